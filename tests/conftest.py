@@ -48,12 +48,12 @@ AREAS = {
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner dit draws dropout embedding flops forecasters formulas gpt
-        gpt_seq2seq graph hugging_face init knobs layers linear_mixers local_attention loop
+        graph hugging_face init knobs layers linear_mixers local_attention loop
         mask mixer moe multi_head mup normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """diffusion forecasting masked_lm own_family predictions rlhf sample search
+    "task": """diffusion forecasting masked_lm predictions rlhf sample search
         segmentation speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored

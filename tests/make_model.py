@@ -13,17 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
 from ablate.kernel import Kernel
-from ablate.model.bert import BERT
-from ablate.model.captioner import Captioner
-from ablate.model.dit import DiT
-from ablate.model.gpt import GPT
-from ablate.model.gpt_seq2seq import GPTSeq2Seq
 from ablate.model.layers.layer import Context, Place
 from ablate.model.mask.none import NoMask
-from ablate.model.rnn_lm import RNNLM
-from ablate.model.rnn_seq2seq import RNNSeq2Seq
-from ablate.model.transformer import Transformer
-from ablate.model.vit import ViT
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 
@@ -42,6 +33,7 @@ BLOCKS: dict[str, Any] = {
 }
 PAIRS = {"source_vocab": 12, "target_vocab": 11, "source_length": 8, "target_length": 7}
 CAPTIONS = {"image_size": (12, 24), "channels": 1, "target_vocab": 11, "target_length": 5}
+SERIES = {"channels": 2, "length": 9}
 DECODER = {"dim": 12, "attention": "additive", "normalizer": "softmax", "kernel": "reference"}
 # What each model is made of here, beside what its YAML says.
 SIZES: dict[str, dict[str, Any]] = {
@@ -57,6 +49,20 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
     "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
     "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
+    "gat": {"features": 5, "classes": 3, "nodes": 9, "dim": 12, "heads": 3, "dropout": 0.0}
+    | {"attention": "gat", "mask": "neighbours", "normalizer": "softmax"}
+    | {"pos_enc": "none", "kernel": "auto"},
+    "sam": BLOCKS
+    | {"image_size": (16, 16), "channels": 1, "prompt_length": 4, "patch": 4, "points": "fourier"}
+    | {"dim": 16, "heads": 2, "depth": 1, "pos_enc": "relative_2d"},
+    "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
+    "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
+    "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "halvings": 2},
+    "rnn_forecaster": SERIES
+    | {"dim": 6, "attention": "none", "normalizer": "softmax", "kernel": "reference"},
+    "transformer_forecaster": SERIES
+    | {key: value for key, value in BLOCKS.items() if key != "depth"}
+    | {"pos_enc": "learned", "mask": "causal", "dropout": 0.0},
 }
 
 
@@ -94,29 +100,12 @@ def kernel(option: str, **changes: Any) -> Kernel:
     return made
 
 
-# Slots whose part may be given as the name of an option, and the groups of these.
-SLOTS = {"pos_enc": "pos_enc", "kernel": "kernel", "cross_attention": "model.attention"} | {
-    slot: f"model.{slot}"
-    for slot in (
-        *(
-            "attention",
-            "cell",
-            "condition",
-            "connection",
-            "decoder",
-            "ffn",
-            "gate",
-            "mask",
-            "mixer",
-        ),
-        *("norm_type", "normalizer", "window"),
-    )
-}
 BY_YAML = {"cell", "decoder", "ffn", "norm_type"}  # whose default is that of the model's YAML
 
 
 def build(name: str, /, **keys: Any) -> Any:
-    """The class of conf/model/NAME.yaml with its keys, some of them changed. Errors come bare."""
+    """The class of conf/model/NAME.yaml with its keys, some of them changed; what is the name of an
+    option becomes its part. Errors come bare."""
     content, defaults = option_content(CONF / "model" / f"{name}.yaml")
     chosen = {
         group.removeprefix("/model."): option
@@ -128,27 +117,33 @@ def build(name: str, /, **keys: Any) -> Any:
     node = content | chosen | keys
     if isinstance(node.get("layers"), dict):
         node["layers"] = ()  # every layer is the same
-    for slot in SLOTS.keys() & node.keys():
-        if isinstance(option := node[slot], str):
+    for slot, option in node.items():
+        group = slot if slot in ("pos_enc", "kernel") else f"model.{slot}"
+        if isinstance(option, str) and (CONF / group).is_dir():
             near = {"size": 2} if slot == "window" and option != "none" else {}
-            node[slot] = part(SLOTS[slot], option, **near)
+            node[slot] = part(group, option, **near)
     return get_class(node.pop("_target_"))(**node)
 
 
-def tiny(name: str, **changes: Any) -> Any:
+def tiny(name: str, /, **changes: Any) -> Any:
     """The model of conf/model/NAME.yaml, tiny; a window is 2 positions to each side."""
     return build(name, **(SIZES[name] | changes))
 
 
-bert: Callable[..., BERT] = partial(tiny, "bert")
-captioner: Callable[..., Captioner] = partial(tiny, "captioner")
-dit: Callable[..., DiT] = partial(tiny, "dit")
-gpt: Callable[..., GPT] = partial(tiny, "gpt")
-gpt_seq2seq: Callable[..., GPTSeq2Seq] = partial(tiny, "gpt_seq2seq")
-rnn_lm: Callable[..., RNNLM] = partial(tiny, "rnn_lm")
-rnn_seq2seq: Callable[..., RNNSeq2Seq] = partial(tiny, "rnn_seq2seq")
-transformer: Callable[..., Transformer] = partial(tiny, "transformer")
-vit: Callable[..., ViT] = partial(tiny, "vit")
+bert = partial(tiny, "bert")
+captioner = partial(tiny, "captioner")
+dit = partial(tiny, "dit")
+gat = partial(tiny, "gat")
+gpt = partial(tiny, "gpt")
+gpt_seq2seq = partial(tiny, "gpt_seq2seq")
+resnet = partial(tiny, "resnet")
+rnn_forecaster = partial(tiny, "rnn_forecaster")
+rnn_lm = partial(tiny, "rnn_lm")
+rnn_seq2seq = partial(tiny, "rnn_seq2seq")
+sam = partial(tiny, "sam")
+transformer = partial(tiny, "transformer")
+transformer_forecaster = partial(tiny, "transformer_forecaster")
+vit = partial(tiny, "vit")
 
 
 def place(dim: int, heads: int, length: int, **changes: Any) -> Place:

@@ -6,24 +6,22 @@ import pytest
 import tiny
 import torch
 from make_model import normal
+from make_model import tiny as tiny_model
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
 import ablate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
-from ablate.model.autoencoder import Autoencoder
 from ablate.random.draws import Draws
 from ablate.task.autoencoding import divergence
 from ablate.training.build import build_data
 
 WITH_FIGURES = True  # tests/conftest.py
 
-SIZES = {"channels": 1, "target_vocab": 11, "target_length": 4, "dim": 6, "latent": 3}
-
 
 def made(halvings=2):
-    model = Autoencoder(image_size=(12, 24), halvings=halvings, **SIZES)
+    model = tiny_model("autoencoder", halvings=halvings)
     model.initialise(0)
     return model
 
@@ -60,9 +58,7 @@ def folder(tmp_path_factory):
 
 
 def small(folder, *more):
-    steps = ("trainer.max_steps=4", "trainer.val_check_interval=2", "schedule.warmup=1")
-    place = f"output_dir={folder / 'outputs'}"
-    return ["model=autoencoder", *tiny.DIGITS, *steps, "logger=none", place, *more]
+    return ["model=autoencoder", *tiny.DIGITS, *tiny.four_steps(folder), *more]
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +88,12 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     assert_close(data.to_pixels(images), task.reconstructed(seen))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_model_draws_in_latents(folder, autoencoder):
     cfg = ablate.compose(*latent(folder, autoencoder))
     assert Composition(cfg).id != Composition(ablate.compose(*tiny.drawings(folder))).id
     assert ablate.run(cfg)["status"] == "finished"
     task = ablate.load(Composition(cfg).folder).task
-    assert (Composition(cfg).folder / "figures" / "samples.png").exists()
     known = task.data.originals("val", torch.tensor([1]))
     mask = torch.zeros(1, 12, 24, dtype=torch.bool)
     mask[..., 13:] = True  # in the middle of a place of the latent

@@ -22,11 +22,10 @@ from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.random.draws import Source, normal
 from ablate.random.seeding import derive
+from ablate.task.attention import attention_figures
 from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
+from ablate.task.judge import Judge
 from ablate.task.noise.ddpm import DDPM
-from ablate.task.noise.rectified_flow import RectifiedFlow
-
-WITH_FIGURES = True  # tests/conftest.py
 
 WIDE = (-math.inf, math.inf)
 
@@ -90,19 +89,6 @@ def test_who_knows_the_image_draws_it(noise):
     torch.testing.assert_close(x, image)
 
 
-def test_eulers_error_on_a_known_field_halves_with_the_step():
-    """dx/dt = a x from 1 to 0: x(0) = x(1) exp(-a)."""
-    process, a = RectifiedFlow(), 1.5
-
-    def error(steps):
-        x = double(1.0)
-        for now, after in pairwise(process.levels(steps)):
-            x = process.step(x, a * x, now, after, fresh=None, bounds=WIDE)
-        return abs(float(x) - math.exp(-a))
-
-    assert [error(n) / error(2 * n) for n in (50, 100)] == pytest.approx([2, 2], abs=0.05)
-
-
 def test_a_predicted_image_is_clipped():
     process = DDPM(timesteps=1000, schedule="linear", eta=0.0)
     x = torch.full((1, 1, 1, 1), 3.0)
@@ -117,8 +103,6 @@ def test_numbers_are_normal_and_of_their_key():
     many = normal(Source(torch.tensor(5)), torch.empty(20, 1, 64, 64))
     moments = [float((many**n).mean()) for n in (1, 2, 3, 4)]
     assert moments == pytest.approx([0, 1, 0, 3], abs=0.05)
-    within = float((many.abs() < 1).float().mean())
-    assert within == pytest.approx(math.erf(0.5**0.5), abs=0.005)
 
 
 def batch_of(task, count=4):
@@ -131,19 +115,16 @@ def prepared(task, batch, step=3, **of):
     return task.prepare(batch, step)
 
 
-def test_arms_share_noise_times_and_captions_left_out():
-    tasks = [made(*more) for more in ([], ["model.condition=in_context", "model.dropout=0.5"])]
-    one, other = (prepared(task, batch_of(task)) for task in tasks)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_a_batch_in_parts_has_the_draws_of_the_whole():
-    task = made("task.drop_caption=0.5")
-    batch = batch_of(task)
-    whole = prepared(task, batch)
-    for rows in (slice(0, 2), slice(2, 4)):
+def test_arms_and_batches_in_parts_share_noise_times_and_captions_left_out():
+    one, other = (
+        made("task.drop_caption=0.5", *more)
+        for more in ([], ["model.condition=in_context", "model.dropout=0.5"])
+    )
+    batch = batch_of(one)
+    whole = prepared(one, batch)
+    for rows in (slice(0, 4), slice(0, 2), slice(2, 4)):
         given = {name: value[rows] for name, value in batch.items()}
-        found = prepared(task, given, example=rows.start)
+        found = prepared(other, given, example=rows.start)
         assert all(torch.equal(found[name], whole[name][rows]) for name in found)
 
 
@@ -163,8 +144,7 @@ def test_times_are_uniform_and_captions_left_out_as_often_as_asked():
     batch = {name: torch.cat(100 * [value]) for name, value in batch_of(task).items()}
     found = prepared(task, batch, step=0)
     times, words = found["times"], found["words"]
-    assert 0 < float(times.min()) < 0.02
-    assert 0.98 < float(times.max()) <= 1
+    assert (float(times.min()), float(times.max())) == pytest.approx((0, 1), abs=0.02)
     assert float(times.mean()) == pytest.approx(0.5, abs=0.05)
     left_out = (words == without_caption(words)).all(1)
     assert float(left_out.float().mean()) == pytest.approx(0.25, abs=0.06)
@@ -190,8 +170,6 @@ def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise):
     both = task.sample(words, [7, 8])
     torch.testing.assert_close(task.sample(words[1:], [8]), both[1:])
     assert not torch.allclose(task.sample(words, [7, 9])[1], both[1])
-    for change in ({"guidance": 0.5}, {"steps": 2}):
-        assert not torch.allclose(task.sample(words, [7, 8], **change), both)
     known = batch_of(task, 2)["images"]
     anew = torch.zeros(2, 1, 12, 24, dtype=torch.bool)
     anew[..., 12:] = True
@@ -215,11 +193,15 @@ def judge(folder):
 @pytest.fixture(scope="module")
 def run(folder, judge):
     cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
-    assert ablate.run(cfg)["status"] == "finished"
-    made = ablate.load(Composition(cfg).folder)
-    for name in ("samples", "denoising", "inpainting", "attention_layer_01", "text_layer_01"):
-        assert (made.path / "figures" / f"{name}.png").exists()
-    return made
+    ablate.run(cfg)
+    return ablate.load(Composition(cfg).folder)
+
+
+def test_what_is_drawn(run, tmp_path):
+    drawn = [path.stem for path in run.task.artefacts(run.path) if path.is_file()]
+    assert drawn == ["samples", "denoising", "inpainting"]
+    maps = {path.stem for path in attention_figures(run.task, tmp_path)}
+    assert maps == {"attention_layer_01", "text_layer_01"}
 
 
 def test_a_run_is_measured_by_its_judge(run):
@@ -258,7 +240,7 @@ def pixels(file):
     return np.asarray(Image.open(file))
 
 
-def test_it_writes_an_image_of_a_prompt(command, tmp_path):
+def test_it_writes_an_image_of_a_prompt_and_draws_a_masked_part_anew(command, run, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     assert command("--prompt", "3 1", "--image", first) == (0, f"{first}\n", "")
     assert pixels(first).shape == (12, 24)
@@ -266,21 +248,15 @@ def test_it_writes_an_image_of_a_prompt(command, tmp_path):
         command("--prompt", "3 1", "--image", second, *other)
         assert (pixels(first) != pixels(second)).any() == bool(other)
 
-
-def test_it_draws_the_masked_part_anew(command, run, tmp_path):
-    known = (255 * run.data.originals("val", torch.tensor([2]))[0]).round().numpy()
-    Image.fromarray(known.astype(np.uint8)).save(tmp_path / "known.png")
-    mask = np.zeros((12, 24), np.uint8)
-    mask[:, :12] = 255
-    Image.fromarray(mask).save(tmp_path / "mask.png")
-    drawn = tmp_path / "drawn.png"
-    for given in (
-        ["--index", 2, "--mask", "left"],
-        ["--inpaint", tmp_path / "known.png", "--mask", tmp_path / "mask.png"],
-    ):
-        assert command("--prompt", "3 1", "--image", drawn, *given)[0] == 0
-        assert (pixels(drawn)[:, 12:] == known[:, 12:]).all()
-        assert (pixels(drawn)[:, :12] != known[:, :12]).any()
+    known = (255 * run.data.originals("val", torch.tensor([2]))[0]).round().numpy().astype(np.uint8)
+    left = np.repeat(np.uint8([[255, 0]]), 12, axis=1).repeat(12, axis=0)
+    for name, image in (("known", known), ("left", left)):
+        Image.fromarray(image).save(tmp_path / f"{name}.png")
+    files = ["--inpaint", tmp_path / "known.png", "--mask", tmp_path / "left.png"]
+    for given in (["--index", 2, "--mask", "left"], files):
+        assert command("--prompt", "3 1", "--image", first, *given)[0] == 0
+        assert (pixels(first)[:, 12:] == known[:, 12:]).all()
+        assert (pixels(first)[:, :12] != known[:, :12]).any()
 
 
 @pytest.mark.parametrize(
@@ -301,10 +277,8 @@ def test_what_it_refuses(command, typed, line):
     assert line in error
 
 
-def test_a_judge_is_a_captioner_of_such_images(folder, judge, run):
-    for more, line in (
-        ([f"task.judge={run.path}"], "must be a run of model=captioner"),
-        ([f"task.judge={judge}", "data.height=16"], "reads images of 12 x 24 pixels, not 16 x 24"),
-    ):
-        with pytest.raises(UserError, match=line):
-            ablate.run(ablate.compose(*tiny.drawings(folder, *more)))
+def test_a_judge_is_a_captioner_of_such_images(judge, run):
+    with pytest.raises(UserError, match="must be a run of model=captioner"):
+        Judge(str(run.path), (12, 24))
+    with pytest.raises(UserError, match="reads images of 12 x 24 pixels, not 16 x 24"):
+        Judge(str(judge), (16, 24))

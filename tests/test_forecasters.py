@@ -1,35 +1,19 @@
 """Both forecasters: attention over the past, and forecasts that feed forecasts."""
 
-from typing import Any
-
 import pytest
 import torch
-from make_model import build, normal, random_parts
+from make_model import SIZES, normal, random_parts, rnn_forecaster, transformer_forecaster
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.model.base import Forecaster, roll_out
+from ablate.model.base import roll_out
 
-LENGTH, CHANNELS = 9, 2
-
-
-def rnn(attention: str = "none", **changes: Any) -> Forecaster:
-    slots = {"attention": attention, "normalizer": "softmax", "kernel": "reference"}
-    sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 6}
-    model: Forecaster = build("rnn_forecaster", **(sizes | slots | changes))
-    return model
-
-
-def transformer(attention: str = "scaled_dot", **changes: Any) -> Forecaster:
-    slots = {"mixer": "attention", "attention": attention, "normalizer": "softmax"}
-    slots |= {"pos_enc": "learned", "mask": "causal", "kernel": "reference"}
-    sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 12, "heads": 3, "dropout": 0.0}
-    model: Forecaster = build("transformer_forecaster", **(sizes | slots | changes))
-    return model
+LENGTH, CHANNELS = SIZES["rnn_forecaster"]["length"], SIZES["rnn_forecaster"]["channels"]
+BOTH = pytest.mark.parametrize("make", [rnn_forecaster, transformer_forecaster])
 
 
 def test_attention_of_the_rnn_is_luongs_over_the_past():
-    model = random_parts(rnn("dot", difference=False)).eval()
+    model = random_parts(rnn_forecaster(attention="dot", difference=False)).eval()
     values = normal(2, LENGTH, CHANNELS)
     layer = model.recurrent.layers[0]
     h = torch.zeros(2, 6, dtype=torch.float64)
@@ -48,19 +32,22 @@ def test_attention_of_the_rnn_is_luongs_over_the_past():
         assert_close(model(values)[:, len(states) - 1], forecast)
 
 
-@pytest.mark.parametrize("make", [rnn, transformer])
+@BOTH
 def test_the_difference_is_what_the_model_adds_to_the_last_value(make):
     values = normal(2, LENGTH, CHANNELS)
-    model, direct = random_parts(make("dot")), random_parts(make("dot", difference=False))
+    model, direct = (
+        random_parts(make(attention="dot")),
+        random_parts(make(attention="dot", difference=False)),
+    )
     assert_close(model(values), values + direct(values))
     torch.nn.init.zeros_(model.head.weight)
     torch.nn.init.zeros_(model.head.bias)
     assert torch.equal(model(values), values)  # the naive forecast
 
 
-@pytest.mark.parametrize("make", [rnn, transformer])
+@BOTH
 def test_a_forecast_is_read_as_a_value(make):
-    model = random_parts(make("dot")).eval()
+    model = random_parts(make(attention="dot")).eval()
     values = normal(3, LENGTH, CHANNELS)
     known = [row.clone() for row in values.unbind(1)]
     for _ in range(5):
@@ -73,8 +60,8 @@ def test_a_forecast_is_read_as_a_value(make):
 
 def test_an_rnn_reads_longer_windows_and_learned_positions_do_not():
     longer = normal(2, 2 * LENGTH, CHANNELS)
-    model = random_parts(rnn("additive")).eval()
+    model = random_parts(rnn_forecaster(attention="additive")).eval()
     assert_close(model(longer)[:, :LENGTH], model(longer[:, :LENGTH]))
     with pytest.raises(UserError, match=f"trained for {LENGTH} positions"):
-        transformer().double()(longer)
-    assert transformer(pos_enc="rotary").double()(longer).shape == longer.shape
+        transformer_forecaster().double()(longer)
+    assert transformer_forecaster(pos_enc="rotary").double()(longer).shape == longer.shape

@@ -9,7 +9,6 @@ import pytest
 import torch
 from make_model import (
     bert,
-    build,
     captioner,
     dit,
     gpt,
@@ -18,15 +17,16 @@ from make_model import (
     options,
     part,
     random_parts,
+    resnet,
+    rnn_forecaster,
     rnn_lm,
     rnn_seq2seq,
     scores,
     together,
     transformer,
+    transformer_forecaster,
     vit,
 )
-from test_forecasters import rnn as rnn_forecaster
-from test_forecasters import transformer as transformer_forecaster
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -62,16 +62,10 @@ FAMILIES = {
     "captioner": (captioner, IMAGES, TARGET),
     "dit": (partial(dit, target_length=7), IMAGES, TARGET, normal(3).sigmoid()),
     "vit": (vit, normal(3, 2, 6, 6)),
-    "resnet": (
-        lambda **changes: build(
-            "resnet", image_size=(9, 9), channels=2, classes=3, dim=4,
-            **{"gate": part("model.gate", "none")} | changes,
-        ),
-        normal(3, 2, 9, 9),
-    ),
+    "resnet": (resnet, normal(3, 2, 9, 9)),
     "rnn_forecaster": (rnn_forecaster, normal(3, 9, 2)),
     "transformer_forecaster": (transformer_forecaster, normal(3, 9, 2)),
-}  # fmt: skip
+}
 
 
 def made(family, changes):

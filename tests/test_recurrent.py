@@ -1,11 +1,12 @@
-"""Recurrent layers: the cells step by step by hand, padding, residuals, both directions, FLOPs."""
+"""Recurrent layers and the language model made of them; test_properties.py has the rest."""
 
 import pytest
 import torch
-from make_model import normal, options, part, random_parts
+from make_model import SIZES, normal, options, part, random_parts, rnn_lm, tokens
 from torch import nn
 from torch.testing import assert_close
 
+from ablate.errors import UserError
 from ablate.model.base import draw_by_name
 from ablate.model.recurrent.recurrent import Recurrent
 from ablate.training.flops import flops_per_step
@@ -14,6 +15,7 @@ B, N, E, D = 4, 6, 5, 8
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 LENGTHS = [6, 1, 4, 3]
 CELLS = options("model.cell")
+LENGTH = SIZES["rnn_lm"]["length"]
 
 
 def made(cell="gru", *, inputs=E, dim=D, **changes):
@@ -25,81 +27,35 @@ def padding():
     return torch.arange(N) < torch.tensor(LENGTHS)[:, None]
 
 
-def step(cell, x, hidden, weights):
-    """One step of a cell by its formula: x and h are vectors; weights as torch orders them."""
-    from_x = weights[0] @ x + weights[2]
-    from_h = weights[1] @ hidden[0] + weights[3]
-    if cell == "rnn":
-        return (torch.tanh(from_x + from_h),)
-    if cell == "gru":
-        (r_x, z_x, n_x), (r_h, z_h, n_h) = from_x.chunk(3), from_h.chunk(3)
-        r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
-        return ((1 - z) * torch.tanh(n_x + r * n_h) + z * hidden[0],)
-    i, f, g, o = (from_x + from_h).chunk(4)
-    c = torch.sigmoid(f) * hidden[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def by_hand(layers, cell, xs):
-    """One sentence, i e: what the layers say, i d, and the last states by layer and direction."""
+def alone(layers, x):
+    """One sentence, i e, through torch's layers: what they say, i d, and the last states."""
     last = []
     for number, layer in enumerate(layers.layers):
-        said, ends = [], []
-        for suffix in ("", "_reverse") if layer.bidirectional else ("",):
-            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            weights = [getattr(layer, f"{name}_l0{suffix}") for name in names]
-            zeros = xs.new_zeros(D // (1 + layer.bidirectional))
-            hidden = (zeros,) * layers.states
-            states = []
-            for x in xs.flip(0) if suffix else xs:
-                hidden = step(cell, x, hidden, weights)
-                states.append(hidden[0])
-            said.append(torch.stack(states).flip(0) if suffix else torch.stack(states))
-            ends.append(hidden)
-        new = torch.cat(said, -1)
-        xs = xs + new if layers.residual and number else new
-        last.append(ends)
-    return xs, last
+        said, ends = layer(x[None])
+        x = x + said[0] if layers.residual and number else said[0]
+        last.append(ends if layers.states == 2 else (ends,))
+    return x, last
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("depth", "residual"), [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("cell", CELLS)
-def test_every_cell_is_its_formula_for_every_sentence_alone(cell, depth, residual, bidirectional):
-    """A padded batch against a loop over its sentences, each without its padding."""
+def test_a_sentence_is_read_as_if_it_were_alone(cell, depth, residual, bidirectional):
+    """In a padded batch."""
     layers = made(cell, depth=depth, residual=residual, bidirectional=bidirectional)
-    x = normal(B, N, E)
-    y, hidden = layers(x, keep=padding())
+    x, keep = normal(B, N, E), torch.arange(N) < torch.tensor(LENGTHS)[:, None]
+    y, hidden = layers(x, keep=keep)
     output = layers.output(hidden)
+    assert not y[~keep].any()
     for b, length in enumerate(LENGTHS):
-        expected, last = by_hand(layers, cell, x[b, :length])
+        expected, last = alone(layers, x[b, :length])
         assert_close(y[b, :length], expected)
-        assert not y[b, length:].any()
-        of_hand = [[torch.stack(states) for states in zip(*ends, strict=True)] for ends in last]
-        assert_close([[state[:, b] for state in layer] for layer in hidden], of_hand)
+        mine = [[state[:, [b]] for state in layer] for layer in hidden]
+        assert_close(mine, [[*layer] for layer in last])
         half = D // 2  # each direction's last
         ends = [expected[-1, :half], expected[0, half:]] if bidirectional else [expected[-1]]
-        if not residual:
+        if not (residual and bidirectional):
             assert_close(output[b], torch.cat(ends))
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_steps_one_by_one_are_all_steps_at_once(cell):
-    layers, x = made(cell, depth=2, residual=True), normal(B, N, E)
-    expected, after = layers(x)
-    hidden, steps = None, []
-    for one in x.split(1, dim=1):
-        y, hidden = layers(one, hidden)
-        steps.append(y)
-        assert_close(layers.output(hidden), y[:, 0])
-    assert_close((torch.cat(steps, 1), hidden), (expected, after))
-
-
-def test_padding_gets_no_gradient_and_gives_none():
-    layers, x = made(bidirectional=True), normal(B, N, E).requires_grad_()
-    y, _ = layers(x, keep=padding())
-    y.sum().backward()
-    assert torch.equal(x.grad.abs().sum(-1) > 0, padding())
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -122,14 +78,13 @@ def test_initial_values_are_the_stated_ones(cell):
 
 def test_layers_compute_with_what_was_drawn_for_them():
     """torch's layers keep a second list of their weights, which drawing must not leave behind."""
-    layers = made().float()
+    layers, same, x = made(), made(), normal(1, N, E)
     draw_by_name(layers, 3)
-    x = normal(1, N, E).float()
-    assert_close(layers(x)[0][0], by_hand(layers, "gru", x[0])[0])
+    same.load_state_dict(layers.state_dict())
+    assert_close(layers(x)[0], same(x)[0])
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "bidirectional"), [("lstm", True), ("rnn", False)])
 def test_flops_are_those_of_the_products(cell, bidirectional):
     """Forward, W x and U h at every step; backward, twice that, but no gradient for the first h."""
 
@@ -147,3 +102,44 @@ def test_flops_are_those_of_the_products(cell, bidirectional):
     products = 3 * B * N * rows * (E + width) - B * rows * width
     # Padding counts as if it were read, for its place is unknown where nothing is computed.
     assert flops_per_step(Reader, torch.ones(B, N, dtype=torch.long)) == 2 * products
+
+
+def language_model(**changes):
+    return random_parts(rnn_lm(**changes)).eval()
+
+
+def test_a_window_starts_from_zeros():
+    model, text = language_model(cell="lstm"), tokens(2, LENGTH)
+    cache = model.new_cache()
+    zeros = torch.zeros(1, 2, model.recurrent.layers[0].hidden_size, dtype=torch.float64)
+    cache.hidden = [(zeros, zeros)]
+    assert_close(model(text, cache=cache), model(text))
+    model(text, cache=cache)
+    assert_close(model(text), language_model(cell="lstm")(text))  # nothing was kept
+
+
+def test_dropout_acts_on_the_embedding_and_before_the_output_map():
+    model, seen = language_model(dropout=0.5, tie_embeddings=False).train(), []
+    for dropout in (model.dropout, model.read_out.dropout):
+        dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    logits = model(tokens(2, LENGTH))
+    (read, _), (_, out) = seen
+    assert torch.equal(read, model.embedding(tokens(2, LENGTH)))
+    assert torch.equal(logits, model.head(out))
+
+
+def test_ties_and_their_widths():
+    assert language_model().head is None
+    untied = language_model(tie_embeddings=False)
+    assert untied.head.weight.shape == untied.embedding.weight.shape
+    with pytest.raises(UserError, match=r"set model.embedding_dim=12$"):
+        language_model(embedding_dim=5)
+
+
+def test_the_gates_of_every_layer_are_drawn(tmp_path):
+    model, example = language_model(cell="lstm", depth=2), {"tokens": tokens(1, LENGTH)}
+    paths = model.float().figures(example, tmp_path, None)
+    assert [path.name for path in paths] == ["gates_layer_01.png", "gates_layer_02.png"]
+    assert all(path.is_file() for path in paths)
+    assert model.figures(example, tmp_path, 2) == paths[1:]
+    assert language_model(cell="gru").figures(example, tmp_path, None) == []

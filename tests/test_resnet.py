@@ -2,20 +2,13 @@
 
 import pytest
 import torch
-from make_model import build, normal, options, part, random_parts
+from make_model import normal, options, part, random_parts, resnet
 from timm.layers import SqueezeExcite
 from timm.models.resnet import BasicBlock
 from torch import nn
 from torch.testing import assert_close
 
 from ablate.model.resnet import ResidualBlock
-
-SIZES = {"image_size": (9, 9), "channels": 2, "classes": 3}
-
-
-def resnet(**changes):
-    """The model of conf/model/resnet.yaml, tiny."""
-    return random_parts(build("resnet", **(SIZES | {"dim": 4, "gate": "none"} | changes)))
 
 
 def copy(pieces):
@@ -25,19 +18,11 @@ def copy(pieces):
                 parameter.copy_(ours.get_parameter(name).reshape(parameter.shape))
 
 
-@pytest.mark.parametrize(("channels", "reduction"), [(12, 4), (6, 1), (3, 8)])
-def test_a_gate_is_timms(channels, reduction):
-    gate = random_parts(part("model.gate", "se", reduction=reduction)(channels))
-    theirs = SqueezeExcite(channels, rd_channels=max(1, channels // reduction)).double()
-    copy([(gate.squeeze, theirs.fc1), (gate.excite, theirs.fc2)])
-    x = normal(2, channels, 5, 4)
-    assert_close(gate(x), theirs(x))
-
-
 @pytest.mark.parametrize("gate", options("model.gate"))
-@pytest.mark.parametrize(("inputs", "stride"), [(6, 1), (4, 2)])
-def test_a_block_is_timms(inputs, stride, gate):
-    own = {"stride": stride, "norm": nn.BatchNorm2d, "gate": part("model.gate", gate)}
+@pytest.mark.parametrize(("inputs", "stride", "reduction"), [(6, 1, 2), (4, 2, 16)])
+def test_a_block_is_timms(inputs, stride, reduction, gate):
+    given = {"reduction": reduction} if gate == "se" else {}
+    own = {"stride": stride, "norm": nn.BatchNorm2d, "gate": part("model.gate", gate, **given)}
     ours = random_parts(ResidualBlock(inputs, 6, residual=True, **own))
     conv, norm = nn.Conv2d(inputs, 6, 1, stride, bias=False), nn.BatchNorm2d(6)
     down = nn.Sequential(conv, norm) if stride == 2 else None
@@ -47,7 +32,7 @@ def test_a_block_is_timms(inputs, stride, gate):
     if down is not None:
         pieces += [(ours.shortcut[0], conv), (ours.shortcut[1], norm)]
     if gate == "se":
-        theirs.se = SqueezeExcite(6, rd_channels=1)
+        theirs.se = SqueezeExcite(6, rd_channels=max(1, 6 // reduction))
         pieces += [(ours.gate.squeeze, theirs.se.fc1), (ours.gate.excite, theirs.se.fc2)]
     theirs = theirs.double()
     copy(pieces)
@@ -56,7 +41,7 @@ def test_a_block_is_timms(inputs, stride, gate):
 
 
 def test_layers_and_widths():
-    model = resnet(depth=2)
+    model = random_parts(resnet(depth=2))
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convs) == 6 * 2 + 1  # and the output map: 6 depth + 2
     assert [conv.out_channels for conv in convs] == [4] * 5 + [8] * 4 + [16] * 4
@@ -64,7 +49,7 @@ def test_layers_and_widths():
 
 
 def test_without_the_residual_there_is_no_shortcut():
-    block, x = resnet(residual=False).blocks[1], normal(2, 4, 6, 6)
+    block, x = random_parts(resnet(residual=False)).blocks[1], normal(2, 4, 6, 6)
     assert_close(block(x), block.inner(x).relu())
     assert not list(block.shortcut.parameters())
 
@@ -72,6 +57,6 @@ def test_without_the_residual_there_is_no_shortcut():
 def test_batch_norm_looks_at_the_other_images_in_training():
     images = normal(4, 2, 9, 9)
     for norm_type in ("batch", "layer"):
-        model = resnet(norm_type=norm_type)
+        model = random_parts(resnet(norm_type=norm_type))
         alone = torch.cat([model(image[None]) for image in images])
         assert torch.allclose(model(images), alone) == (norm_type == "layer")

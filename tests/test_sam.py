@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from make_model import build, normal, part, random_parts
+from make_model import SIZES, normal, random_parts, tiny
 from torch.testing import assert_close
 
 from ablate.data.prompts import FIRST_CORNER, LAST_CORNER, PADDING
 from ablate.model.layers.multi_head import recording
 
-SIDE, PATCH, DIM, HEADS = 16, 4, 16, 2
+SIDE, PATCH, DIM, HEADS = 16, *(SIZES["sam"][size] for size in ("patch", "dim", "heads"))
 CORNERS = [FIRST_CORNER, LAST_CORNER]
 BOX = torch.tensor([[[2, 5, 9, 13]]]).double()
 # Our points and their labels; those that are clicks; a box; whether a mask is given.
@@ -20,14 +20,9 @@ PROMPTED = {
 }
 
 
-def sam(points="fourier", **changes):
+def sam(**changes):
     """In float64 and with random parameters."""
-    slots = {"mixer": "attention", "attention": "scaled_dot", "normalizer": "softmax",
-             "mask": "none", "pos_enc": "relative_2d", "kernel": "reference"}  # fmt: skip
-    sizes = {"image_size": (SIDE, SIDE), "channels": 1, "prompt_length": 4}
-    small = {"dim": DIM, "heads": HEADS, "depth": 1, "patch": PATCH}
-    own = {"points": part("model.points", points)} | changes
-    return random_parts(build("sam", **(slots | sizes | small | own)))
+    return random_parts(tiny("sam", **changes))
 
 
 # Names in transformers' modules and ours, in the order in which they are replaced.
@@ -107,7 +102,7 @@ LABELS = torch.tensor([[1, PADDING, 0], [*CORNERS, 1]])
 
 @pytest.mark.parametrize("points", ["fourier", "learned"])
 def test_a_prompt_is_answered_by_its_place_and_its_label(points):
-    model = sam(points)
+    model = sam(points=points)
     masks, iou = model(IMAGES, POINTS, LABELS)
     assert masks.shape == (2, 2, 3, SIDE, SIDE)
     assert iou.shape == (2, 2, 3)
@@ -157,20 +152,8 @@ def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange):
     assert len(recorded) == {"two_way": 8, "one_way": 6, "none": 3}[exchange]
 
 
-def test_the_mask_before_is_a_prompt():
-    model = sam()
-    image, prompt = model.encode(IMAGES), (POINTS, LABELS)
-    masks = [normal(2, 1, SIDE, SIDE, seed=seed) for seed in (1, 2)]
-    first, second = (model.decode(image, *prompt, mask)[0] for mask in masks)
-    assert not torch.allclose(first, second)
-    without = sam(mask_prompt=False)
-    image = without.encode(IMAGES)
-    first, second = (without.decode(image, *prompt, mask)[0] for mask in (masks[0], None))
-    assert torch.equal(first, second)
-
-
 def test_cells_are_where_their_pixels_are():
-    model = sam("learned", patch=1)
+    model = sam(points="learned", patch=1)
     points = torch.tensor([[[x, y] for y in range(SIDE) for x in range(SIDE)]])
     labels = torch.ones_like(points[..., 0])
     placed = model.prompts(points, labels) - model.prompts.labels.weight[1]

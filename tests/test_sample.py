@@ -34,13 +34,8 @@ def kept(*places, power=1.0):
     [
         ({}, kept(0, 1, 2, 3, 4)),
         ({"temperature": 0.5}, kept(0, 1, 2, 3, 4, power=2)),
-        ({"top_k": 3}, kept(1, 3, 4)),
-        ({"top_p": 1e-300}, kept(1)),
-        ({"temperature": 1e-300}, kept(1)),
         ({"temperature": 0.0}, kept(1)),
         ({"top_p": 0.6}, kept(1, 3)),
-        ({"top_k": 2, "top_p": 0.99}, kept(1, 3)),
-        ({"top_k": 4, "top_p": 0.6}, kept(1, 3)),
         ({"temperature": 0.5, "top_p": 0.6}, kept(1, 3, power=2)),  # of .57 .22 .14 ..
     ],
     ids=str,
@@ -80,26 +75,20 @@ def test_greedy_text_is_the_argmax_of_the_logits():
     assert torch.equal(text(model, read[:, :3], 3 * LENGTH, temperature=0.0), read[:, 3:])
 
 
-MODELS = {
-    **{pos_enc: partial(gpt, pos_enc=pos_enc) for pos_enc in ("learned", "rotary", "t5")},
-    "window": partial(gpt, mask=part("model.mask", "window", size=3)),
-    "prefix": partial(gpt, mask=part("model.mask", "prefix", size=3)),
-    "none": partial(gpt, mask="none"),
-    "rnn": partial(rnn_lm, cell="lstm", depth=2),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_cached_text_equals_uncached_and_is_repeated_by_its_seed(name):
-    model = random_parts(MODELS[name]()).eval()
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(gpt, pos_enc="learned"),
+        partial(gpt, mask=part("model.mask", "prefix", size=3)),
+        partial(rnn_lm, cell="lstm", depth=2),
+    ],
+)
+def test_cached_text_equals_uncached_and_is_that_of_its_seed(make):
+    model = random_parts(make()).eval()
     for prompt in (tokens(2, 2), tokens(2, LENGTH + 4)):
-        cached, plain, again, other = (
-            text(model, prompt, 2 * LENGTH, use_cache=use_cache, seed=seed)
-            for use_cache, seed in ((True, 0), (False, 0), (True, 0), (True, 1))
-        )
-        assert torch.equal(cached, plain)
-        assert torch.equal(cached, again)
-        assert not torch.equal(cached, other)
+        cached = text(model, prompt, 2 * LENGTH)
+        assert torch.equal(cached, text(model, prompt, 2 * LENGTH, use_cache=False))
+        assert not torch.equal(cached, text(model, prompt, 2 * LENGTH, seed=1))
 
 
 @pytest.mark.parametrize(

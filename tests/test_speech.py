@@ -2,6 +2,7 @@
 
 import json
 import wave
+from functools import cache
 
 import jiwer
 import numpy as np
@@ -15,7 +16,6 @@ from tiny import speech
 import ablate
 from ablate.config.composition import Composition
 from ablate.data.pair_tokenizer import SPECIALS
-from ablate.data.speech import DIGITS
 from ablate.errors import UserError
 from ablate.speech import espeak, mel, vocoder
 from ablate.speech.codebook import Codebook
@@ -26,6 +26,7 @@ VOICE = {"voice": "en-us", "speed": 175, "pitch": 50}
 RNG = np.random.default_rng(0)
 
 
+@cache
 def spoken(**changes):
     return ready("speech", **COUNTS | changes)
 
@@ -105,9 +106,7 @@ def test_the_same_list_is_said_alike_and_words_have_their_times():
         assert one.words == other.words
     places, starts = zip(*first[0].words, strict=True)
     assert places == (0, 6, 12)
-    assert starts[0] == 0
-    assert list(starts) == sorted(starts)
-    assert starts[-1] < len(first[0].samples)
+    assert 0 == starts[0] < starts[1] < starts[2] < len(first[0].samples)
     with pytest.raises(UserError, match=r"data\.voice=xx"):
         espeak.speak(texts, **VOICE | {"voice": "xx"})
 
@@ -122,9 +121,8 @@ def test_texts_and_their_speech(texts, direction):
     said, codes = ("source", "target")[::turn]
     for split in data.texts:
         for number, pair in enumerate(data.texts[split]):
-            text, log_mels, words = data.utterance(split, number)
+            text, log_mels, _ = data.utterance(split, number)
             assert text == getattr(pair, said)
-            assert words is not None
             assert len(log_mels) == len(getattr(pair, codes).split())
             assert [word for word, _ in data.word_times(split, number)] == text.split()
             links = [link[::turn] for link in data.alignment(split, number)]
@@ -132,9 +130,8 @@ def test_texts_and_their_speech(texts, direction):
             assert [n for frames, _ in links for n in frames] == [*range(len(log_mels))]
             assert [n for _, tokens in links for n in tokens] == [*range(len(text.split()))]
     if texts == "numbers":
-        lengths = [len(text.split()) for text, *_ in data._spoken["val"]]
+        lengths = [len(pair.source.split()) for pair in data.texts["val"]]
         assert [lengths.count(n) for n in (2, 3, 4)] == pytest.approx([3, 3, 3], abs=1)
-        assert {w for text, *_ in data._spoken["train"] for w in text.split()} == set(DIGITS)
 
 
 def test_letters_are_linked_to_the_frames_of_their_word():
@@ -149,7 +146,7 @@ def test_more_training_texts_leave_the_test_alone_and_codes_are_stated():
         assert one.text == other.text
         assert (one.log_mels == other.log_mels).all()
     assert few.sizes["target_vocab"] == len(SPECIALS) + 16
-    assert few.fingerprint() == spoken().fingerprint() != many.fingerprint()
+    assert few.fingerprint() != many.fingerprint()
     assert few.codec == spoken(direction="recognition").codec != many.codec
     slow = make("speech", **COUNTS | {"speed": 120})
     slow.measure_as(few)  # with the codes of a finished model
@@ -198,9 +195,10 @@ def test_recordings_of_ones_own(tmp_path, table, ending):
 def runs(tmp_path_factory):
     """A recogniser and a speaker that it judges, each trained for four steps."""
     folder = tmp_path_factory.mktemp("speech")
-    hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition"))
+    few = ("data.val_examples=6", "data.test_examples=4")
+    hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition", *few))
     ablate.run(hears)
-    says = ablate.compose(*speech(folder, f"task.recogniser={Composition(hears).folder}"))
+    says = ablate.compose(*speech(folder, f"task.recogniser={Composition(hears).folder}", *few))
     ablate.run(says)
     return Composition(hears).folder, Composition(says).folder
 

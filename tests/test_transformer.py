@@ -1,23 +1,25 @@
-"""The Transformer: torch's with copied weights; nothing leaks; decoding equals teacher forcing."""
+"""Transformers of pairs: torch's with copied weights, GPT with a prefix, what is read of a source;
+test_properties.py has the rest."""
 
-import itertools
 from functools import partial
 
 import pytest
 import torch
-from make_model import SIZES, copy_to_torch, part, random_parts, transformer
+from make_model import SIZES, copy_to_torch, gpt, gpt_seq2seq, part, random_parts, transformer
+from test_figures import built
+from tiny import pairs
 from torch import nn
 from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
-from ablate.model.layers.stack import kernels
+from ablate.task.attention import attention_maps
 from ablate.training.flops import flops_per_step
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]
 SOURCE_VOCAB, VOCAB = SIZES["transformer"]["source_vocab"], SIZES["transformer"]["target_vocab"]
-SIZE = {"dim": 12, "heads": 3}
+DIM, HEADS = SIZES["transformer"]["dim"], SIZES["transformer"]["heads"]
 
 
 def random_transformer(**changes):
@@ -43,8 +45,8 @@ def written(model, source, target_in):
 
 
 def torchs(mine, *, first):
-    dim, own = SIZE["dim"], {"batch_first": True, "norm_first": first}
-    theirs = nn.Transformer(dim, SIZE["heads"], 2, 2, 4 * dim, 0.0, **own).double()
+    own = {"batch_first": True, "norm_first": first}
+    theirs = nn.Transformer(DIM, HEADS, 2, 2, 4 * DIM, 0.0, **own).double()
     if not first:  # torch adds a norm after the last, which the paper does not have
         theirs.encoder.norm = theirs.decoder.norm = None
     copy_to_torch(mine.encoder, theirs.encoder)
@@ -53,38 +55,24 @@ def torchs(mine, *, first):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("kernel", ["reference", "sdpa", "chunked"])
 @pytest.mark.parametrize("first", [True, False])
-def test_it_equals_torchs(first, kernel):
-    mine = random_transformer(norm="pre" if first else "post", kernel=kernel, **SIZE)
+def test_it_equals_torchs(first):
+    mine = random_transformer(norm="pre" if first else "post")
     theirs, (source, target_in) = torchs(mine, first=first), batch()
-    x = mine.source_embedding(source).detach().requires_grad_()
-    y = mine.target_embedding(target_in).detach().requires_grad_()
-    scale = SIZE["dim"] ** 0.5  # section 3.4 of the paper
+    scale = DIM**0.5  # section 3.4 of the paper
+    x, y = scale * mine.source_embedding(source), scale * mine.target_embedding(target_in)
     sides = {"src": source, "tgt": target_in, "memory": source}
     padding = {f"{side}_key_padding_mask": text == PAD for side, text in sides.items()}
     later = torch.ones(OUT, OUT, dtype=torch.bool).triu(1)
-    out = theirs(scale * x, scale * y, tgt_mask=later, **padding)
+    out = theirs(x, y, tgt_mask=later, **padding)
     real = target_in != PAD
-    expected = (out @ mine.target_embedding.weight.detach().T)[real]
-    logits = mine(source, target_in)[real]
-    assert_close(logits, expected)
-
-    logits.square().sum().backward()
-    expected.square().sum().backward()
-    for block, layer in zip(mine.decoder.blocks, theirs.decoder.layers, strict=True):
-        crossing = block.cross_attention.function
-        pieces = [piece.weight.grad for piece in (crossing.query, crossing.key, crossing.value)]
-        assert_close(torch.cat(pieces), layer.multihead_attn.in_proj_weight.grad)
-    first_out = mine.encoder.blocks[0].attention.function.out
-    assert_close(first_out.weight.grad, theirs.encoder.layers[0].self_attn.out_proj.weight.grad)
-    table = torch.zeros(SOURCE_VOCAB, SIZE["dim"], dtype=torch.float64)
-    table.index_add_(0, source.flatten(), x.grad.flatten(0, 1))
-    assert_close(mine.source_embedding.weight.grad, table)
+    assert_close(mine(source, target_in)[real], (out @ mine.target_embedding.weight.T)[real])
 
 
-@pytest.mark.parametrize("pos_enc", ["none", "rotary", "t5", "learned"])
-@pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
+@pytest.mark.parametrize(
+    ("score", "pos_enc"),
+    [("scaled_dot", "none"), ("additive", "learned"), ("scaled_dot", "rotary"), ("location", "t5")],
+)
 def test_cross_attention_knows_no_positions_but_those_in_the_states(score, pos_enc):
     """The memory turned around is read the same, whatever says distances."""
     model = random_transformer(cross_attention=score, pos_enc=pos_enc, kernel="auto")
@@ -107,7 +95,7 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(score, pos_e
 
 
 def test_the_cost_is_that_of_its_matrix_products():
-    d, b, i, j = SIZE["dim"], 2, 4, 5
+    d, b, i, j = DIM, 2, 4, 5
 
     def cost(**changes):
         inputs = [torch.ones(b, n, dtype=torch.long) for n in (j, i)]
@@ -121,41 +109,14 @@ def test_the_cost_is_that_of_its_matrix_products():
     assert cost(cross_attention="uniform") < cost()
 
 
-def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\n# Mine.\ndefaults:\n  - override /model: transformer\n"
-        "  - override /model.cross_attention: additive\n"
-    )
-    mine = partial(compose, "experiment=mine", config_dir=tmp_path)
-    assert mine().choices["model.cross_attention"] == "additive"
-    cfg = mine("model.cross_attention=same")
-    cfg.choices.experiment = None
-    assert cfg == compose("model=transformer")
-
-
-def test_a_cross_attention_of_ones_own_changes_nothing_else():
-    same, own = transformer(), transformer(cross_attention="additive", kernel="auto")
-    parts = {"encoder.{}.attention": "sdpa", "decoder.{}.attention": "sdpa",
-             "decoder.{}.cross_attention": "chunked"}  # fmt: skip
-    assert {name.replace("blocks.", ""): kernel for name, kernel in kernels(own).items()} == {
-        f"{part.format(n)}.function": kernel for part, kernel in parts.items() for n in (0, 1)
-    }
-    same.initialise(0)
-    own.initialise(0)
-    mine, theirs = dict(own.named_parameters()), dict(same.named_parameters())
-    assert {name.rpartition(".")[2] for name in mine.keys() - theirs.keys()} == {"v"}
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-
-
 def test_tables_are_tied_and_shared():
-    names, joint = {}, {"joint": True, "source_vocab": VOCAB}
-    for tie, share in itertools.product([True, False], repeat=2):
-        model = transformer(tie_embeddings=tie, share_embeddings=share, **joint)
-        names[tie, share] = {name for name, _ in model.named_parameters()}
-    assert names[True, False] - names[True, True] == {"source_embedding.weight"}
-    assert names[False, True] - names[True, True] == {"head.weight"}
-    assert names[False, False] == names[True, False] | names[False, True]
+    def names(**changes):
+        return {name for name, _ in transformer(**joint | changes).named_parameters()}
+
+    joint = {"joint": True, "source_vocab": VOCAB}
+    both = names(share_embeddings=True)
+    assert names() - both == {"source_embedding.weight"}
+    assert names(tie_embeddings=False, share_embeddings=True) - both == {"head.weight"}
     with pytest.raises(UserError, match=r"model\.share_embeddings=true needs one vocabulary"):
         transformer(share_embeddings=True)
     shared = random_transformer(share_embeddings=True, **joint)
@@ -205,16 +166,37 @@ def test_an_error_names_the_slot_of_the_score():
         transformer(cross_attention="location")(source, source)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["model.cross_attention=none"], r"no such option .*allowed: .*same, .*uniform"),
-        (["model.cross_attention=additive", "model.cross_attention.hiden=3"], r"n 'model.*hidden'"),
-        (["model.depth=3"], r"no key model\.depth"),
-        (["model.encoder=3"], r"model\.encoder=3: is no value; set model\.encoder\.depth"),
-        (["model=gpt", "model.cross_attention=additive"], r"model=gpt has no model\.cross_att"),
-    ],
-)
-def test_what_has_no_meaning_is_refused(overrides, said):
-    with pytest.raises(UserError, match=said):
-        compose("model=transformer", *overrides)
+def test_one_stack_of_both_sides_is_a_gpt_with_a_prefix():
+    """Of whole sources: a GPT that has the tokens of both sides, and another size of prefix."""
+    model = random_parts(gpt_seq2seq(pos_enc="learned")).eval()
+    prefix = part("model.mask", "prefix", size=IN)
+    sizes = {"vocab_size": SOURCE_VOCAB + VOCAB, "length": IN + OUT, "tie_embeddings": False}
+    one = random_parts(gpt(mask=prefix, pos_enc="learned", **sizes)).eval()
+    one.stack.load_state_dict(model.stack.state_dict())
+    tables = model.source_embedding.weight, model.target_embedding.weight
+    with torch.no_grad():
+        one.embedding.weight.copy_(torch.cat(tables))
+        one.head.weight.copy_(torch.cat(tables))
+    source, target_in = (tokens[:1] for tokens in batch())
+    expected = one(torch.cat([source, target_in + SOURCE_VOCAB], dim=1))[:, IN:, SOURCE_VOCAB:]
+    assert_close(model(source, target_in), expected)
+    with pytest.raises(UserError, match="trained for 8 at most"):
+        model(torch.cat([source, source], dim=1), target_in)
+
+
+def test_maps_of_one_stack_show_where_the_target_looks_in_the_source(tmp_path):
+    task = built(*pairs(tmp_path, "model=gpt_seq2seq", "model.heads=2"))
+    example = task.data.example(0)
+    maps = attention_maps(task, example)
+    assert {one.kind for one in maps} == {"cross"}
+    shape = len(example["target_labels"]), len(example["source_labels"])
+    assert all(one.weights.shape[1:] == shape for one in maps)
+
+
+def test_what_has_no_meaning_is_refused():
+    with pytest.raises(
+        UserError, match=r"model\.encoder=3: is no value; set model\.encoder\.depth"
+    ):
+        compose("model=transformer", "model.encoder=3")
+    with pytest.raises(UserError, match=r"model=gpt has no model\.cross_att"):
+        compose("model=gpt", "model.cross_attention=additive")
