@@ -23,7 +23,11 @@ from ablate.training.train import prepare
 MEANINGLESS = ("_target_", "_partial_")
 DATA = {"gpt": "text", "bert": "text", "rnn_seq2seq": "copy"}  # read faster than their defaults
 OWN = {
-    "bert": ["task.mask_share=0.2"],  # few are masked, so that others are replaced
+    "gpt": ["data.val_fraction=0.002"],
+    "bert": [
+        "data.val_fraction=0.002",
+        "task.mask_share=0.2",
+    ],  # few are masked, so that others are replaced
     "vit": ["model.patch=4", "model.dropout=0"],
     "rnn_seq2seq": ["model.depth=1"],
     "sam": ["task.clicks=1", "model.mask_prompt=false"],

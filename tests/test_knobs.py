@@ -10,7 +10,7 @@ from typing import Any
 import make_files
 import pytest
 import torch
-from make_axes import EVERY_AXIS, GROUPS, MODELS
+from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, other
 from make_model import CONF, kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
@@ -30,13 +30,16 @@ OTHERS = {
     "model.attention.max_length": 40,
     "model.cross_attention.max_length": 40,
     "model.connection.factor": 0.3,
+    "model.mixer.rank": 5,
     "model.mixer.rotary_dim": 4,
     "pos_enc.randomise": 300,
+    "pos_enc.share": 0.7,
 }
-# Without which a key has nothing to act on, or is refused.
+# Beside which the keys of an option act in so small a model.
 BESIDE: dict[str, Row] = {
-    "model.mixer.rotary_dim": {"pos_enc": "rotary"},
-    "pos_enc.factor": {"pos_enc.scaling": "yarn"},
+    "latent": {"pos_enc": "rotary"},
+    "rotary": {"pos_enc.scaling": "yarn"},
+    "t5": {"pos_enc.buckets": 4},
 }
 # test_pretrained.py, test_activation_checkpoints.py, test_transformer.py, test_mup.py
 ELSEWHERE = {
@@ -82,7 +85,7 @@ def test_every_key_of_a_model_acts(model: str, whole: bool) -> None:
         if key in ELSEWHERE or (key in BLOCK and not whole):
             continue
         value = OTHERS.get(key) or other(key, now, rule)
-        assert_acts(model, BESIDE.get(key, {}), key, value)
+        assert_acts(model, {}, key, value)
 
 
 PARTS = [
@@ -96,16 +99,19 @@ PARTS = [
 @pytest.mark.parametrize(("group", "name"), PARTS)
 def test_every_key_of_a_part_acts(group: str, name: str) -> None:
     """In the first model that takes the part."""
-    chosen = {group: name}
+    chosen = {group: name} | BESIDE.get(name, {})
     model = next(m for m in MODELS if group in axes_of(m) and not refusal(m, chosen))
     for key, now, rule in ruled(composed(model, chosen)):
         if key.startswith(f"{group}.") and not key.endswith(MEANINGLESS):
             value = OTHERS.get(key) or other(key, now, rule)
-            assert_acts(model, chosen | BESIDE.get(key, {}), key, value)
+            assert_acts(model, chosen, key, value)
+
+
+ROTARY = {"pos_enc": "rotary"}  # learned positions do not differ by layer
 
 
 def test_every_key_of_a_block_acts_by_layer() -> None:
-    content, cfg = option_content(CONF / "_block.yaml")[0], base("gpt")
+    content, cfg = option_content(CONF / "_block.yaml")[0], composed("gpt", ROTARY)
     of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
     assert set(content) - set(content["layers"]) == {"layers", "init_depth_scale", *of_the_stack}
     known = {key: (now, rule) for key, now, rule in ruled(cfg)}
@@ -113,13 +119,15 @@ def test_every_key_of_a_block_acts_by_layer() -> None:
         path = key if key == "pos_enc" else f"model.{key}"
         if path in GROUPS:
             now, options_ = cfg.choices[path], axes_of("gpt")[path]
-            another = next(o for o in options_ if o != now and not refusal("gpt", {path: o}))
+            another = next(
+                o for o in options_ if o != now and not refusal("gpt", ROTARY | {path: o})
+            )
         else:
             now, rule = known[path]
             another = other(path, now, rule)
         pattern = f"model.layers.{key}=[{written(now)},{written(another)}]"
-        layers = compose(*base_overrides("gpt"), pattern).model.layers
-        assert_acts("gpt", {}, f"model.layers.{key}", layers[key])
+        layers = compose(*base_overrides("gpt"), "pos_enc=rotary", pattern).model.layers
+        assert_acts("gpt", ROTARY, f"model.layers.{key}", layers[key])
 
 
 @pytest.mark.parametrize(
