@@ -162,7 +162,7 @@ NEEDS = {
     "data=preferences": ["task=dpo"],
     "task=recall": ["data=recall"],
     "task=speech": ["data=speech"],
-    **dict.fromkeys(("task=reward", "task=dpo", "task=rlhf"), ["data=preferences"]),
+    **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
     "optimizer=schedule_free": ["schedule=constant"],
     "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],

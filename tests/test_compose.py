@@ -71,7 +71,6 @@ model: {depth: 2}
     ("typed", "expected"),
     [
         ("model=vit", "data=digits task=classification model.mask=none"),
-        ("data=mnist model=vit", "data=mnist"),
         ("model=vit data=mnist trainer.max_epochs=3", "data=mnist trainer.max_epochs=3"),
         ("experiment=mine", "model=vit data=mnist model.attention=dot seed=7 model.depth=2"),
         ("experiment=mine data=digits model.depth=3 seed=1", "data=digits seed=1 model.depth=3"),
@@ -134,7 +133,6 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
     ("typed", "part"),
     [
         ("model.dpeth=3", "no key model.dpeth"),
-        ("pos_enc=rop", "pos_enc=rop: no such option"),
         ("model.embedding=onehot model.tie_embeddings=false model.dim=4 model.heads=1", "needs a"),
     ],
 )
@@ -154,7 +152,6 @@ def test_a_refusal_in_a_notebook_is_its_line_alone(typed, part, tmp_path):
         ("model=vit trainer.val_check_interval=75", (75, None)),
         ("model=vit trainer.val_check_interval=null", (None, 5)),
         ("model=gpt trainer.check_val_every_n_epoch=1", (None, 1)),
-        ("model=vit debug=fast trainer.check_val_every_n_epoch=1", (None, 1)),
         ("model=vit sweep=local_attention trainer.val_check_interval=7", (7, None)),
     ],
 )

@@ -55,20 +55,6 @@ def test_digits_are_all_there_once(digits):
     assert targets.equal(everything(digits, "test")["targets"])
 
 
-def test_fewer_training_images_are_among_more_whatever_the_seed(digits):
-    def images(count, seed=0):
-        data = ready("digits", train_examples=count, seed=seed)
-        assert data.length("val") == digits.length("val")
-        pixels = restored(data, everything(data, "train")["images"])
-        return [(16 * image).round().byte().numpy().tobytes() for image in pixels]
-
-    few, more = images(50), images(200)
-    assert few == more[:50] == images(50, seed=1)
-    assert set(more) < set(images(None))
-    with refused("has 1,2"):
-        ready("digits", train_examples=5000)
-
-
 def test_digits_moved_in_validation_and_test(digits):
     moved = ready("digits", shift=2)
     black = (-digits.mean / digits.std).float()  # no ink
@@ -262,6 +248,13 @@ def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
         found = restored(data, batch["images"]).mean((2, 3))
         for colour, target in zip(found, batch["targets"].tolist(), strict=True):
             assert np.allclose(colour, np.array([*COLOURS.values()][target]) / 255, atol=0.03)
+
+
+def test_the_background_shows_where_an_image_is_transparent(given):
+    Image.new("RGBA", (20, 20)).save(given / "val" / "blue" / "0.png")
+    data = folder(given, background="white")
+    shown = restored(data, data.example()["images"][0])
+    torch.testing.assert_close(shown, torch.ones(3, 18, 18), atol=1e-4, rtol=0)
 
 
 def test_validation_is_held_out_where_it_is_not_given(given, tmp_path):

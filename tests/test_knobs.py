@@ -14,7 +14,6 @@ from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, other
 from make_model import CONF, kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
-from omegaconf import OmegaConf
 from test_ignored import after_two_steps, without
 
 from ablate.config.check import ruled
