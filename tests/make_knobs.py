@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ablate.config.check import leaves
 from ablate.config.composition import compose
-from ablate.config.rules import Rule, _names
+from ablate.config.rules import Rule, names_of
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
@@ -55,7 +55,7 @@ def other(key: str, now: Any, rule: Rule | None) -> Any:
     assert rule is not None, key
     if isinstance(now, list):
         return [0.5] * len(now)
-    values = (*EVERY_AXIS.get(key, ()), 0.5, 3, 2, True, False, *_names(rule))
+    values = (*EVERY_AXIS.get(key, ()), 0.5, 3, 2, True, False, *names_of(rule))
     return next(value for value in values if value != now and rule.allows(value))
 
 

@@ -171,19 +171,23 @@ NEEDS = {
 
 
 @cache
+def taker(choice: str) -> tuple[str, dict[str, Any]]:
+    """The first model that has an option, and the row with the option and what it needs."""
+    group, _, name = choice.partition("=")
+    row = {key: yaml.safe_load(it) for key, it in (n.split("=", 1) for n in NEEDS.get(choice, []))}
+    model = row.pop("model", name if group == "model" else "gpt")
+    if group in GROUPS:
+        row[group] = name
+    if group.startswith(("data", "task", "model.", "pos_enc")):
+        model = next(m for m in MODELS if group in axes_of(m) and refusal(m, row) is None)
+    return model, row
+
+
 def needs(choice: str) -> list[str]:
     """The first model that has an option, unless that is gpt, and what else the option needs."""
-    group, _, name = choice.partition("=")
-    given = NEEDS.get(choice, [])
-    if group not in GROUPS or any(text.startswith("model=") for text in given):
-        return given
-    texts = dict(text.split("=", 1) for text in given if not text.startswith("trainer="))
-    row = {group: name} | {key: yaml.safe_load(text) for key, text in texts.items()}
-    if "kernel" in row:
-        del row["kernel"]  # which may need a GPU
-    has = (m for m in MODELS if group in axes_of(m) and refusal(m, row) is None)
-    model = next(has)
-    return given if model == "gpt" else [f"model={model}", *given]
+    model = taker(choice)[0]
+    beside = [text for text in NEEDS.get(choice, []) if not text.startswith("model=")]
+    return beside if choice.startswith("model=") or model == "gpt" else [f"model={model}", *beside]
 
 
 def inputs(cfg: DictConfig, data: Data, network: Model) -> tuple[torch.Tensor, ...]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from make_axes import GROUPS as CHOSEN
 from make_model import CONF, options
-from make_rows import base_overrides, inputs, needs
+from make_rows import base_overrides, composed, inputs, needs, taker
 from omegaconf import OmegaConf
+from test_ignored import data_of
 
 from ablate import model as models
 from ablate.config.composition import compose
@@ -43,16 +44,15 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, name: str) -> None:
     override = f"{group}={name}"
-    needed = dict(text.split("=", 1) for text in (override, *needs(override)))
-    model, data_name = needed.get("model", "gpt"), needed.get("data")
-    typed = [f"{key}={value}" for key, value in needed.items() if key not in ("model", "data")]
-    cfg = compose(*base_overrides(model, data_name), *typed)
-    assert (cfg.choices[group], cfg.choices.model) == (name, model)
+    model, row = taker(override)
+    typed = base_overrides(model, name) if group == "data" else [override]
+    assert compose(*typed, *needs(override)).choices[group] == name
     if group in AROUND or group not in ("model", *CHOSEN):
         return
     if override == "kernel=flex" and not torch.cuda.is_available():
         pytest.skip("FlexAttention has no backward pass on a CPU")
-    data = build_data(cfg)
+    cfg = composed(model, row)
+    data = build_data(cfg) if group in ("data", "task", "model") else data_of(model)
     network = build(cfg, data)
     found = outputs(network(*inputs(cfg, data, network)))
     sum(out.square().sum() for out in found).backward()  # type: ignore[union-attr]

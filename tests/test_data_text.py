@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import make_model
 import pytest
 import torch
 from make_data import make, ready
@@ -193,15 +192,3 @@ def test_a_folder_for_each_class_whose_longer_texts_are_cut(folder, caplog):
     count = data.length("train")
     line = f"{count} of the {count} texts of train are longer than the 4 tokens data.seq_len=4"
     assert line in caplog.text
-
-
-def test_a_model_of_classes_does_not_see_padding():
-    """The logits of a text are those it has alone, whatever stands beside it."""
-    model = make_model.random_parts(make_model.gpt(classes=3, tie_embeddings=True)).eval()
-    tokens = make_model.tokens(2, 6)
-    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    together = model(tokens, keep)
-    assert together.shape == (2, 3)
-    torch.testing.assert_close(together[1:], model(tokens[1:, :4], keep[1:, :4]))
-    other = torch.where(keep, tokens, (tokens + 1) % 11)
-    torch.testing.assert_close(model(other, keep), together)

@@ -17,9 +17,9 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import MEANINGLESS, Run, equal, keys_of, other, overrides, trained
 from make_model import KERNEL_NEEDS, options
+from make_rows import NEEDS, taker
 from make_rows import written as as_typed
 from make_rules import rules_of_options
-from test_compose import needs
 from test_rlhf import KNOBS
 
 from ablate.config.composition import compose
@@ -106,8 +106,7 @@ def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), cases())
 def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
-    model, *beside = needs(choice) or ["model=gpt"]
-    chosen = model.removeprefix("model="), choice, *beside, *BESIDE.get(choice, [])
+    chosen = taker(choice)[0], choice, *NEEDS.get(choice, []), *BESIDE.get(choice, [])
     assert not equal(trained(*chosen).parameters, trained(*chosen, f"{key}={value}").parameters)
 
 

@@ -58,8 +58,7 @@ MISTAKES = {
     "model.heads='4'": 'model.heads="4": must be a whole number',
     "model.norm=prenorm": "must be pre, post, sandwich, output or none | did you mean 'pre'?",
     "data=text": "data.path is missing; write data.path=VALUE",
-    "model=transformer data=parallel data.source=a data.max_lenght=9": "no key data.max_lenght (data="
-    "parallel; | data.target is missing",
+    "data=parallel data.source=a data.max_lenght=9": "no key data.max_lenght (data=parallel; ",
     "seed=${nothing}": "nothing",
     "model.bias={1:2}": "model.bias={1:2}: must be true or false",
     "optimizer.weight_decay=${run_folder:}": "${run_folder:} | optimizer.weight_decay",
