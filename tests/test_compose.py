@@ -33,7 +33,6 @@ pytest_plugins = ["command_line"]
         [],
         ["model=gpt", "model.attention=additive", "pos_enc=learned", "model.attention.hidden=8"],
         ["+trainer.benchmark=true", "seed=3", "hydra.run.dir=here", "debug=fast"],
-        ["model={depth:1,dim:32}", "hydra/job_logging=none", "model.dim=64"],
         ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
     ],
 )
@@ -71,7 +70,6 @@ model: {depth: 2}
     ("typed", "expected"),
     [
         ("model=vit", "data=digits task=classification model.mask=none"),
-        ("model=vit data=mnist trainer.max_epochs=3", "data=mnist trainer.max_epochs=3"),
         ("experiment=mine", "model=vit data=mnist model.attention=dot seed=7 model.depth=2"),
         ("experiment=mine data=digits model.depth=3 seed=1", "data=digits seed=1 model.depth=3"),
     ],
