@@ -119,6 +119,12 @@ def test_revisions_are_those_of_the_classes() -> None:
     assert revision("torch.optim.AdamW") == 1
 
 
+def test_a_class_counts_those_of_its_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a revision that is raised anywhere is seen."""
+    monkeypatch.setattr(module, "declared", lambda target, attribute: [3, 2])
+    assert revision("ablate.some.Part") == 4
+
+
 def test_a_raised_revision_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg, dropping = compose(), compose("model.dropout=0.1")
     before = run_id(cfg, "x"), run_id(dropping, "x")
