@@ -214,25 +214,18 @@ def numbers(text):
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_targets_and_the_alignment_follow_from_sources(name):
-    data = ready(name, **SMALL)
-    for split, pairs in data.texts.items():
-        for index, pair in enumerate(pairs):
-            source = numbers(pair.source)
-            places = PLACES[name](source)
-            assert numbers(pair.target) == [source[place] for place in places]
-            links = [(range(to, to + 1), range(at, at + 1)) for to, at in enumerate(places)]
-            assert list(data.alignment(split, index)) == links
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_lengths_and_numbers_are_as_configured_and_all_occur(name):
+def test_targets_and_the_alignment_follow_from_sources_of_all_lengths_and_numbers(name):
     data = ready(name, **SMALL, symbols=7, min_length=2, max_train_length=5, test_max_length=8)
     for split, longest in {"train": 5, "val": 8, "test": 8}.items():
         drawn = [numbers(pair.source) for pair in data.texts[split]]
         assert len(drawn) == SMALL[f"{split}_examples"]
         assert {len(sequence) for sequence in drawn} == set(range(2, longest + 1))
         assert {number for sequence in drawn for number in sequence} == set(range(7))
+        for index, (source, pair) in enumerate(zip(drawn, data.texts[split], strict=True)):
+            places = PLACES[name](source)
+            assert numbers(pair.target) == [source[place] for place in places]
+            links = [(range(to, to + 1), range(at, at + 1)) for to, at in enumerate(places)]
+            assert list(data.alignment(split, index)) == links
     assert data.sizes == dict(zip(SIZES, (11, 11, 9, 9, True), strict=True))
 
 
