@@ -184,6 +184,7 @@ def test_a_folder_for_each_class_whose_longer_texts_are_cut(folder, caplog):
     batch = data.splits["train"][Request(0, torch.arange(8))]
     lengths = batch["keep"].sum(1)
     assert batch["tokens"].shape == (8, lengths.max())  # as long as the longest text
+    assert lengths.unique().numel() > 1
     assert batch["keep"].equal(torch.arange(int(lengths.max())) < lengths[:, None])
     assert batch["tokens"][~batch["keep"]].eq(0).all()
     assert not caplog.text
