@@ -163,7 +163,7 @@ NEEDS = {
     "task=recall": ["data=recall"],
     "task=speech": ["data=speech"],
     **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
-    "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
+    "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=256"],
     "optimizer=schedule_free": ["schedule=constant"],
     "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
