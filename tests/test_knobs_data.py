@@ -38,6 +38,7 @@ OTHERS = {
     "width": 30,
     "scale": 2,
     "min_digits": 2,
+    "dimmest": 1.0,
     "unfamiliar": [7],
     "min_pixels": 12,
     "temperature": 100.0,  # of preferences
