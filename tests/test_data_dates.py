@@ -4,6 +4,7 @@ from collections import defaultdict
 from datetime import date, timedelta
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 from babel.dates import format_date, get_month_names
 from babel.localedata import locale_identifiers
@@ -87,6 +88,14 @@ def test_a_text_is_ambiguous_where_reading_all_texts_says_so(monkeypatch):
     # Hashes only say where to look: here a text's is the sum of its characters.
     monkeypatch.setattr(date_forms, "ODD", 1)
     assert (ambiguous(forms, when) == found).all()
+
+
+def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
+    numbers = [fields_of(day, first_year=2015) for day in days(2015, 731)]
+    columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
+    for form in find_forms(["en_US", "ja_JP", "ko_KR"], STYLES, range(2015, 2017)):
+        alone = [date_forms._hash(form.text(n))[0] for n in numbers]
+        assert form.hashes(columns).tolist() == alone
 
 
 # the data set
