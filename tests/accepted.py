@@ -1,37 +1,39 @@
 """The options of an axis that a model, or a machine without a GPU, can be trained with at all.
 
 An axis that is not here takes every option, alone; which pairs are refused, the parts and
-config/conflicts.py say.
+config/conflicts.py say. Which data and tasks a model has follows from what their classes state.
 """
 
 from typing import Any
 
-from make_model import CONF, kernels, options, scores
+from make_axes import MODELS
+from make_model import kernels, options, scores
+from make_rules import rules_of_options
 
-from ablate.config.facts import (
-    CAPTIONS,
-    GRAPH,
-    IMAGES,
-    LABELLED,
-    PAIRS,
-    PREFERENCES,
-    RECALL,
-    SERIES,
-    TEXT,
-)
-from ablate.config.keys import option_content
+from ablate.config.rules import OneOf
 from ablate.config.stated import stated
 
 Only = dict[str, list[Any]]
 
 
-def data(*kinds: str) -> list[str]:
-    """The data sets of these kinds."""
-    target = {
-        name: option_content(CONF / "data" / f"{name}.yaml")[0]["_target_"]
-        for name in options("data")
-    }
-    return [name for name in target if stated(target[name], "kind") in kinds]
+def of_data(model: str) -> Only:
+    """Its data sets, tasks and tokenizers."""
+
+    def state(group: str, option: str, attribute: str) -> Any:
+        target = rules_of_options()[f"{group}/{option}.yaml"][f"{group}._target_"][0]
+        return stated(str(target), attribute)
+
+    kinds, outputs = (state("model", model, name) for name in ("kinds", "outputs"))
+    data = [name for name in options("data") if state("data", name, "kind") in kinds]
+    tasks = [
+        name
+        for name in options("task")
+        if state("task", name, "output") in outputs and {*kinds} & {*state("task", name, "kinds")}
+    ]
+    rules = (rules_of_options()[f"data/{name}.yaml"].get("data.tokenizer") for name in data)
+    names = [rule for _, found in filter(None, rules) for rule in getattr(found, "rules", [found])]
+    tokenizers = {name for rule in names if isinstance(rule, OneOf) for name in rule.options}
+    return {"data": data, "task": tasks} | ({"data.tokenizer": [*tokenizers]} if tokenizers else {})
 
 
 def but(group: str, *names: str) -> list[str]:
@@ -45,78 +47,37 @@ HERE: Only = {
     "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
 }
 NO_POSITIONS: Only = {"pos_enc": ["none"]}
+WITHOUT_ATTENTION = NO_POSITIONS | {"kernel": ["auto"]}
 KERNELS: Only = {"kernel": kernels()}  # some need a GPU; none works along edges without a graph
 BLOCKS: Only = KERNELS | {
     "model.mask": but("model.mask", "neighbours", "source"),
     "model.attention": scores(),
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
-OF_LANGUAGE: Only = {
-    "data": data(TEXT, RECALL, PREFERENCES),
-    "task": ["causal_lm", "recall", "dpo", "rlhf"],
-    "data.tokenizer": ["char", "byte", "bpe"],
-}
-OF_DOCUMENTS = OF_LANGUAGE | {
-    "data": data(TEXT, RECALL, LABELLED, PREFERENCES),
-    "task": ["causal_lm", "recall", "classification", "reward", "dpo", "rlhf"],
-}
-OF_MASKED = OF_LANGUAGE | {
-    "data": data(TEXT, LABELLED),
-    "task": ["masked_lm", "classification"],
-}
-OF_IMAGES: Only = {"data": data(IMAGES), "task": ["classification"]}
-OF_SOURCES: Only = {
-    "data": data(PAIRS),
-    "task": ["seq2seq", "speech"],
-    "data.tokenizer": ["char", "bpe", "word"],
-}
-OF_SERIES: Only = {"data": data(SERIES), "task": ["forecasting"]}
-WITHOUT_ATTENTION = NO_POSITIONS | {"kernel": ["auto"]}
-ONLY: dict[str, Only] = {
-    "gpt": HERE | ALONG | OF_DOCUMENTS,
-    "bert": HERE | ALONG | OF_MASKED,
-    "vit": HERE | BLOCKS | OF_IMAGES,
-    "resnet": HERE | OF_IMAGES | WITHOUT_ATTENTION | {"model.norm_type": ["layer", "batch"]},
-    "timm": HERE | OF_IMAGES | WITHOUT_ATTENTION,
-    "rnn_lm": HERE | OF_LANGUAGE | WITHOUT_ATTENTION,
-    "rnn_seq2seq": HERE | KERNELS | OF_SOURCES | NO_POSITIONS,
-    # Its batches have padding, which batch norm would count.
-    "transformer": HERE | ALONG | OF_SOURCES | {"model.norm_type": but("model.norm_type", "batch")},
-    "gpt_seq2seq": HERE
-    | ALONG
-    | OF_SOURCES
-    | {"model.norm_type": but("model.norm_type", "batch")}
-    | {"model.mask": but("model.mask", "neighbours")}
-    | {"model.mixer": but("model.mixer", "fixed")},
-    "gat": HERE
-    | NO_POSITIONS
+PADDED: Only = {"model.norm_type": but("model.norm_type", "batch")}  # which would count padding
+OWN: dict[str, Only] = {
+    **dict.fromkeys(("gpt", "bert", "transformer_forecaster"), ALONG),
+    **dict.fromkeys(("vit", "sam"), BLOCKS),
+    **dict.fromkeys(("timm", "rnn_lm", "autoencoder"), WITHOUT_ATTENTION),
+    **dict.fromkeys(("rnn_seq2seq", "rnn_forecaster"), KERNELS | NO_POSITIONS),
+    "resnet": WITHOUT_ATTENTION | {"model.norm_type": ["layer", "batch"]},
+    "transformer": ALONG | PADDED,
+    "gpt_seq2seq": ALONG
+    | PADDED
+    | {"model.mask": but("model.mask", "neighbours"), "model.mixer": but("model.mixer", "fixed")},
+    "gat": NO_POSITIONS
     | {
-        "data": data(GRAPH),
         "kernel": [*kernels(), "sparse"],
-        "task": ["node_classification"],
         "model.attention": [name for name in scores() if name != "location"],
         "model.mask": ["neighbours", "none"],
         "model.depth": [2],
     },
-    "captioner": HERE
-    | KERNELS
+    "captioner": KERNELS
     | {
-        "data": data(CAPTIONS),
-        "task": ["captioning"],
         "model.attention": scores(),
         "pos_enc": but("pos_enc", *DISTANCES, "relative_2d"),
         "model.norm_type": ["layer", "batch"],
     },
-    "sam": HERE | BLOCKS | {"data": data("images with masks"), "task": ["segmentation"]},
-    "autoencoder": HERE | WITHOUT_ATTENTION | {"data": data(CAPTIONS), "task": ["autoencoding"]},
-    # Captions have padding, which batch norm would count.
-    "dit": HERE
-    | BLOCKS
-    | {
-        "data": data(CAPTIONS),
-        "task": ["diffusion"],
-        "model.norm_type": but("model.norm_type", "batch"),
-    },
-    "rnn_forecaster": HERE | KERNELS | OF_SERIES | NO_POSITIONS,
-    "transformer_forecaster": HERE | ALONG | OF_SERIES,
+    "dit": BLOCKS | PADDED,
 }
+ONLY: dict[str, Only] = {model: HERE | of_data(model) | OWN[model] for model in MODELS}

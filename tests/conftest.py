@@ -44,7 +44,7 @@ SMOKE = {
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": """add_a_part compose composition config_tree conflicts fuzz
+    "config": """add_a_part compose config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner dit draws dropout embedding flops forecasters formulas gpt

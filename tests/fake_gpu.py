@@ -9,18 +9,21 @@ pass needs a real one.
 """
 
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
+import make_files
+import pytest
 import torch
-from test_compose import NEEDS
-from test_config_tree import Sizes, tiny
+from make_rows import base_overrides, inputs, needs
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ablate.config.composition import compose
 from ablate.kernel import chunked
 from ablate.model.base import outputs
-from ablate.training.build import build
+from ablate.training.build import build, build_data
 
 GPU = torch.device("cuda:0")
 # torch has no fake of the fused cell of a GRU.
@@ -49,16 +52,17 @@ def move(model: nn.Module) -> None:
 
 def failure(override: str) -> str | None:
     """Why an option's forward pass, in training with trainer=gpu, fails; None: it does not."""
-    needs = [*NEEDS.get(override, []), *CELL.get(override, []), "trainer=gpu"]
-    named = dict(text.split("=", 1) for text in (override, *needs)).get("model", "gpt")
-    cfg = compose(*tiny(named), *dict.fromkeys((*needs, override)))
-    data = Sizes(cfg)
+    typed = [override, *needs(override), *CELL.get(override, []), "trainer=gpu"]
+    named = dict(text.split("=", 1) for text in typed)
+    cfg = compose(*base_overrides(named.get("model", "gpt"), named.get("data")), *typed)
+    data = build_data(cfg)
     with mock.patch("torch.cuda.is_available", return_value=True):  # kernels that need one ask
-        model = build(cfg, data).train()  # type: ignore[arg-type]
+        model = build(cfg, data).train()
+    read = inputs(cfg, data, model)
     try:
         with FakeTensorMode(), torch.backends.cudnn.flags(enabled=False):
             move(model)
-            found = outputs(model(*map(there, data.inputs)))
+            found = outputs(model(*map(there, read)))
             assert {one.device for one in found} == {GPU}
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
@@ -67,9 +71,11 @@ def failure(override: str) -> str | None:
 
 def main() -> None:
     chunked.compiler = lambda device: False  # type: ignore[assignment]  # nothing can be compiled
-    for override in sys.argv[1:]:
-        if why := failure(override):
-            print(f"{override}: {why}", flush=True)
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        make_files.write(Path(folder), patch)
+        for override in sys.argv[1:]:
+            if why := failure(override):
+                print(f"{override}: {why}", flush=True)
 
 
 if __name__ == "__main__":

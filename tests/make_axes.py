@@ -2,34 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from make_model import options
+from make_model import CONF, options
 
 # Every config group but `model`, which is the outer loop, and those that train nothing.
-GROUPS = (
-    "data",
-    "task",
-    "task.noise",
-    "model.attention",
-    "model.cell",
-    "model.condition",
-    "model.connection",
-    "model.cross_attention",
-    "model.decoder",
-    "model.embedding",
-    "model.ffn",
-    "model.gate",
-    "model.mixer",
-    "model.norm_type",
-    "model.points",
-    "model.normalizer",
-    "model.window",
-    "pos_enc",
-    "model.mask",
-    "kernel",
-    "optimizer",
-    "schedule",
-    "trainer",
-)
+NO_AXES = ("model", "callbacks", "debug", "experiment", "hydra", "logger", "sweep")
+FOUND = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+GROUPS = ("data", "task", *(g for g in FOUND if g not in (*NO_AXES, "data", "task")))
 CHOICES: dict[str, list[Any]] = {group: options(group) for group in GROUPS}
 AXES: dict[str, list[Any]] = CHOICES | {
     # One-hot vectors need a model as wide as the vocabulary: test_embedding.py.

@@ -17,45 +17,19 @@ from ablate.data import mnist
 from ablate.data.multi30k import SHA256
 
 COUNTS = {"train_examples": 8, "val_examples": 4, "test_examples": 4, "batch_size": 4}
+WINDOWS = {"seq_len": 8, "batch_size": 2}
 LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
 NAMES = ("prompt", "chosen", "rejected")  # of a pair of preferences
 LETTERS = "abcdefghijklmnopqrstuvwxyz     "
 
 # What each data set is given where `write` was: the least that it can be trained on.
 FILES: dict[str, dict[str, Any]] = {
-    "pydoc": {"seq_len": 8, "batch_size": 2, "val_fraction": 0.0005},
-    "text": {"path": "text.txt", "seq_len": 8, "batch_size": 2, "val_fraction": 0.01},
-    "shakespeare": {
-        "path": "text.txt",
-        "sha256": None,
-        "seq_len": 8,
-        "batch_size": 2,
-        "val_fraction": 0.01,
-    },
-    "recall": {
-        "vocab_size": 32,
-        "seq_len": 8,
-        "pairs": [2],
-        "train_examples": 8,
-        "val_examples": 4,
-        "test_examples": 4,
-        "batch_size": 2,
-    },
-    "text_files": {
-        "root": "text_files",
-        "tokenizer": "char",
-        "vocab_size": None,
-        "seq_len": 8,
-        "batch_size": 2,
-    },
-    "preferences": {
-        "seq_len": 8,
-        "prompt": 3,
-        "train_examples": 8,
-        "val_examples": 4,
-        "test_examples": 4,
-        "batch_size": 2,
-    },
+    "pydoc": WINDOWS | {"val_fraction": 0.0005},
+    "text": WINDOWS | {"path": "text.txt", "val_fraction": 0.01},
+    "shakespeare": WINDOWS | {"path": "text.txt", "sha256": None, "val_fraction": 0.01},
+    "recall": COUNTS | WINDOWS | {"vocab_size": 32, "pairs": [2]},
+    "text_files": WINDOWS | {"root": "text_files", "tokenizer": "char", "vocab_size": None},
+    "preferences": COUNTS | WINDOWS | {"prompt": 3},
     "digits": {"batch_size": 64},
     "image_folder": {"root": "image_folder", "size": 8, "batch_size": 2},
     **{
@@ -74,13 +48,7 @@ FILES: dict[str, dict[str, Any]] = {
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
     "karate": {},
     "planetoid": {"root": "planetoid"},
-    "series": {
-        "path": "series.csv",
-        "columns": ["a"],
-        "window": 6,
-        "horizon": 2,
-        "batch_size": 16,
-    },
+    "series": {"path": "series.csv", "columns": ["a"], "window": 6, "horizon": 2, "batch_size": 16},
 }
 
 

@@ -2,16 +2,12 @@
 
 import gzip
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import tiny
 import yaml
 from hypothesis import strategies as st
 from make_model import CONF, options
 
-from ablate.config.check import leaves
-from ablate.config.composition import compose
 from ablate.config.keys import flatten, option_content
 from ablate.config.schema import VALUES
 
@@ -46,7 +42,6 @@ DATA = [  # that reads one file or two
     "model=transformer data=parallel data.source={} data.target={}",
 ]
 HUGE = [2**31 - 1, 2**31, 2**24, 10**9, 10**6, 1e9, 1e300, 1e-300]
-RUNS = [tiny.overrides, tiny.images, tiny.captions, tiny.pairs]
 FLAGS = {
     "diff": ["--help"],
     "evaluate": ["--json"],
@@ -101,18 +96,6 @@ def overrides(draw: Draw, most: int = 2**70) -> list[str]:
     one = st.tuples(st.sampled_from(SIGNS), keys(group, option), texts(most))
     given = draw(st.lists(one, min_size=1, max_size=2))
     return chosen + [f"{sign}{key}={text}" for sign, key, text in given]
-
-
-@st.composite
-def runs(draw: Draw, folder: Path) -> list[str]:
-    """A tiny run with one or two of its keys changed, mostly to numbers."""
-    own = draw(st.sampled_from(RUNS))(folder)
-    # A batch of a million texts computes, and 19 nodes wait for each other, as they were asked.
-    left_out = ("output_dir", "logger", "data.batch_size", "data.seq_len", "trainer.num_nodes")
-    keys = [key for key, _ in leaves(compose(*own)) if not key.startswith(left_out)]
-    keys = [key for key in keys if not key.endswith("_examples")]  # made as many as asked
-    one = st.tuples(st.sampled_from(keys), numbers(2**70).map(str) | st.sampled_from(USUAL))
-    return [*own, *(f"{key}={text}" for key, text in draw(st.lists(one, min_size=1, max_size=2)))]
 
 
 @st.composite

@@ -1,26 +1,33 @@
-"""What the tests of the knobs share: the keys of a composition, and what a run ends with."""
+"""What the tests of the knobs share: the keys of a composition, another value for each of them, and
+what a run ends with."""
 
 import os
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from make_axes import EVERY_AXIS
 from make_rows import base_overrides
 from omegaconf import DictConfig
 from torch import Tensor
 
 from ablate.config.check import leaves
 from ablate.config.composition import compose
+from ablate.config.rules import Rule, names_of
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
 MEANINGLESS = ("_target_", "_partial_")
 DATA = {"gpt": "text", "bert": "text", "rnn_seq2seq": "copy"}  # read faster than their defaults
 OWN = {
-    "bert": ["task.mask_share=0.2"],  # few are masked, so that others are replaced
+    "gpt": ["data.val_fraction=0.002"],
+    "bert": [
+        "data.val_fraction=0.002",
+        "task.mask_share=0.2",
+    ],  # few are masked, so that others are replaced
     "vit": ["model.patch=4", "model.dropout=0"],
     "rnn_seq2seq": ["model.depth=1"],
     "sam": ["task.clicks=1", "model.mask_prompt=false"],
@@ -41,6 +48,15 @@ def keys_of(cfg: DictConfig, node: str) -> set[str]:
     """Every key of a node that holds a value a person would choose."""
     found = {path for path, _ in leaves(cfg) if path.startswith(f"{node}.")}
     return {path for path in found if not path.endswith(MEANINGLESS)}
+
+
+def other(key: str, now: Any, rule: Rule | None) -> Any:
+    """Another value of a key: of its axis, or one that its rule allows."""
+    assert rule is not None, key
+    if isinstance(now, list):
+        return [0.5] * len(now)
+    values = (*EVERY_AXIS.get(key, ()), 0.5, 3, 2, True, False, *names_of(rule))
+    return next(value for value in values if value != now and rule.allows(value))
 
 
 def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -73,4 +89,5 @@ def trained(model: str, *more: str) -> Run:
             torch.use_deterministic_algorithms(False)
         previous = torch.load(checkpoints / "previous.ckpt", weights_only=True)["global_step"]
     parameters = {name: p.detach().clone() for name, p in network.named_parameters()}
+    assert all(value.isfinite().all() for value in parameters.values())  # nan would equal nothing
     return Run(parameters, curves.rows, curves.units, previous, deterministic)

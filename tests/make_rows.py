@@ -11,17 +11,20 @@ from unittest import mock
 
 import lightning.pytorch as L
 import torch
+import yaml
 from lightning.pytorch.callbacks import Callback
 from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_files import FILES
-from make_model import CONF
+from make_model import CONF, KERNEL_NEEDS
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import Composition, compose
 from ablate.config.tree import open_tree
+from ablate.data import Data
 from ablate.errors import UserError
-from ablate.training.build import build, build_data
+from ablate.model.base import Model
+from ablate.training.build import build, build_data, make_task
 from ablate.training.measure import full_pass
 from ablate.training.preflight import check_devices
 from ablate.training.train import prepare
@@ -59,7 +62,9 @@ def pickled(model: str) -> bytes:
 def base_overrides(model: str, data: str | None = None) -> list[str]:
     """data: instead of the model's default."""
     tiny = MODELS[model]
-    small = {"data": FILES[data or tiny.data]} | {g: SMALL[g] for g in ("schedule", "trainer")}
+    small = {"data": FILES.get(data or tiny.data, {})} | {
+        g: SMALL[g] for g in ("schedule", "trainer")
+    }
     return [
         *(f"model={model}", *([f"data={data}"] if data else []), *tiny.overrides, "logger=none"),
         *(f"{group}.{k}={written(v)}" for group in small for k, v in small[group].items()),
@@ -148,6 +153,48 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+# What an option cannot be composed without, beside a model that has it.
+NEEDS = {
+    "data=recall": ["task=recall"],
+    "data=text_files": ["task=classification"],
+    "data=preferences": ["task=dpo"],
+    "task=recall": ["data=recall"],
+    "task=speech": ["data=speech"],
+    **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
+    "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=256"],
+    "optimizer=schedule_free": ["schedule=constant"],
+    "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],
+    **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
+}
+
+
+@cache
+def taker(choice: str) -> tuple[str, dict[str, Any]]:
+    """The first model that has an option, and the row with the option and what it needs."""
+    group, _, name = choice.partition("=")
+    row = {key: yaml.safe_load(it) for key, it in (n.split("=", 1) for n in NEEDS.get(choice, []))}
+    model = row.pop("model", name if group == "model" else "gpt")
+    if group in GROUPS:
+        row[group] = name
+    if group.startswith(("data", "task", "model.", "pos_enc")):
+        model = next(m for m in MODELS if group in axes_of(m) and refusal(m, row) is None)
+    return model, row
+
+
+def needs(choice: str) -> list[str]:
+    """The first model that has an option, unless that is gpt, and what else the option needs."""
+    model = taker(choice)[0]
+    beside = [text for text in NEEDS.get(choice, []) if not text.startswith("model=")]
+    return beside if choice.startswith("model=") or model == "gpt" else [f"model={model}", *beside]
+
+
+def inputs(cfg: DictConfig, data: Data, network: Model) -> tuple[torch.Tensor, ...]:
+    """What a model reads of the first training batch."""
+    task: Any = make_task(cfg, data, network)
+    read: tuple[torch.Tensor, ...] = task.inputs(task.prepared(next(iter(data.train_dataloader()))))
+    return read
 
 
 @cache

@@ -1,6 +1,7 @@
 """The rules of the keys of conf/: what the parameters of their classes state."""
 
 from collections import defaultdict
+from functools import cache
 
 from ablate.config.check import ruled
 from ablate.config.keys import option_content
@@ -8,6 +9,7 @@ from ablate.config.rules import Rule
 from ablate.config.tree import config_dir
 
 
+@cache
 def rules_of_options() -> dict[str, dict[str, tuple[object, Rule | None]]]:
     """Every option's file -> each of its keys, such as data.path, with its default and rule."""
     found: dict[str, dict[str, tuple[object, Rule | None]]] = {}

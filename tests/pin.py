@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import lightning.pytorch as L
+import make_axes
 import pytest
 import tiny
 from lightning.pytorch.callbacks import Callback
@@ -58,26 +59,9 @@ MODELS: dict[str, list[str]] = {
     "autoencoder": tiny.DIGITS,
     "dit": [*tiny.DIGITS, "model.heads=2", "model.depth=1", "model.dropout=0.3"],
 }
-# Each option in the first of the models that takes it.
-GROUPS = (
-    "optimizer",
-    "schedule",
-    "task.noise",
-    "pos_enc",
-    "model.attention",
-    "model.cell",
-    "model.condition",
-    "model.cross_attention",
-    "model.decoder",
-    "model.ffn",
-    "model.gate",
-    "model.mask",
-    "model.mixer",
-    "model.norm_type",
-    "model.points",
-    "model.normalizer",
-    "model.window",
-)
+# Each option of these groups in the first of the models that takes it.
+NOT_PINNED = ("data", "task", "kernel", "trainer", "model.connection", "model.embedding")
+GROUPS = [group for group in make_axes.GROUPS if group not in NOT_PINNED]
 NEEDS = {
     "optimizer=schedule_free": "schedule=constant",
     "schedule=wsd": "schedule.decay=2",

@@ -82,10 +82,11 @@ ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "p
 )
 def test_options_share_their_initial_values(model: str, group: str, files: None) -> None:
     """But for the pairs named above, which docs/axes.md tells apart."""
-    found, always = {}, ALWAYS.get(group, {"pos_enc": "none"})
+    found, data = {}, build_data(base(model))
+    always = ALWAYS.get(group, {"pos_enc": "none"})
     for name in {*AXES[group]} - {"same"}:
         if refusal(model, row := always | {group: name}) is None:
-            network = build(composed(model, row), build_data(base(model)))
+            network = build(composed(model, row), data)
             found[name] = dict(network.named_parameters())
     assert len(found) > 1
     for one, other in combinations(sorted(found), 2):

@@ -1,18 +1,22 @@
-"""Composition: who wins, what can be chosen, and that every choice composes."""
+"""Composition: who wins, what can be chosen, that every sweep composes, and that a run has one."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hydra.types import RunMode
-from make_model import CONF, KERNEL_NEEDS, options
+from make_model import CONF
 from omegaconf import OmegaConf
+from omegaconf.errors import ReadonlyConfigError
 from refusals import refused
+from tiny import overrides
 
-from ablate.config.composition import compose
-from ablate.config.facts import LABELLED, PREFERENCES
-from ablate.config.keys import option_content
-from ablate.config.stated import stated
+import ablate
+from ablate.config import composition
+from ablate.config.composition import Composition, compose
 from ablate.config.tree import config_dir, open_tree
+from ablate.data.text import TextData
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
@@ -20,69 +24,7 @@ from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 from ablate.training.build import build
 
-
-def reader(data: str) -> list[str]:
-    """The model that reads this data, but for the default one; the task that its classes need."""
-    target = option_content(CONF / "data" / f"{data}.yaml")[0]["_target_"]
-    kind = str(stated(target, "kind"))
-    readers = [name for name in options("model") if kind in kinds_of(name)]
-    task = {LABELLED: ["task=classification"], PREFERENCES: ["task=dpo"]}.get(kind, [])
-    return task if "gpt" in readers else [f"model={readers[-1]}"]
-
-
-def kinds_of(model: str) -> tuple[str, ...]:
-    target = option_content(CONF / "model" / f"{model}.yaml")[0]["_target_"]
-    kinds: tuple[str, ...] = stated(target, "kinds")
-    return kinds
-
-
-# The model that has the options of a group.
-OWNERS = {
-    "model.gate": "resnet",
-    "model.cell": "rnn_lm",
-    "model.decoder": "rnn_seq2seq",
-    "model.window": "rnn_seq2seq",
-    "model.points": "sam",
-    "task.noise": "dit",
-    "model.condition": "dit",
-    "model.cross_attention": "transformer",
-}
-# What an option cannot be composed without.
-NEEDS = (
-    {f"data={name}": needs for name in options("data") if (needs := reader(name))}
-    | {f"{group}={o}": [f"model={OWNERS[group]}"] for group in OWNERS for o in options(group)}
-    | {f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()}
-    | {f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")}
-    | {f"pos_enc={name}_2d": ["model=vit"] for name in ("learned", "relative", "sinusoidal")}
-    | {
-        "data=text": ["data.path=FILE"],
-        "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],
-        "data=image_folder": ["data.root=DIR", "model=vit"],
-        "data=mask_folder": ["data.root=DIR", "model=sam"],
-        "data=recordings": ["data.root=DIR", "model=transformer"],
-        "data=parallel": ["data.source=FILE", "data.target=FILE", "model=transformer"],
-        "data=digit_strings": ["model=captioner"],
-        "data=recall": ["task=recall"],
-        "task=recall": ["data=recall"],
-        "task=speech": ["model=transformer", "data=speech"],
-        "task=classification": ["model=vit"],
-        "task=masked_lm": ["model=bert"],
-        "task=seq2seq": ["model=transformer"],
-        "task=node_classification": ["model=gat"],
-        "task=captioning": ["model=captioner"],
-        "task=segmentation": ["model=sam"],
-        "task=diffusion": ["model=dit"],
-        "task=autoencoding": ["model=autoencoder"],
-        "task=forecasting": ["model=rnn_forecaster"],
-        "model.attention=none": ["model=rnn_seq2seq"],
-        "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
-        "model.mask=neighbours": ["model=gat"],
-        "model.mask=source": ["model=gpt_seq2seq"],
-        "optimizer=schedule_free": ["schedule=constant"],
-        "sweep=reward_models": ["init_from=null", "data.writer=null"],
-        "sweep=rlhf": ["init_from=null", "data.writer=null", "task.reward=null"],
-    }
-)
+pytest_plugins = ["command_line"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +33,6 @@ NEEDS = (
         [],
         ["model=gpt", "model.attention=additive", "pos_enc=learned", "model.attention.hidden=8"],
         ["+trainer.benchmark=true", "seed=3", "hydra.run.dir=here", "debug=fast"],
-        ["model={depth:1,dim:32}", "hydra/job_logging=none", "model.dim=64"],
         ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
     ],
 )
@@ -129,8 +70,6 @@ model: {depth: 2}
     ("typed", "expected"),
     [
         ("model=vit", "data=digits task=classification model.mask=none"),
-        ("data=mnist model=vit", "data=mnist"),
-        ("model=vit data=mnist trainer.max_epochs=3", "data=mnist trainer.max_epochs=3"),
         ("experiment=mine", "model=vit data=mnist model.attention=dot seed=7 model.depth=2"),
         ("experiment=mine data=digits model.depth=3 seed=1", "data=digits seed=1 model.depth=3"),
     ],
@@ -192,7 +131,6 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
     ("typed", "part"),
     [
         ("model.dpeth=3", "no key model.dpeth"),
-        ("pos_enc=rop", "pos_enc=rop: no such option"),
         ("model.embedding=onehot model.tie_embeddings=false model.dim=4 model.heads=1", "needs a"),
     ],
 )
@@ -212,7 +150,6 @@ def test_a_refusal_in_a_notebook_is_its_line_alone(typed, part, tmp_path):
         ("model=vit trainer.val_check_interval=75", (75, None)),
         ("model=vit trainer.val_check_interval=null", (None, 5)),
         ("model=gpt trainer.check_val_every_n_epoch=1", (None, 1)),
-        ("model=vit debug=fast trainer.check_val_every_n_epoch=1", (None, 1)),
         ("model=vit sweep=local_attention trainer.val_check_interval=7", (7, None)),
     ],
 )
@@ -220,3 +157,42 @@ def test_when_to_validate_is_what_was_typed(typed, expected):
     """A default of the other kind was refused beside it, which nobody had typed."""
     trainer = compose(*typed.split()).trainer
     assert (trainer.val_check_interval, trainer.check_val_every_n_epoch) == expected
+
+
+# One composition for the whole of a run: checked once, its data read once, never changed
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was called: `check`, and `data` for every data set that was read."""
+    made: list[str] = []
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **more: (made.append(name), function(*args, **more))[1]
+
+    monkeypatch.setattr(composition, "check", counted("check", composition.check))
+    monkeypatch.setattr(TextData, "__init__", counted("data", TextData.__init__))
+    return made
+
+
+def test_a_command_checks_once(ablate_command, runs, calls, tmp_path):
+    assert ablate_command(*overrides(tmp_path))[0] == 0
+    assert len(runs) == 1
+    assert calls == ["check", "data"]  # for the name of the folder; the run takes them over
+
+
+def test_a_run_makes_its_data_once(tmp_path, calls):
+    cfg = ablate.compose(*overrides(tmp_path))
+    calls.clear()
+    ablate.run(cfg)
+    assert calls == ["check", "data"]
+
+
+def test_a_composition_is_never_changed(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path))
+    made = Composition(cfg)
+    before = made.id
+    cfg.model.dim = 32
+    assert (made.cfg.model.dim, made.id) == (16, before)
+    with pytest.raises(ReadonlyConfigError):
+        made.cfg.model.dim = 32

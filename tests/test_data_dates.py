@@ -29,10 +29,6 @@ def form_of(locale, style):
     return form
 
 
-def fields(day):
-    return fields_of(day, first_year=2015)
-
-
 def days(year, count=365):
     return [date(year, 1, 1) + timedelta(n) for n in range(count)]
 
@@ -45,27 +41,21 @@ def read(locales, when):
     return named
 
 
-# forms
-
-
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("style", STYLES)
-def test_every_locale_is_written_as_babel_does(style, every):
+def test_every_locale_is_written_as_babel_does(every):
     assert len(locale_identifiers()) > 500
-    for locale in locale_identifiers()[::every]:
+    for locale, style in product(locale_identifiers()[::every], STYLES):
         form = form_of(locale, style)
         for day in (date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)):
-            assert form.text(fields(day)) == format_date(day, style, locale), (locale, day)
+            written = form.text(fields_of(day, first_year=2015))
+            assert written == format_date(day, style, locale), (locale, day)
 
 
 # Counted by hand: first character and the one after the last of year, month and day.
 BY_HAND = [
     ("en_US", "full", "Tuesday, March 3, 2015", (18, 22), (9, 14), (15, 16)),
-    ("fr_FR", "full", "mardi 3 mars 2015", (13, 17), (8, 12), (6, 7)),
     ("it_IT", "short", "03/03/15", (6, 8), (3, 5), (0, 2)),
-    ("ru_RU", "long", "3 марта 2015\u202fг.", (8, 12), (2, 7), (0, 1)),  # noqa: RUF001
     ("ja_JP", "full", "2015年3月3日火曜日", (0, 4), (5, 6), (7, 8)),
-    ("ko_KR", "short", "15. 3. 3.", (0, 2), (4, 5), (7, 8)),
     ("ar_EG", "medium", "03\u200f/03\u200f/2015", (8, 12), (4, 6), (0, 2)),
     ("th_TH", "long", "3 มีนาคม ค.ศ. 2015", (14, 18), (2, 8), (0, 1)),
 ]
@@ -73,7 +63,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("locale", "style", "text", "year", "month", "day"), BY_HAND)
 def test_fields_stand_where_a_person_finds_them(locale, style, text, year, month, day):
-    form, when = form_of(locale, style), fields(date(2015, 3, 3))
+    form, when = form_of(locale, style), fields_of(date(2015, 3, 3), first_year=2015)
     assert form.text(when) == text
     spans = form.spans(when)
     expected = [range(*year), range(*month), range(*day)]
@@ -85,8 +75,8 @@ def test_a_form_is_found_once():
     assert [(form.locale, form.pattern) for form in forms] == [("en_GB", "dd/MM/y")]
 
 
-def test_a_text_is_ambiguous_where_reading_all_texts_says_so():
-    locales = ["en_US", "es_ES", "it_IT", "de_DE", "sv_SE", "hr_HR"]
+def test_a_text_is_ambiguous_where_reading_all_texts_says_so(monkeypatch):
+    locales = ["en_US", "es_ES", "it_IT", "ja_JP", "sv_SE", "hr_HR"]
     when = days(1915) + days(2014) + days(2015)
     forms = find_forms(locales, STYLES, range(1915, 2016))
     found, named = ambiguous(forms, when), read(locales, when)
@@ -95,50 +85,40 @@ def test_a_text_is_ambiguous_where_reading_all_texts_says_so():
             text = format_date(day, form.style, form.locale)
             assert answer == (len(named[text]) > 1), text
     assert 0 < found.sum() < found.size
+    # Hashes only say where to look: here a text's is the sum of its characters.
+    monkeypatch.setattr(date_forms, "ODD", 1)
+    assert (ambiguous(forms, when) == found).all()
 
 
 def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
-    numbers = [fields(day) for day in days(2015, 731)]
+    numbers = [fields_of(day, first_year=2015) for day in days(2015, 731)]
     columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
     for form in find_forms(["en_US", "ja_JP", "ko_KR"], STYLES, range(2015, 2017)):
         alone = [date_forms._hash(form.text(n))[0] for n in numbers]
         assert form.hashes(columns).tolist() == alone
 
 
-def test_hashes_only_say_where_to_look(monkeypatch):
-    forms = find_forms(["en_US", "es_ES", "ja_JP"], STYLES, range(2015, 2016))
-    good = ambiguous(forms, days(2015))
-    monkeypatch.setattr(date_forms, "ODD", 1)  # the hash is now the sum of the characters
-    assert (ambiguous(forms, days(2015)) == good).all()
-
-
 # the data set
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_the_alignment_finds_what_the_target_says(data, split):
+def test_the_alignment_finds_what_the_target_says(data):
     months = defaultdict(set)
     for locale, width in product(data.locales, ("wide", "abbreviated")):
         for number, name in get_month_names(width, "format", locale).items():
             months[name].add(number)
-    for index, (source, target) in enumerate(data.texts[split]):
-        links = data.alignment(split, index)
-        assert "-".join(target[p.start : p.stop] for p, _ in links) == target
-        year, month, day = (source[s.start : s.stop] for _, s in links)
-        when = date.fromisoformat(target)
-        assert int(day) == when.day
-        assert year in (str(when.year), target[2:4])
-        assert when.month in ([int(month)] if month.isdigit() else months[month])
-
-
-def test_the_alignment_follows_what_was_dropped():
-    data = make("dates", **SMALL)
-    data.max_length = 12
-    data.setup()
-    assert 0 < len(data.texts["train"]) < 600
-    for index, (source, target) in enumerate(data.texts["train"]):
-        _, _, (_, day) = data.alignment("train", index)
-        assert int(source[day.start : day.stop]) == int(target[8:])
+    short = make("dates", **SMALL)
+    short.max_length = 12
+    short.setup()
+    assert 0 < len(short.texts["train"]) < 600  # the others were dropped
+    for of, split in [*((data, split) for split in SPLITS), (short, "train")]:
+        for index, (source, target) in enumerate(of.texts[split]):
+            links = of.alignment(split, index)
+            assert "-".join(target[p.start : p.stop] for p, _ in links) == target
+            year, month, day = (source[s.start : s.stop] for _, s in links)
+            when = date.fromisoformat(target)
+            assert int(day) == when.day
+            assert year in (str(when.year), target[2:4])
+            assert when.month in ([int(month)] if month.isdigit() else months[month])
 
 
 def test_a_date_stays_in_its_split_whatever_is_chosen(data):

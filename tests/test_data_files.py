@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import socket
+from itertools import chain, product
 
 import numpy as np
 import pytest
 from make_data import make
 from make_files import write_planetoid
 from PIL import Image
+from refusals import refused
 
 from ablate.data import source
 from ablate.errors import UserError
@@ -25,9 +27,6 @@ def _bounded(monkeypatch):
     signal.alarm(20)
     yield
     signal.alarm(0)
-
-
-# What a file is
 
 
 def a_socket(path):
@@ -48,7 +47,6 @@ def bomb(path):
 KINDS = {
     "pipe": (os.mkfifo, "is a pipe, must be a file"),
     "zeros": (link("/dev/zero"), "is a device, must be a file"),
-    "noise": (link("/dev/urandom"), "is a device, must be a file"),
     "socket": (a_socket, "is a socket, must be a file"),
     "folder": (os.mkdir, "is a folder, must be a file"),
     "dead link": (link("gone"), "no such file"),
@@ -56,22 +54,6 @@ KINDS = {
     "large": (lambda path: path.write_bytes(b"a" * (LIMIT + 1)), "holds more than 1e-05 GB"),
     "bomb": (bomb, "holds more than 1e-05 GB"),
 }
-kinds = pytest.mark.parametrize("kind", KINDS)
-FILES = {"text": ["path"], "series": ["path"], "parallel": ["source", "target"]}
-
-
-@kinds
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_none_is_refused(tmp_path, kind, name):
-    made, line = KINDS[kind]
-    made(tmp_path / "it")
-    given = dict.fromkeys(FILES[name], str(tmp_path / "it"))
-    data = make(name, **given, **({"columns": ["a"]} if name == "series" else {}))
-    # The fingerprint of a text is that of the file before decompression.
-    for read in [data.setup] if kind == "bomb" else [data.setup, data.fingerprint]:
-        with pytest.raises(UserError) as caught:
-            read()
-        assert str(caught.value).startswith(f"data.{FILES[name][0]}={tmp_path / 'it'}: {line}")
 
 
 def classes(root, *names, ending=".png"):
@@ -89,36 +71,43 @@ def classes(root, *names, ending=".png"):
     return str(root)
 
 
-def read_all(data):
-    data.setup()
-    data.fingerprint()
-    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
-        list(loader or ())
+READERS = ("series", "parallel", "image_folder", "text_files")
 
 
-@kinds
-@pytest.mark.parametrize(("name", "ending"), [("image_folder", ".png"), ("text_files", ".txt")])
-def test_an_entry_of_a_folder_that_is_no_file_is_refused(tmp_path, kind, name, ending):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("text", kind) for kind in KINDS] + [*product(READERS, ("pipe", "large", "bomb"))],
+)
+def test_what_is_no_file_of_data_is_refused(tmp_path, name, kind):
     made, line = KINDS[kind]
-    data = make(name, root=classes(tmp_path, "one", "other", ending=ending))
-    bad = tmp_path / "one" / f"bad{ending}"
+    bad, given = tmp_path / "it", {"columns": ["a"]} if name == "series" else {}
+    if ending := {"image_folder": ".png", "text_files": ".txt"}.get(name):
+        given["root"] = classes(tmp_path, "one", "other", ending=ending)
+        bad = tmp_path / "one" / f"bad{ending}"
+    else:
+        keys = ("source", "target") if name == "parallel" else ("path",)
+        given |= dict.fromkeys(keys, str(bad))
+        line = f"data.{keys[0]}={bad}: {line}"
     made(bad)
     if kind == "bomb" and name == "image_folder":
         line = "cannot decode the image"
-    with pytest.raises(UserError) as caught:
-        read_all(data)
-    assert str(bad) in str(caught.value)
-    assert line in str(caught.value)
+    data = make(name, **given)
+    with refused(str(bad), line):
+        data.setup()
+        list(chain(data.train_dataloader(), data.val_dataloader(), data.test_dataloader()))
+    if kind != "bomb":  # the fingerprint is that of the file before decompression
+        with refused(str(bad), line):
+            data.fingerprint()
 
 
 def test_the_limit_is_stated_with_its_switch(tmp_path, monkeypatch):
     bomb(tmp_path / "it")
-    with pytest.raises(UserError, match=r"ABLATE_MAX_FILE_GB sets another limit"):
+    with refused("ABLATE_MAX_FILE_GB sets another limit"):
         source.read(str(tmp_path / "it"))
     monkeypatch.setenv(source.LIMIT, "1e-4")
     assert len(source.read(str(tmp_path / "it"))) == LIMIT + 1
     monkeypatch.setenv(source.LIMIT, "much")
-    with pytest.raises(UserError, match=r"ABLATE_MAX_FILE_GB=much: must be a number"):
+    with refused("ABLATE_MAX_FILE_GB=much: must be a number"):
         source.read(str(tmp_path / "it"))
 
 
@@ -131,17 +120,14 @@ def test_the_limit_is_stated_with_its_switch(tmp_path, monkeypatch):
     ],
 )
 def test_a_path_that_can_be_none_is_refused(path, line):
-    with pytest.raises(UserError, match=re.escape(line)):
+    with refused(line):
         source.read(path)
 
 
-def test_one_class_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has the one class cats, and a classifier needs two"):
+def test_one_class_is_refused_and_so_are_names_that_are_not_utf_8(tmp_path):
+    with refused("has the one class cats, and a classifier needs two"):
         make("image_folder", root=classes(tmp_path, "cats")).setup()
-
-
-def test_names_that_are_not_utf_8_are_refused(tmp_path):
-    data = make("image_folder", root=classes(tmp_path, "cats", b"d\xf6gs"))
+    data = make("image_folder", root=classes(tmp_path, b"d\xf6gs"))
     for read in (data.setup, data.fingerprint):
         with pytest.raises(UserError, match=r"d\\udcf6gs/.*is not UTF-8; rename it") as caught:
             read()
@@ -162,8 +148,6 @@ def cora(tmp_path):
     [
         ({"shape": [12]}, "do not make a graph"),
         ({"shape": [12, 10**9]}, "takes at least"),
-        ({"shape": ["twelve", "nine"]}, "do not make a graph"),
-        ({"feat_row": [0, 1]}, "do not make a graph"),
         ({"feat_row": [-1], "feat_col": [0], "feat_val": [1.0]}, "whole, from 0 on"),
         ({"feat_row": [0], "feat_col": [0], "feat_val": [np.nan]}, "or numbers of features"),
         ({"edges": [0, 1, 2]}, "of edges"),
@@ -172,7 +156,6 @@ def cora(tmp_path):
         ({"label": [7] * 12}, "of classes"),
         ({"label": [-1] * 12}, "of train, val, test"),
         ({"train": []}, "of train"),
-        ({"test": [12]}, "do not make a graph"),
         ({"edges": None}, "lacks the arrays"),
     ],
 )
@@ -199,7 +182,6 @@ def pipe(file):
     ("damage", "line"),
     [
         (cut, "is damaged"),
-        (lambda file: file.write_text("no npz"), "is damaged"),
         (lambda file: np.savez_compressed(file, shape=np.zeros(10 * LIMIT)), "holds more than"),
         (pipe, "no such file"),
     ],

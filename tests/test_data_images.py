@@ -12,11 +12,11 @@ import torchvision
 from make_data import make, ready
 from make_files import write_cifar10
 from PIL import Image
+from refusals import refused
 from torchvision.datasets import cifar as official
 
 from ablate.data import Request
 from ablate.data.split import hold_out, three_way
-from ablate.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,6 @@ def restored(data, images):
     return images * data.std.view(-1, 1, 1) + data.mean.view(-1, 1, 1)
 
 
-def refusal(data):
-    with pytest.raises(UserError) as caught:
-        data.setup()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_digits_are_all_there_once(digits):
     counts = lengths(digits)
     assert np.allclose(np.array([*counts.values()]) / 1797, [0.7, 0.15, 0.15], atol=0.02)
@@ -60,19 +53,6 @@ def test_digits_are_all_there_once(digits):
     assert len(digits.train_dataloader()) == counts["train"] // 64
     targets = torch.cat([batch["targets"] for batch in digits.test_dataloader()])
     assert targets.equal(everything(digits, "test")["targets"])
-
-
-def test_fewer_training_images_are_among_more_whatever_the_seed(digits):
-    def images(count, seed=0):
-        data = ready("digits", train_examples=count, seed=seed)
-        assert data.length("val") == digits.length("val")
-        pixels = restored(data, everything(data, "train")["images"])
-        return [(16 * image).round().byte().numpy().tobytes() for image in pixels]
-
-    few, more = images(50), images(200)
-    assert few == more[:50] == images(50, seed=1)
-    assert set(more) < set(images(None))
-    assert "has 1,2" in refusal(make("digits", train_examples=5000))
 
 
 def test_digits_moved_in_validation_and_test(digits):
@@ -95,12 +75,6 @@ def test_the_training_split_is_normalised(digits):
     found = restored(digits, images)
     assert (float(found.min()), float(found.max())) == pytest.approx((0, 1), abs=1e-5)
     assert abs(float(everything(digits, "test")["images"].mean())) > 1e-4
-
-
-def test_a_batch_larger_than_the_data_is_refused():
-    data = ready("digits", batch_size=1500)
-    with pytest.raises(UserError, match=r"data\.batch_size=1500: the training split has only"):
-        data.train_dataloader()
 
 
 def test_splits_depend_on_each_key_alone():
@@ -139,7 +113,8 @@ def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(fashion, t
     assert own.fingerprint() == flat.fingerprint() == make("fashion_mnist").fingerprint()
     assert own.fingerprint() != make("mnist").fingerprint()
     assert own.length("val") == 5000
-    assert "not the MNIST file" in refusal(make("mnist", root=str(fashion)))
+    with refused("not the MNIST file"):
+        ready("mnist", root=str(fashion))
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
@@ -151,9 +126,8 @@ def test_without_a_network_a_download_is_one_line(name, tmp_path, monkeypatch):
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(proxy, raising=False)
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path))
-    line = refusal(make(name))
-    assert line.startswith(f"cannot download {name.upper()} (")
-    assert line.endswith("data.root=FOLDER uses a local copy")
+    with refused(f"cannot download {name.upper()} (", "data.root=FOLDER uses a local copy"):
+        ready(name)
 
 
 # CIFAR and augmentation
@@ -184,7 +158,6 @@ def test_the_fingerprint_of_cifar_is_the_official_checksum(name):
     assert len(data.fingerprint()) == 16
 
 
-FLIP = {"flip": True}
 BOTH = {"flip": True, "randaugment": "rand-m9-mstd0.5"}
 
 
@@ -203,7 +176,8 @@ def training(data, epoch, start=0):
 
 
 def test_half_of_the_training_images_are_flipped(cifar):
-    plain, flipped = (torch.cat(training(augmented(cifar, **of), 1)) for of in ({}, FLIP))
+    given = ({}, {"flip": True})
+    plain, flipped = (torch.cat(training(augmented(cifar, **of), 1)) for of in given)
     same = [bool((a == b).all()) for a, b in zip(plain, flipped, strict=True)]
     assert all(kept or b.equal(a.flip(-1)) for kept, a, b in zip(same, plain, flipped, strict=True))
     assert 90 < same.count(False) < 170
@@ -230,13 +204,10 @@ def test_another_epoch_and_another_seed_augment_an_example_otherwise(cifar, key)
     assert images(2, 0).equal(images(2, 0))
     assert not images(2, 0).equal(images(3, 0))
     assert not images(2, 0).equal(images(2, 1))
-
-
-def test_only_training_images_are_augmented(cifar):
-    both, plain = augmented(cifar, **BOTH), augmented(cifar)
+    changed, plain = augmented(cifar, **{key: BOTH[key]}), augmented(cifar)
     for split in ("train", "val", "test"):
-        images, others = (everything(data, split)["images"] for data in (both, plain))
-        assert images.equal(others) == (split != "train")
+        found, others = (everything(data, split)["images"] for data in (changed, plain))
+        assert found.equal(others) == (split != "train")
 
 
 # Folders
@@ -267,6 +238,7 @@ def folder(root, **changes):
 
 
 def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
+    (given / "val" / "red" / "Thumbs.db").write_bytes(b"not an image")
     data = folder(given)
     assert lengths(data) == {"train": 72, "val": 15, "test": 18}
     assert data.class_names == ["blue", "green", "red"]
@@ -276,6 +248,13 @@ def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
         found = restored(data, batch["images"]).mean((2, 3))
         for colour, target in zip(found, batch["targets"].tolist(), strict=True):
             assert np.allclose(colour, np.array([*COLOURS.values()][target]) / 255, atol=0.03)
+
+
+def test_the_background_shows_where_an_image_is_transparent(given):
+    Image.new("RGBA", (20, 20)).save(given / "val" / "blue" / "0.png")
+    data = folder(given, background="white")
+    shown = restored(data, data.example()["images"][0])
+    assert torch.allclose(shown.float(), torch.ones(3, 18, 18), atol=1e-4)
 
 
 def test_validation_is_held_out_where_it_is_not_given(given, tmp_path):
@@ -301,26 +280,6 @@ def test_a_hash_of_the_path_splits_and_the_fingerprint_is_of_names_and_content(t
     assert len({print_, renamed, folder(root).fingerprint()}) == 3
 
 
-def test_grey_transparent_and_turned_images_become_colour_squares(given):
-    red = given / "val" / "red"
-    Image.new("L", (40, 25), 99).save(red / "a.png")
-    Image.new("RGBA", (25, 40), (9, 9, 9, 0)).save(red / "b.webp")
-    Image.new("P", (3, 3)).save(red / "c.GIF")
-    (red / "Thumbs.db").write_bytes(b"not an image")
-    data = folder(given, background="white")
-    assert lengths(data)["val"] == 18
-    assert all(batch["images"].shape[1:] == (3, 18, 18) for batch in data.val_dataloader())
-
-
-def test_a_cut_off_image_is_named(given):
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    cut = given / "test" / "red" / "cut.jpg"
-    Image.fromarray(noise).save(cut)
-    cut.write_bytes(cut.read_bytes()[:900])
-    with pytest.raises(UserError, match=r"cannot decode the image .*cut\.jpg"):
-        everything(folder(given), "test")
-
-
 def test_bad_folders_are_refused(given, tmp_path):
     (tmp_path / "empty").mkdir()
     paint(tmp_path / "valonly" / "val", 1)
@@ -332,7 +291,8 @@ def test_bad_folders_are_refused(given, tmp_path):
         "few": "split would be empty",
         "given": "class pink of val is not in train",
     }.items():
-        assert line in refusal(make("image_folder", root=str(tmp_path / name)))
+        with refused(line):
+            ready("image_folder", root=str(tmp_path / name))
 
 
 def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path):

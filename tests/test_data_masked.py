@@ -79,19 +79,6 @@ def test_every_position_is_masked_equally_often(singles):
     assert ((counts[1:-1] / 6000 - share).abs() < 4.5 * sqrt(share * (1 - share) / 6000)).all()
 
 
-@pytest.mark.parametrize("name", ["pairs", "singles"])
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_special_tokens_are_never_masked_nor_predicted(name, split, request):
-    data = request.getfixturevalue(name)
-    examples = batch(data, min(2000, data.length(split) // 7), split=split)
-    whole, special = restored(examples), data.tokenizer
-    assert (examples["targets"] < special.text_size).all()
-    assert (whole[:, 0] == special.cls).all()
-    assert (whole[:, -1] == special.sep).all()
-    assert ((whole >= special.text_size).sum(1) == (3 if name == "pairs" else 2)).all()
-    assert (examples["positions"].sort(1).values.diff(dim=1) > 0).all()  # none twice
-
-
 def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles):
     starts = torch.arange(400)[:, None] * 7 + torch.arange(62)
     text = singles.tokens["train"][starts].long()

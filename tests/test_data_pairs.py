@@ -59,32 +59,26 @@ def tokenizers(texts):
     }
 
 
+KNOWN = tokenizers(TEXTS)
+
+
 @settings(max_examples=60)
 @given(st.lists(st.text(), min_size=1, max_size=5))
 @example(["a ￭ ￭b c￭"])
-def test_a_text_comes_back(texts):
+@example([*SPECIALS, "<s>a</s>", ""])
+def test_a_text_comes_back_and_none_makes_a_special_token(texts):
     for text in texts:
+        for kind, tokenizer in KNOWN.items():
+            tokens = tokenizer.encode(text)
+            assert not {PAD, BOS, EOS} & set(tokens)
+            assert kind != "bpe" or UNKNOWN not in tokens
+            assert all(tokenizer.label(token).isprintable() for token in tokens)
         for kind, tokenizer in tokenizers(texts).items():
             back = {"char": text, "word": " ".join(text.split()), "bpe": text.strip()}[kind]
             tokens = tokenizer.encode(text)
             assert tokenizer.decode(tokens) == back
             assert tokenizer.decode([BOS, *tokens, EOS, PAD, 4, 5]) == back
             assert all(len(SPECIALS) <= token < tokenizer.vocab_size for token in tokens)
-
-
-KNOWN = tokenizers(TEXTS)
-
-
-@pytest.mark.parametrize("kind", KNOWN)
-@given(st.text())
-@settings(max_examples=60)
-def test_no_text_makes_a_special_token(kind, text):
-    tokenizer = KNOWN[kind]
-    for strange in (text, *SPECIALS, "<s>a</s>", ""):
-        tokens = tokenizer.encode(strange)
-        assert not {PAD, BOS, EOS} & set(tokens)
-        assert kind != "bpe" or UNKNOWN not in tokens
-        assert all(tokenizer.label(token).isprintable() for token in tokens)
 
 
 def test_what_training_never_showed_is_unknown():
@@ -220,25 +214,18 @@ def numbers(text):
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_targets_and_the_alignment_follow_from_sources(name):
-    data = ready(name, **SMALL)
-    for split, pairs in data.texts.items():
-        for index, pair in enumerate(pairs):
-            source = numbers(pair.source)
-            places = PLACES[name](source)
-            assert numbers(pair.target) == [source[place] for place in places]
-            links = [(range(to, to + 1), range(at, at + 1)) for to, at in enumerate(places)]
-            assert list(data.alignment(split, index)) == links
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_lengths_and_numbers_are_as_configured_and_all_occur(name):
+def test_targets_and_the_alignment_follow_from_sources_of_all_lengths_and_numbers(name):
     data = ready(name, **SMALL, symbols=7, min_length=2, max_train_length=5, test_max_length=8)
     for split, longest in {"train": 5, "val": 8, "test": 8}.items():
         drawn = [numbers(pair.source) for pair in data.texts[split]]
         assert len(drawn) == SMALL[f"{split}_examples"]
         assert {len(sequence) for sequence in drawn} == set(range(2, longest + 1))
         assert {number for sequence in drawn for number in sequence} == set(range(7))
+        for index, (source, pair) in enumerate(zip(drawn, data.texts[split], strict=True)):
+            places = PLACES[name](source)
+            assert numbers(pair.target) == [source[place] for place in places]
+            links = [(range(to, to + 1), range(at, at + 1)) for to, at in enumerate(places)]
+            assert list(data.alignment(split, index)) == links
     assert data.sizes == dict(zip(SIZES, (11, 11, 9, 9, True), strict=True))
 
 

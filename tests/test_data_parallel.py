@@ -2,16 +2,13 @@
 
 import gzip
 import random
-import sys
 from pathlib import Path
 
 import pytest
-from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 from refusals import refused
 
 from ablate.data.pairs import Pair
-from ablate.training.build import build_data
 
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
 
@@ -155,61 +152,13 @@ def test_without_a_size_bpe_takes_what_a_small_text_gives(both):
 # mistakes
 
 
-def test_empty_and_long_lines_are_named_in_their_file(both, write, more, capsys):
-    source, target = sentences(9), sentences(9)
-    source[3], target[5], target[7] = "  ", "", "eins " * 20
-    paths = both(source, target)
-    write("test_source", ["", *sentences(19)])
-    data = ready(**paths, **more, max_length=15)
-    assert len(data.texts["train"]) == 6
-    assert data.texts["test"][0] == Pair("", sentences(20, 5)[0])
-    empty, test, long = capsys.readouterr().out.splitlines()
-    both_files = f"{paths['source']} and {paths['target']}"
-    assert empty.endswith(f"2 with an empty side, dropped; the first is line 4 of {both_files}")
-    assert test.endswith(f"line 1 of {more['test_source']} and {more['test_target']}")
-    assert "1 dropped, longer than data.max_length=15" in long
-    assert long.endswith(f"line 8 of {both_files}, 20 tokens")
-
-
-def test_lines_are_counted_in_the_file_where_it_was_split(both, capsys):
+def test_dropped_lines_are_counted_in_their_file(both, write, more, capsys):
     source = [*sentences(200), "zu lang " * 30]
-    paths = both(source, source)
-    data = ready(**paths, val_fraction=0.3, max_length=20)
+    paths, test = both(source, source), {key: more[key] for key in ("test_source", "test_target")}
+    write("test_source", ["", *sentences(19)])
+    data = ready(**paths, **test, val_fraction=0.3, max_length=20)
     assert len(data.texts["val"]) > 20  # so that line and number in the split differ
-    line = f"line 201 of {paths['source']} and {paths['target']}, 60 tokens"
-    assert line in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        ("data.source=a data.target=short", "data.source=a has 40 lines and"),
-        ("data.source=a", "data.target is missing; write data.target=VALUE"),
-        (
-            "data.source=a data.target=a data.max_lenght=9",
-            "data.max_lenght=9: no key data.max_lenght (data=parallel; ",
-        ),
-        ("model=rnn_forecaster data.path=csv data.columns=[y]", "column 'y': 'warm' is not a"),
-    ],
-)
-def test_the_command_refuses_in_one_line_and_leaves_no_folder(
-    ablate_command,  # noqa: F811
-    monkeypatch,
-    overrides,
-    line,
-):
-    """As it is typed, up to the model: whatever the data says ends the command."""
-    for name, lines in {
-        "a": sentences(40), "short": sentences(39), "csv": ["x,y", "1,2", ",warm"],
-    }.items():  # fmt: skip
-        Path(name).write_text("\n".join([*lines, ""]))
-    before = sorted(Path().iterdir())
-    reads = lambda composition, run_dir: build_data(composition.cfg)  # noqa: E731
-    monkeypatch.setattr(sys.modules["ablate.training.train"], "train", reads)
-    model = [] if "model=" in overrides else ["model=rnn_seq2seq", "data=parallel"]
-    code, out, err = ablate_command(*model, *overrides.split(), "logger=none")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("ablate: ")
-    assert line in err
-    assert "no key data.source" not in err  # which is there, without a value
-    assert sorted(Path().iterdir()) == before
+    assert data.texts["test"][0] == Pair("", sentences(20, 5)[0])
+    empty, long = capsys.readouterr().out.splitlines()
+    assert empty.endswith(f"line 1 of {test['test_source']} and {test['test_target']}")
+    assert long.endswith(f"line 201 of {paths['source']} and {paths['target']}, 60 tokens")

@@ -4,13 +4,10 @@ A refusal ends with code 2 and prints at most SCREEN characters, two lines of a 
 runs by default, on the same inputs every time; `pytest -m slow` tries 5,000 others.
 """
 
-import os
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import make_fuzz as fuzz
@@ -20,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ablate
-from ablate.cli.command import report
 from ablate.config import tree
 from ablate.config.composition import Composition, compose
 from ablate.errors import SCREEN, UserError
@@ -111,50 +107,6 @@ def test_data_files(count: int, tmp_path: Path) -> None:
 
     both = st.lists(fuzz.contents(), min_size=2, max_size=2)
     try_all(count, st.tuples(st.sampled_from(fuzz.DATA), both), act)
-
-
-def alone(words: list[str], folder: Path) -> None:
-    """Train in a process of its own until it ends or writes its progress, which may be that of
-    2**31 steps; a signal would wait for the end of what torch computes."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            with open(folder / "said", "w") as said, redirect_stdout(said), redirect_stderr(said):
-                try:
-                    ablate.run(compose(*words))
-                    code = 0
-                except Exception as error:
-                    code = report(error)
-        finally:
-            os._exit(code)
-    began = time.monotonic()
-    trains = False
-    while not (ended := os.waitpid(child, os.WNOHANG))[0] and not trains:
-        trains = any(folder.rglob("progress.json"))
-        if time.monotonic() > began + SECONDS:
-            break
-        time.sleep(0.02)
-    if not ended[0]:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        assert trains, f"nothing is trained after {SECONDS} s"
-        return
-    said = (folder / "said").read_text(errors="replace")
-    assert os.WIFEXITED(ended[1]), said
-    assert "Traceback" not in said
-    assert ended[1] == 0 or len(said.splitlines()[-1]) <= SCREEN + len("ablate: ")
-
-
-@tries(4, 500)
-def test_trainings(count: int, tmp_path: Path) -> None:
-    tiny.write_text(tmp_path / "tiny.txt")
-
-    def act(words: list[str]) -> None:
-        with TemporaryDirectory(dir=tmp_path) as folder:
-            alone([*words, f"output_dir={folder}"], Path(folder))
-
-    try_all(count, fuzz.runs(tmp_path), act)
 
 
 @pytest.fixture(scope="module")

@@ -1,128 +1,52 @@
 """Every key of a model and of its parts changes what is computed or learned.
 
-The keys come from the composed config, so that a new one without an entry here fails.
+The keys come from the composed config, and their other values from the axes and rules, so that a
+new key is tried too.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import make_files
 import pytest
 import torch
 from make_axes import GROUPS, MODELS
-from make_knobs import MEANINGLESS, keys_of
+from make_knobs import MEANINGLESS, other
 from make_model import CONF, kernels, options
-from make_rows import base, base_overrides, option
-from omegaconf import OmegaConf
-from test_ignored import after_two_steps
+from make_rows import axes_of, base, base_overrides, composed, refusal, written
+from test_ignored import after_two_steps, without
 
-from ablate.config.check import leaves
+from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
+from ablate.errors import UserError
 from ablate.kernel import chunked
 
-AROUND = {
-    "kv_heads": 1, "qk_norm": "rms", "softcap": 0.5, "sink": "learned", "output_gate": "head",
-}  # fmt: skip
-BLOCKS = AROUND | {
-    "depth": 3, "heads": 1, "dim": 6, "ffn_dim": 20, "norm": "sandwich", "norm_eps": 0.5,
-    "embedding_scale": 2.0, "init_std": 0.3, "init_depth_scale": False, "residual": False,
-    "dropout": 0.5, "drop_path": 0.5, "bias": False, "share_layers": True, "parallel": True,
-}  # fmt: skip
-SIDES = {key: value for key, value in BLOCKS.items() if key != "depth"}
-LAYERS = {"depth": 3, "dim": 6, "residual": True, "dropout": 0.5}
-# Another value for every key of a model.
-KNOBS: dict[str, dict[str, Any]] = {
-    "gpt": {"freeze": "embeddings", "tie_embeddings": False, "logit_softcap": 0.5} | BLOCKS,
-    "bert": {"freeze": "encoder", "tie_embeddings": False} | BLOCKS,
-    "vit": {"freeze": "embeddings", "stride": 1, "pool": "class"} | BLOCKS | {"patch": 4},
-    "resnet": {"dim": 6, "depth": 2, "residual": False},
-    "timm": {"name": "test_resnet", "args": {"stem_width": 8}},
-    "transformer": {"encoder.depth": 1, "decoder.depth": 3, "tie_embeddings": False}
-    | {"logit_softcap": 0.5}
-    | SIDES,
-    "gpt_seq2seq": {"tie_embeddings": False, "logit_softcap": 0.5} | BLOCKS,
-    "gat": {"dim": 6, "depth": 3, "heads": 1, "out_heads": 2, "shared": False, "residual": True}
-    | {"dropout": 0.5, "bias": False},
-    "sam": {"decoder.depth": 1, "decoder.ffn_dim": 20, "masks": 1, "exchange": "one_way"}
-    | BLOCKS
-    | {"dim": 8, "mask_prompt": False, "patch": 2},
-    "dit": {"text_depth": 2} | BLOCKS | {"dim": 8, "patch": 2},
-    "autoencoder": {"dim": 6, "latent": 2, "halvings": 1},
-    "rnn_lm": {"tie_embeddings": False, "embedding_dim": 7} | LAYERS,
-    "rnn_seq2seq": {"embedding_dim": 6, "bidirectional": False, "input_feeding": True}
-    | LAYERS
-    | {"tie_embeddings": True},
-    "captioner": {"dim": 8, "depth": 3, "residual": False, "dropout": 0.5, "embedding_dim": 7}
-    | {"gating_scalar": False},
-    "rnn_forecaster": {"difference": False} | LAYERS,
-    "transformer_forecaster": {"difference": False} | BLOCKS,
+Row = dict[str, Any]
+# Where the first other value is refused, or changes nothing in so small a model.
+OTHERS = {
+    "model.name": "test_resnet",
+    "model.args": {"stem_width": 8},
+    "model.attention.max_length": 40,
+    "model.cross_attention.max_length": 40,
+    "model.connection.factor": 0.3,
+    "model.mixer.rank": 5,
+    "model.mixer.rotary_dim": 4,
+    "pos_enc.randomise": 300,
+    "pos_enc.share": 0.7,
 }
-BESIDE = {"dit": {"model.condition": "cross_attention"}}  # adaLN-Zero needs residuals
+# Beside which the keys of an option act in so small a model.
+BESIDE: dict[str, Row] = {
+    "latent": {"pos_enc": "rotary"},
+    "rotary": {"pos_enc.scaling": "yarn"},
+    "t5": {"pos_enc.buckets": 4},
+}
 # test_pretrained.py, test_activation_checkpoints.py, test_transformer.py, test_mup.py
 ELSEWHERE = {
     *("model.pretrained", "model.activation_checkpointing", "model.share_embeddings"),
     "model.base_dim",
 }
-BY_LAYER = {
-    "kv_heads": "[1,2]", "qk_norm": "[l2,rms]", "softcap": "[1.0,2.0]", "sink": "[zero,learned]",
-    "output_gate": "[head,element]", "connection": "[rezero,plain]", "parallel": "[false,true]",
-    "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
-    "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
-    "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
-    "attention": "[dot,additive]", "ffn": "[gelu,swiglu]", "norm_type": "[layer,rms]",
-    "normalizer": "[softmax,sparsemax]", "mixer": "[convolution,attention]",
-}  # fmt: skip
-# A model, an option, and another value for every key of it.
-PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("gpt", "model.attention", "additive", {"hidden": 5}),
-    ("gpt", "model.attention", "gatv2", {"hidden": 5}),
-    ("gpt", "model.attention", "location", {"max_length": 40}),
-    ("gpt", "model.connection", "scaled", {"factor": 0.3}),
-    ("gpt", "model.connection", "layer_scale", {"initial": 0.5}),
-    ("gpt", "model.connection", "x0", {"initial": 0.5}),
-    ("gpt", "model.connection", "hyper", {"streams": 2, "dynamic": False}),
-    ("gpt", "model.norm_type", "dyt", {"alpha": 1.5}),
-    ("gpt", "model.ffn", "moe", {"experts": 3, "top_k": 3, "shared": 1, "width": 5}),
-    ("gpt", "model.ffn", "moe", {"expert": "swiglu", "normalise": False, "balance": 0.5}),
-    ("gpt", "model.mask", "prefix", {"size": 4}),
-    ("gpt", "model.mask", "window", {"size": 2}),
-    (
-        "gpt",
-        "model.mixer",
-        "attention",
-        {"short_conv": 2, "key_shift": True, "exclusive": True, "value_residual": True},
-    ),
-    ("gpt", "model.mixer", "latent", {"rank": 5, "rotary_dim": 4}),
-    ("gpt", "model.mixer", "differential", {"initial": 0.5}),
-    ("gpt", "model.mixer", "retention", {"expand": 2}),
-    ("gpt", "model.mixer", "gla", {"rank": 3}),
-    ("gpt", "model.mixer", "delta", {"short_conv": None}),
-    ("gpt", "model.mixer", "gated_delta", {"short_conv": 2}),
-    ("gpt", "model.mixer", "mamba2", {"state": 3, "expand": 1, "short_conv": 2}),
-    ("gpt", "model.mixer", "convolution", {"size": 3, "depthwise": False}),
-    ("gpt", "model.normalizer", "hard", {"temperature": 0.5}),
-    ("transformer", "model.cross_attention", "additive", {"hidden": 5}),
-    ("transformer", "model.cross_attention", "gatv2", {"hidden": 5}),
-    ("transformer", "model.cross_attention", "location", {"max_length": 40}),
-    ("rnn_seq2seq", "model.window", "local_m", {"size": 3}),
-    ("rnn_seq2seq", "model.window", "local_p", {"size": 3}),
-    ("resnet", "model.gate", "se", {"reduction": 2}),
-    ("sam", "model.points", "fourier", {"scale": 2.0}),
-    ("gpt", "pos_enc", "sinusoidal", {"base": 100.0, "randomise": 300}),
-    ("gpt", "pos_enc", "learned_from_sinusoidal", {"base": 100.0}),
-    ("vit", "pos_enc", "sinusoidal_2d", {"base": 100.0}),
-    (
-        "gpt",
-        "pos_enc",
-        "rotary",
-        {"base": 100.0, "layout": "interleaved", "share": 0.7, "randomise": 300},
-    ),
-    ("gpt", "pos_enc", "rotary", {"scaling": "yarn", "factor": 4.0}),
-    ("gpt", "pos_enc", "relative", {"max_distance": 3, "keys": False}),
-    ("gpt", "pos_enc", "relative", {"values": False}),
-    ("gpt", "pos_enc", "t5", {"buckets": 4, "max_distance": 3}),
-]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -133,71 +57,84 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def assert_each_acts(model: str, chosen: dict[str, Any], values: dict[str, Any]) -> None:
-    """The values are set one after another; each changes something."""
-    before = after_two_steps(model, chosen)
-    assert all(map(torch.equal, before, after_two_steps(model, chosen)))
-    for key, value in values.items():
-        chosen = chosen | {key: value}
-        after = after_two_steps(model, chosen)
-        same = [tensor.shape for tensor in before] == [tensor.shape for tensor in after]
-        assert not (same and all(map(torch.equal, before, after))), key
-        before = after
+def assert_acts(model: str, beside: Row, key: str, value: Any) -> None:
+    before = without(model, *beside.items())
+    after = after_two_steps(model, beside | {key: value})
+    same = [tensor.shape for tensor in before] == [tensor.shape for tensor in after]
+    assert not (same and all(map(torch.equal, before, after))), key
 
 
-OTHERS = {"bert", "vit", "gpt_seq2seq", "sam", "dit", "transformer_forecaster"}
+def test_the_measure_is_repeatable() -> None:
+    assert all(map(torch.equal, after_two_steps("gpt", {}), after_two_steps("gpt", {})))
+
+
+BLOCK = {f"model.{key}" for key in option_content(CONF / "_block.yaml")[0]} - {"model.depth"}
+BRIEF = {"bert", "vit", "gpt_seq2seq", "sam", "dit", "transformer_forecaster"}
 CASES = [
-    *((model, model not in OTHERS) for model in MODELS),
-    *(pytest.param(model, True, marks=pytest.mark.slow) for model in OTHERS),
+    *((model, model not in BRIEF) for model in MODELS),
+    *(pytest.param(model, True, marks=pytest.mark.slow) for model in BRIEF),
 ]
 
 
 @pytest.mark.parametrize(("model", "whole"), CASES)
 def test_every_key_of_a_model_acts(model: str, whole: bool) -> None:
     """whole: those of blocks, too, which gpt and transformer have as well."""
-    row = {f"model.{key}": value for key, value in KNOBS[model].items()}
-    of_parts = tuple(f"{group}." for group in base(model).choices if group in GROUPS)
-    keys = {key for key in keys_of(base(model), "model") if not key.startswith(of_parts)}
-    by_layer = {key for key in keys if key.startswith("model.layers.")}  # in test_layers.py
-    assert keys - by_layer - ELSEWHERE == {*row}
-    assert not [key for key in row if OmegaConf.select(base(model), key) == row[key]]
-    own = {
-        key: value
-        for key, value in row.items()
-        if whole or key.removeprefix("model.") not in BLOCKS
-    }
-    assert_each_acts(model, BESIDE.get(model, {}), own)
+    parts = tuple(f"{group}." for group in (*base(model).choices, "model.layers"))
+    for key, now, rule in ruled(base(model)):
+        if not key.startswith("model.") or key.endswith(MEANINGLESS) or key.startswith(parts):
+            continue
+        if key in ELSEWHERE or (key in BLOCK and not whole):
+            continue
+        value = OTHERS.get(key) or other(key, now, rule)
+        assert_acts(model, {}, key, value)
+
+
+PARTS = [
+    (group, name)
+    for group in GROUPS
+    if group.startswith(("model.", "pos_enc")) and group != "model.embedding"  # test_embedding.py
+    for name in options(group)
+]
+
+
+@pytest.mark.parametrize(("group", "name"), PARTS)
+def test_every_key_of_a_part_acts(group: str, name: str) -> None:
+    """In the first model that takes the part."""
+    chosen = {group: name} | BESIDE.get(name, {})
+    model = next(m for m in MODELS if group in axes_of(m) and not refusal(m, chosen))
+    for key, now, rule in ruled(composed(model, chosen)):
+        if key.startswith(f"{group}.") and not key.endswith(MEANINGLESS):
+            value = OTHERS.get(key) or other(key, now, rule)
+            assert_acts(model, chosen, key, value)
+
+
+ROTARY = {"pos_enc": "rotary"}  # learned positions do not differ by layer
 
 
 def test_every_key_of_a_block_acts_by_layer() -> None:
-    content = option_content(CONF / "_block.yaml")[0]
-    assert set(content["layers"]) == {*BY_LAYER, "cross_attention"}
+    content, cfg = option_content(CONF / "_block.yaml")[0], composed("gpt", ROTARY)
     of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
-    assert set(content) - {*BY_LAYER} == {"layers", "init_depth_scale", *of_the_stack}
-    given = (f"model.layers.{key}={values}" for key, values in BY_LAYER.items())
-    layers = compose(*base_overrides("gpt"), "pos_enc=rotary", *given).model.layers
-    row = {f"model.layers.{key}": layers[key] for key in BY_LAYER}
-    assert_each_acts("gpt", {"pos_enc": "rotary"}, row)
+    assert set(content) - set(content["layers"]) == {"layers", "init_depth_scale", *of_the_stack}
+    known = {key: (now, rule) for key, now, rule in ruled(cfg)}
+    for key in content["layers"].keys() - {"cross_attention"}:
+        path = key if key == "pos_enc" else f"model.{key}"
+        if path in GROUPS:
+            # The streams of hyper-connections are those of all layers.
+            now, others = cfg.choices[path], [o for o in axes_of("gpt")[path] if o != "hyper"]
+        else:
+            now, rule = known[path]
+            others = [other(path, now, rule)]
+        assert_acts("gpt", ROTARY, f"model.layers.{key}", pattern(key, now, others))
 
 
-@pytest.mark.parametrize(("model", "group", "name", "values"), PARTS)
-def test_every_key_of_a_part_acts(
-    model: str, group: str, name: str, values: dict[str, Any]
-) -> None:
-    row = {f"{group}.{key}": value for key, value in values.items()}
-    beside = {"pos_enc": "rotary"} if name == "latent" else {}
-    assert_each_acts(model, {group: name, **beside}, row)
-
-
-def test_no_key_of_a_part_is_left_out() -> None:
-    """But for those of word2vec: test_embedding.py."""
-    found = set()
-    for group in [name for name in GROUPS if name.startswith(("model.", "pos_enc"))]:
-        for name in options(group):
-            keys = {key for key, _ in leaves(option(group, name))}
-            found |= {(group, name, key) for key in keys if not key.endswith(MEANINGLESS)}
-    known = {(group, name, key) for _, group, name, values in PARTS for key in values}
-    assert {item for item in found if item[0] != "model.embedding"} == known
+def pattern(key: str, now: Any, others: list[Any]) -> Any:
+    """A pattern of the first that may stand beside the usual one, as the command line reads it."""
+    for another in others:
+        typed = f"model.layers.{key}=[{written(now)},{written(another)}]"
+        with suppress(UserError):
+            if another != now:
+                return compose(*base_overrides("gpt"), "pos_enc=rotary", typed).model.layers[key]
+    raise AssertionError(f"{key} takes no second value")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +145,7 @@ def test_no_key_of_a_part_is_left_out() -> None:
         ("gat", {}, ["sparse"]),
     ],
 )
-def test_a_kernel_changes_nothing(model: str, chosen: dict[str, Any], names: list[str]) -> None:
+def test_a_kernel_changes_nothing(model: str, chosen: Row, names: list[str]) -> None:
     expected = after_two_steps(model, chosen | {"kernel": "reference"})
     for name in names:
         found = after_two_steps(model, chosen | {"kernel": name})

@@ -1,6 +1,6 @@
 """Every knob of a data set changes its batches, and the number of workers changes none.
 
-The keys come from the YAML files, so that a new one without an entry here fails.
+The keys come from the YAML files, so that a new one is tried too.
 """
 
 from functools import cache
@@ -12,75 +12,49 @@ import pytest
 import torch
 from make_data import make, ready
 from make_files import FILES
-from make_model import CONF, options
+from make_knobs import other
+from make_model import options
+from make_rules import rules_of_options
 from omegaconf import OmegaConf
 
 from ablate.config.facts import PAIRS, Facts
 from ablate.config.stated import stated
 from ablate.errors import UserError
 
-# Another value of every key that changes what is read or how it is cut.
-OTHER = {
+# Where no other value follows from the key's rule, or the first is refused or changes no batch.
+OTHERS = {
     "path": "other.txt",
-    "tokenizer": "byte",
     "vocab_size": 300,
     "seq_len": 12,
-    "batch_size": 3,
     "val_fraction": 0.3,
     "test_fraction": 0.3,
     "train_examples": 16,
-    "val_examples": 6,
-    "test_examples": 6,
-    "data_seed": 1,
     "randaugment": "rand-m9-mstd0.5",
-    "shift": 2,
     "size": 20,
-    # series
-    "columns": ["b"],
-    "window": 7,
-    "horizon": 3,
-    # recall
-    "pairs": [1],
-    # graphs
-    "name": "citeseer",
-    "normalise": False,
+    "columns": ["b"],  # of a series
+    "pairs": [1],  # to recall
     # digits on a canvas
     "height": 9,
     "width": 30,
     "scale": 2,
     "min_digits": 2,
-    "max_digits": 3,
     "dimmest": 1.0,
     "unfamiliar": [7],
     "min_pixels": 12,
-    # preferences
-    "rule": "letters",
-    "temperature": 100.0,
-    "prompt": 5,
+    "temperature": 100.0,  # of preferences
     # pairs
     **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),
     **dict.fromkeys(("target", "val_target", "test_target"), "lines.de"),
-    "min_count": 3,
     "max_length": 4,
     "pair": ["en", "fr"],
-    "stress": True,
-    "variants": "all",
     "locales": ["de_DE"],
     "styles": ["full"],
     "years": [2001, 2010],
-    "symbols": 9,
-    "min_length": 4,
-    "max_train_length": 9,
-    "test_max_length": 9,
-    "texts": "sentences",
-    "direction": "recognition",
     "voice": "de",
     "speed": 120,
     "pitch": 80,
-    "codes": 9,
 }
-TURNED = ("flip", "lower", "joint")  # true or false: the other
-# Where another value is needed, and what has to be set so that a key has an effect.
+# Of one data set; and what has to be set so that a key has an effect.
 OF_ONE = {
     "series": {"path": "other.csv"},
     "preferences": {"path": "preferences.jsonl"},
@@ -115,15 +89,17 @@ PRINTED = {
 }
 
 
-def node(name):
-    return OmegaConf.load(CONF / "data" / f"{name}.yaml")
+NAMES = options("data")
+RULES = {name: rules_of_options()[f"data/{name}.yaml"] for name in NAMES}
 
 
 def keys(name):
-    return {str(key) for key in list(node(name)) if not str(key).startswith("_")}
+    found = {key.removeprefix("data.") for key in RULES[name]}
+    return {key for key in found if not key.startswith("_")}
 
 
-NAMES = options("data")
+def kind(name):
+    return stated(RULES[name]["data._target_"][0], "kind")
 
 
 def with_key(key):
@@ -182,9 +158,10 @@ def equal(first, second):
 
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name, key):
-    needs = given(name, key)
-    other = OTHER | OF_ONE.get(name, {}) | {key: not node(name).get(key) for key in TURNED}
-    changed = needs | {key: other[key]}
+    needs, others = given(name, key), OTHERS | OF_ONE.get(name, {})
+    now, rule = RULES[name][f"data.{key}"]
+    now = (FILES[name] | needs).get(key, now)
+    changed = needs | {key: others[key] if key in others else other(f"data.{key}", now, rule)}
     assert not equal(usual(name, key if needs else ""), batches(name, **changed))
     if key in PRINTED:
         prints = [make(name, **FILES[name] | one).fingerprint() for one in (needs, changed)]
@@ -222,11 +199,10 @@ def test_the_seed_changes_the_order_and_nothing_else(name):
     assert equal(*(next(iter(data.val_dataloader())) for data in both))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if stated(node(name)._target_, "kind") == PAIRS]
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if kind(name) == PAIRS])
 def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
         data = ready(name, **FILES[name] | joint)
-        facts = Facts(OmegaConf.create({"data": {"_target_": node(name)._target_, **joint}}))
+        target = RULES[name]["data._target_"][0]
+        facts = Facts(OmegaConf.create({"data": {"_target_": target, **joint}}))
         assert facts.joint == data.sizes["joint"]

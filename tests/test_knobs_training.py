@@ -1,6 +1,7 @@
 """Every knob of training does something, shown on four steps of a tiny model.
 
-The keys come from the composed config, so that a new one without an entry here fails.
+The keys come from the config tree, and their other values from the axes and rules, so that a new
+key is tried too.
 """
 
 import os
@@ -14,67 +15,54 @@ import make_files
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from make_knobs import Run, equal, keys_of, overrides, trained
-from make_model import CONF, KERNEL_NEEDS, options
-from test_compose import NEEDS
+from make_knobs import MEANINGLESS, Run, equal, keys_of, other, overrides, trained
+from make_model import KERNEL_NEEDS, options
+from make_rows import NEEDS, taker
+from make_rows import written as as_typed
+from make_rules import rules_of_options
 from test_rlhf import KNOBS
 
 from ablate.config.composition import compose
-from ablate.config.keys import flatten, option_content
 from ablate.training.build import build, build_data, make_task
 from ablate.training.train import prepare
 
-# Another value of every key that changes the parameters after a few steps: of any optimizer and
-# schedule, and of a task.
-OTHER = {
-    "optimizer": "lr=0.01 betas=[0.5,0.5] eps=0.1 weight_decay=0.5 momentum=0.5 nesterov=true"
-    " ns_steps=2 adjust_lr_fn=original matrix.nesterov=false precondition_frequency=1"
-    " warmup_steps=1 r=2.0 weight_lr_power=1.0",
-    "schedule": "warmup=2 floor=0.5 decay=3 shape=linear",
-    "task=causal_lm": "label_smoothing=0.3 z_loss=0.1",
-    "task=masked_lm": "next_sentence=false mask_rate=0.5 mask_share=0.9 random_share=0.8",
-    "task=classification": "label_smoothing=0.3 mixup=0.5 cutmix=1.0",
-    "task=seq2seq": "label_smoothing=0.3 z_loss=0.1",
-    "task=captioning": "label_smoothing=0.3 doubly_stochastic=0.5",
-    "task=segmentation": "clicks=2 boxes=0.0 focal=2.0 iou=0.1",
-    "task=diffusion": "drop_caption=0.5",
-    "task=autoencoding": "kl=1.0",
+# Where the first other value changes nothing in four steps.
+OTHERS: dict[str, Any] = {
+    "optimizer.lr": 0.01,
+    "optimizer.matrix.adjust_lr_fn": "original",
+    "optimizer.matrix.precondition_frequency": 1,
+    "schedule.decay": 3,
 }
-VALUES = {part: dict(text.split("=") for text in texts.split(" ")) for part, texts in OTHER.items()}
-# What an option needs, or what lets its keys act in four steps.
-BESIDE = {"schedule_free": ["schedule=constant"], "wsd": ["schedule.decay=2"]}
+# What an option needs so that its keys act in four steps.
+BESIDE = {"schedule=wsd": ["schedule.decay=2"]}
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
     "task.beam": ("4", []),
     "task.length_penalty": ("5.0", ["task.beam=4"]),
     "task.max_length": ("2", []),
 }
+ELSEWHERE = {
+    "task.ema",  # test_average.py
+    # What is measured and drawn, not how it is trained: test_diffusion.py.
+    *(f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")),
+}
+OTHER_TASKS = {"speech", *(task for task, *_ in KNOBS)}  # test_speech.py, test_rlhf.py
 
 
-def keys_in(group: str, option: str) -> set[str]:
-    content = option_content(CONF / group / f"{option}.yaml")[0]
-    keys = flatten(content.get(group, content))
-    return {key for key in keys if not key.endswith(("_target_", "_partial_", "defaults"))}
-
-
-def cases() -> list[Any]:
+def cases() -> Iterator[Any]:
     """A choice, its key and another value. The second option with a key is a slow test."""
-    found = [
-        (
-            " ".join([f"{group}={name}", *BESIDE.get(name, [])]),
-            f"{group}.{key}",
-            VALUES[group].get(key) or VALUES[group][key.rpartition(".")[2]],
-        )
-        for group in ("optimizer", "schedule")
-        for name in options(group)
-        for key in sorted(keys_in(group, name))
-        if not key.endswith("fused")
-    ]
-    of_tasks = [one for one in VALUES if "=" in one]
-    found += [(one, f"task.{key}", value) for one in of_tasks for key, value in VALUES[one].items()]
-    first = {key: choice for choice, key, _ in reversed(found)}
-    slow = pytest.mark.slow
-    return [pytest.param(*one, marks=[] if first[one[1]] == one[0] else slow) for one in found]
+    seen: set[str] = set()
+    for file, keys in sorted(rules_of_options().items()):
+        group, name = file.removesuffix(".yaml").split("/")
+        if group not in ("optimizer", "schedule", "task") or name in OTHER_TASKS:
+            continue
+        for key, (now, rule) in keys.items():
+            if key in ELSEWHERE | WRITING.keys() or key.endswith((*MEANINGLESS, "fused")):
+                continue
+            value = as_typed(OTHERS.get(key) or other(key, now, rule))
+            slow = [pytest.mark.slow] if key in seen else []
+            yield pytest.param(f"{group}={name}", key, value, marks=slow)
+            seen.add(key)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -92,16 +80,14 @@ def test_the_measure_is_repeatable() -> None:
     assert trained("gpt").rows == again.rows
 
 
-def test_no_key_of_a_task_is_left_out() -> None:
-    steps = {(one[5:], key) for one in VALUES for key in VALUES[one] if one.startswith("task=")}
-    writing = {(name, key[5:]) for name in ("seq2seq", "captioning") for key in WRITING}
-    # What is measured and drawn, not how it is trained: test_diffusion.py.
-    drawing = {("diffusion", key) for key in ("guidance", "sampling_steps", "samples", "judge")}
-    preferred = {(task, key[5:]) for task, key, _ in KNOBS}
-    speech = {("speech", key) for key in keys_in("task", "speech")}  # test_speech.py
-    average = {(name, "ema") for name in options("task")}  # test_average.py
-    found = {(name, key) for name in options("task") for key in keys_in("task", name)}
-    assert found == steps | writing | drawing | preferred | speech | average
+def test_the_keys_of_other_tasks_are_tried_elsewhere() -> None:
+    found = {
+        (task, key)
+        for task in OTHER_TASKS - {"speech"}
+        for key in rules_of_options()[f"task/{task}.yaml"]
+        if key != "task.ema" and not key.endswith(MEANINGLESS)
+    }
+    assert found == {(task, key) for task, key, _ in KNOBS}
 
 
 def written(*more: str) -> list[list[int]]:
@@ -120,8 +106,7 @@ def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), cases())
 def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
-    model = NEEDS.get(choice, ["model=gpt"])[0].removeprefix("model=")
-    chosen = model, *choice.split()
+    chosen = taker(choice)[0], choice, *NEEDS.get(choice, []), *BESIDE.get(choice, [])
     assert not equal(trained(*chosen).parameters, trained(*chosen, f"{key}={value}").parameters)
 
 
@@ -134,7 +119,7 @@ def last(run: Run) -> float:
     return run.rows[-1]["step"]
 
 
-# An epoch is 25 batches: 19,800 characters in windows of 8, 96 windows at a time.
+# An epoch is 25 batches: 19,960 characters in windows of 8, 96 windows at a time.
 EPOCH = "data.batch_size=96 trainer.max_steps=-1 trainer.max_epochs=1"
 EPOCHS = f"{EPOCH} trainer.max_epochs=3 trainer.val_check_interval=null"
 TRAINER: dict[str, tuple[str, Callable[[Run], Any], Any]] = {

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from make_rules import rules_of_keys
+from refusals import refused
 
-from ablate.config import override_errors
+from ablate.config import override_errors, synonyms
 from ablate.config.composition import compose
 from ablate.config.overrides import parse
+from ablate.config.schema import VALUES
 from ablate.config.tree import open_tree
 from ablate.errors import SCREEN, UserError, one_line
 
@@ -25,7 +27,6 @@ MISTAKES = {
     "model=gtp": "model=gtp: no such option (did you mean 'gpt'?); allowed: autoencoder, bert, ",
     "model.norm_type=my.norm.DyT": "allowed: batch, dyt, layer, rms"
     " | my.norm.DyT becomes an option by a file of --config-dir DIR",
-    "sweep=atention_scores": "did you mean 'attention_scores'?",
     "model.head=4": "no key model.head (model=gpt; did you mean 'model.heads'?)",
     "optimizer.lr.x=3": "optimizer.lr is one value and has no keys",
     "+model.head=4": "no key model.head; | did you mean 'model.heads'?",
@@ -35,37 +36,18 @@ MISTAKES = {
     "model=timm model.heads=2": "no key model.heads (model=timm; it is a key of model=bert, ",
     # names of other tools
     "lr=1e-3": "no key or group lr (did you mean optimizer.lr=1e-3?); allowed: ",
-    "batch_size=4": "did you mean data.batch_size=4?",
     "epochs=3": "did you mean trainer.max_epochs=3?",
-    "heads=3": "(did you mean model.heads=3?)",
     "device=cuda": "trainer=gpu or trainer=cpu",
-    "wandb=off": "logger=wandb or logger=none",
-    "ckpt_path=x": "the same command resumes a run; init_from=RUN_DIR",
     "model.pos_enc=rotary": "did you mean pos_enc=rotary?",
-    "data.path=x.txt": "data=pydoc; it is a key of data=",
-    "data.window=3": "it is a key of data=series",
     "+trainer.max_time=1": "no key trainer.max_time: would cut training or measuring short",
     "trainer.limit_val_batches=3": "no key trainer.limit_val_batches: | debug=fast",
-    "+trainer.profiler=simple": ": its table would go nowhere; debug=profile shows",
-    "logger.watch=all": "no key logger.watch: histograms of every gradient slow training",
     "logger.mode=disabled": "must be auto, online or offline; logger=none logs nothing",
-    "tags=[a]": "did you mean logger.tags=[a]?",
-    "hparams_search=optuna": "(-m hydra/sweeper=optuna)",
-    "early_stopping=true": "(callbacks=early_stopping)",
-    "print_config=true": "(--cfg job prints the composition)",
-    "task_name=x": "(study.name=NAME,",
     # options of other names
     "pos_enc=rope": "did you mean pos_enc=rotary?",
-    "model.attention=bahdanau": "did you mean model.attention=additive?",
     "model.attention=flex": "did you mean kernel=flex?",
     "logger=off": "did you mean logger=none?",
     "logger=csv": "every run writes metrics.csv",
-    "logger=many_loggers": "did you mean logger=many?",
-    "model.attention=flash": "kernel=auto or kernel=sdpa",
     "model.attention=a": "no such option; allowed: ",
-    "trainer=mps": "did you mean trainer=gpu?",
-    "trainer=ddp_sim": "(trainer=ddp trainer.accelerator=cpu trainer.devices=2)",
-    "debug=fdr": "did you mean debug=fast?",
     # spaces
     "model.attention = additive": "write model.attention=additive, without spaces",
     "model.heads= 4": "write model.heads=4, without spaces",
@@ -75,11 +57,10 @@ MISTAKES = {
     "model.heads=four": "model.heads=four: must be a whole number of at least 1",
     "model.heads='4'": 'model.heads="4": must be a whole number',
     "model.norm=prenorm": "must be pre, post, sandwich, output or none | did you mean 'pre'?",
-    "trainer.devices=two": "trainer.devices=two | a whole number | auto",
     "data=text": "data.path is missing; write data.path=VALUE",
+    "data=parallel data.source=a data.max_lenght=9": "no key data.max_lenght (data=parallel; ",
     "seed=${nothing}": "nothing",
     "model.bias={1:2}": "model.bias={1:2}: must be true or false",
-    "++trainer.max_steps.y=16": "trainer.max_steps={y:16}: must be a whole number",
     "optimizer.weight_decay=${run_folder:}": "${run_folder:} | optimizer.weight_decay",
     # what builds a part
     "schedule._target_=1e0": "schedule._target_=1.0: must be module.Class",
@@ -95,7 +76,6 @@ MISTAKES = {
     "[": "cannot read '[' | write KEY=VALUE",
     "vit": "'vit' is no command | an override is KEY=VALUE",
     "model=gpt,vit": "'model=gpt,vit' names several values: add -m to run each",
-    "optimizer.betas=0.9,0.95": "write optimizer.betas=[0.9,0.95] where a list is meant",
     "--modle": "unrecognized arguments: --modle | --help",
     "--cfg everything": "--cfg | 'job' | --help",
     "--config-dir /nowhere": "--config-dir /nowhere: there is no such folder",
@@ -116,24 +96,21 @@ OF_THE_COMMAND = [one for one in MISTAKES if re.match(r"vit|hydra.job|--?\w", on
 COMPOSED = [one for one in MISTAKES if one not in OF_THE_COMMAND]
 
 
-def missing(typed: str, line: str) -> list[str]:
-    return [part for part in MISTAKES[typed].split(" | ") if part not in line]
+def parts(typed: str) -> list[str]:
+    return MISTAKES[typed].split(" | ")
 
 
 @pytest.mark.parametrize("typed", COMPOSED)
 def test_a_mistake_is_refused(typed: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with refused(*parts(typed)):
         compose(*words(typed))
-    line = str(refused.value)
-    assert "\n" not in line
-    assert missing(typed, line) == [], line
 
 
 @pytest.mark.parametrize("typed", [*COMPOSED[:1], *COMPOSED[-2:], *OF_THE_COMMAND])
 def test_a_mistake_is_one_line(typed: str, ablate_command: Command, tmp_path: Path) -> None:
     code, out, err = ablate_command(*words(typed))
     assert (code, err[:8], err.count("\n")) == (2, "ablate: ", 1)
-    assert missing(typed, err) == [], err
+    assert [part for part in parts(typed) if part not in err] == [], err
     assert "train" not in out
     assert not (tmp_path / "outputs").exists()
 
@@ -145,9 +122,9 @@ def test_a_long_message_is_two_lines_of_a_screen(ablate_command: Command) -> Non
     assert len(err) <= len("ablate: \n") + SCREEN
     assert "no key model.head (model=gpt; did you mean 'model.heads'?)" in err
     assert err.endswith("; and 1 more\n")
-    with pytest.raises(UserError) as refused:
+    with refused() as caught:
         compose(*typed)
-    assert len(str(refused.value)) > 2 * SCREEN
+    assert len(str(caught.value)) > 2 * SCREEN
     assert one_line(UserError("a", "b")) == "a; b"
 
 
@@ -171,9 +148,7 @@ OWN = [
         f"{GLOBAL}hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      pos_enc: none,alibbi\n",
         "pos_enc=alibbi: no such option",
     ),
-    ("sweep/mine/broken", f"{GLOBAL}study:\n  name: x\n y: [\n", "mine/broken.yaml"),
     ("sweep/mine/brokem", GLOBAL, "did you mean 'mine/brokem'?"),
-    ("pos_enc/mien", "# Mine.\n_target_: mine.Spiral\n", "'mien'?"),
 ]
 
 
@@ -185,10 +160,9 @@ def test_a_mistake_in_a_file_of_ones_own(name, content, part, ablate_command, tm
     group, _, folder = name.rpartition("/")[0].partition("/")
     typed = f"{group}={folder}/broken" if folder else f"{group}=mine"
     code, _, err = ablate_command("--config-dir", str(tmp_path / "own"), typed)
-    assert code == 2
+    assert (code, "Traceback" in err) == (2, False)
     assert err.splitlines()[-1].startswith("ablate: ")
     assert part in err
-    assert "Traceback" not in err
 
 
 def test_every_choice_that_a_message_names_can_be_typed() -> None:
@@ -201,13 +175,12 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
     with open_tree() as tree:
         choices = {(group, option) for group, option in named if group in tree.groups}
         assert {f"{g}={o}" for g, o in choices if o not in tree.options(g)} == set()
-    nulls = {key for key, value in named if value == "null"}
-    rules = rules_of_keys()
-    assert {
-        key for key in nulls & rules.keys() if not any(r.allows(None) for r in rules[key])
-    } == set()
     assert {("model.attention", "none"), ("pos_enc", "none")} <= choices
+    nulls, rules = {key for key, value in named if value == "null"}, rules_of_keys()
+    wrong = [key for key in nulls & rules.keys() if not any(r.allows(None) for r in rules[key])]
+    assert wrong == []
     assert "data.columns" in nulls
+    assert set(synonyms.KEYS.values()) <= rules.keys() | VALUES.keys() | {"logger.tags"}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +188,6 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
     [
         ("init_from=outputs/x/model.attention=dot-1f", "outputs/x/model.attention=dot-1f"),
         ("data.path=~/my.txt", "~/my.txt"),
-        ("init_from='outputs/a=b/c'", "outputs/a=b/c"),
     ],
 )
 def test_a_path_needs_no_quotes(typed: str, value: str) -> None:

@@ -126,7 +126,6 @@ from typing import Annotated, Literal
 from ablate.config.rules import Int, ListOf, Positive, Real
 from ablate.data import Data
 from ablate.data.text import TextData
-from ablate.model.attention import Score
 
 class Wiki(TextData):
     """Its names are not those of planetoid, and it has a key whose values it states itself."""
@@ -145,20 +144,12 @@ class Silent(Data):
 
 class Images(Data):
     kind = "images"
-
-class Mine(Score):
-    query = False
-
-    def __init__(self, *, power: int, **sizes: int) -> None:
-        super().__init__(**sizes)
 '''
 FILES = {
     "data/wiki": "{_target_: others.Wiki, name: wikitext-2, part: raw, least: 3, tokenizer: char,"
     " vocab_size: null, seq_len: 64, batch_size: 4, val_fraction: 0.1}",
     "optimizer/adan": "{_target_: others.Adan, _partial_: true, lr: 1e-3, betas: [0.9, 0.9, 0.9],"
     " eps: [1e-30, 1e-3]}",
-    "model.attention/mine": "{_target_: others.Mine, _partial_: true, power: 2}",
-    "model.attention/gone": "{_target_: others.Gone, _partial_: true}",
 }
 
 
@@ -233,15 +224,3 @@ def test_the_data_of_others_says_itself_what_it_holds(others, monkeypatch, modul
     with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
         compose("data=images", config_dir=others)
     compose("model=vit", "data=images", config_dir=others)
-
-
-def test_the_parts_of_others_are_asked_themselves(others):
-    mine = ["model.attention=mine", "model.attention.power=3"]
-    assert compose(*mine, config_dir=others).model.attention.power == 3
-    for typed, line in {
-        "pos_enc=rotary": "does not compare them",
-        "+model.attention.powr=3": "no key model.attention.powr.*did you mean",
-        "model.attention=gone": "others.Gone: cannot be imported",
-    }.items():
-        with pytest.raises(UserError, match=line):
-            compose("model.attention=mine", typed, config_dir=others)

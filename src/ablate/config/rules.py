@@ -222,7 +222,7 @@ MEANT = {"logger.mode=disabled": "logger=none logs nothing"}
 
 def refusal(path: str, value: object, rule: Rule) -> str:
     """Return the error for a value that its rule does not allow, with the nearest valid name."""
-    near = suggest(str(value), _names(rule)) if isinstance(value, str) else ""
+    near = suggest(str(value), names_of(rule)) if isinstance(value, str) else ""
     if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
         near = f", and this is {rounded:g} in single precision"
     text = f"{path}={value_text(value)}"
@@ -231,11 +231,11 @@ def refusal(path: str, value: object, rule: Rule) -> str:
     return f"{text}: must be {rule}{near}"
 
 
-def _names(rule: Rule) -> Sequence[str]:
+def names_of(rule: Rule) -> Sequence[str]:
     if isinstance(rule, OneOf):
         return rule.options
     if isinstance(rule, Either):
-        return [name for inner in rule.rules for name in _names(inner)]
+        return [name for inner in rule.rules for name in names_of(inner)]
     return []
 
 
