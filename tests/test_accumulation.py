@@ -29,10 +29,6 @@ ALWAYS = f"""model.dropout=0.1 trainer.precision=64-true trainer.max_steps={STEP
 """.split()
 
 
-def small(data: str) -> list[str]:
-    return [f"data={data}", *(f"data.{key}={value}" for key, value in FILES[data].items())]
-
-
 # A run for each task; where batches differ in the targets they hold, and where they do not.
 UNEVEN = {
     "pairs": lambda folder: pairs(folder, "task.label_smoothing=0.1"),
@@ -44,15 +40,14 @@ UNEVEN = {
 }
 EVEN = {
     "text": overrides,
-    "recall": lambda folder: overrides(folder, "task=recall", *small("recall"))[2:],
     "masked tokens": lambda folder: overrides(folder, "model=bert"),
-    "images": lambda folder: images(folder, "data.batch_size=16", "task.label_smoothing=0.1"),
     "texts with classes": lambda folder: [
         *("model=gpt", "task=classification", "data=text_files", "data.root=text_files"),
         *("data.seq_len=8", "data.batch_size=2", "model.dim=16", "model.depth=1", "logger=none"),
     ],
     "a series": lambda folder: [
-        *("model=transformer_forecaster", *small("series"), "model.dim=8", "model.heads=2"),
+        *("model=transformer_forecaster", "model.dim=8", "model.heads=2", "data=series"),
+        *(f"data.{key}={value}" for key, value in FILES["series"].items()),
         "logger=none",
     ],
 }
@@ -105,7 +100,7 @@ def trained(folder: Path, *typed: str) -> SimpleNamespace:
     return SimpleNamespace(start=start, watched=watched, **ended)
 
 
-QUICK = ("pairs", "masked tokens", "images")
+QUICK = ("pairs", "masked tokens")
 
 
 @pytest.mark.parametrize(

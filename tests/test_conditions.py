@@ -12,7 +12,6 @@ from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.training.load import load
 
-pytestmark = pytest.mark.usefixtures("no_figures")
 LONG = "evaluate={long: {data.seq_len: 8}}"
 BOTH = "evaluate={long: {data.seq_len: 8}, short: {data.seq_len: 4}}"
 STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=4")

@@ -1,18 +1,16 @@
 """A full disk, one that becomes read-only: one line, and with room the same command resumes."""
 
-import json
 import os
 import subprocess
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from test_resume import assert_equal
 from tiny import overrides
 
 import ablate
 from ablate.errors import RunFailed
 from ablate.task.causal_lm import CausalLM
-
-COMPARED = ("status", "error", "metric", "metrics", "steps", "best_step", "kernels", "run_id")
 
 
 @contextmanager
@@ -28,17 +26,12 @@ def disk(place, size):
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def result(run):
-    found = json.loads((run / "result.json").read_text())
-    return {key: found[key] for key in COMPARED}
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A folder with the text, and the result of the same run with room."""
+    """A folder with the text, and a run of it that had room."""
     folder = tmp_path_factory.mktemp("full")
     ablate.run(ablate.compose(*overrides(folder)), folder / "straight")
-    return folder, result(folder / "straight")
+    return folder
 
 
 @pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=pytest.mark.slow)])
@@ -46,17 +39,17 @@ def straight(tmp_path_factory):
     "size", ["120k", *(pytest.param(kb, marks=pytest.mark.slow) for kb in ("8k", "48k", "200k"))]
 )
 def test_a_full_disk(straight, tmp_path, size, logger):
-    cfg = ablate.compose(*overrides(straight[0]), f"logger={logger}")
+    cfg = ablate.compose(*overrides(straight), f"logger={logger}")
     with disk(place := tmp_path / "run", size):
         with pytest.raises(RunFailed, match="No space left on device"):
             ablate.run(cfg, place)
         subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
         ablate.run(cfg, place)
-        assert result(place) == straight[1]
+        assert_equal(place, straight / "straight")
 
 
 def test_a_disk_that_becomes_read_only(straight, tmp_path, monkeypatch):
-    cfg = ablate.compose(*overrides(straight[0]))
+    cfg = ablate.compose(*overrides(straight))
     loss = CausalLM.loss
 
     def struck(task, batch):
@@ -70,4 +63,4 @@ def test_a_disk_that_becomes_read_only(straight, tmp_path, monkeypatch):
         with pytest.raises(RunFailed, match="Read-only file system; when it can be written"):
             ablate.run(cfg, tmp_path / "run")
     ablate.run(cfg, tmp_path / "run")
-    assert result(tmp_path / "run") == straight[1]
+    assert_equal(tmp_path / "run", straight / "straight")

@@ -1,17 +1,20 @@
 """Loggers: what they write can be read back, and no server can stop a run."""
 
 import csv
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import offline_wandb
 import pytest
 import yaml
 from hydra.utils import instantiate
-from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from omegaconf import OmegaConf
 from tiny import overrides
+from ways import called
 
 import ablate
 from ablate import report
@@ -57,11 +60,8 @@ def make(
 
 
 def png(folder: Path) -> Path:
-    path = folder / "map.png"
-    figure = Figure(figsize=(1, 1))
-    figure.subplots().plot([0, 1])
-    figure.savefig(path)
-    return path
+    imsave(folder / "map.png", [[0.0, 1.0]])
+    return folder / "map.png"
 
 
 def only_run(folder: Path) -> offline_wandb.OfflineRun:
@@ -113,15 +113,6 @@ def test_a_run_is_named_by_what_differs_from_its_models_defaults():
     assert named("model.layers.mask=[window,causal]").startswith("gpt mask=[window(size=")
 
 
-def test_what_a_model_writes_is_logged(tmp_path):
-    logger = make("wandb", tmp_path)
-    (tmp_path / "sample.txt").write_text("a < b")
-    logger.finish(RESULT)
-    (sample,) = (row["sample"] for row in only_run(tmp_path).history if "sample" in row)
-    (file,) = tmp_path.rglob(sample["path"])
-    assert "<pre>a &lt; b</pre>" in file.read_text()
-
-
 def test_a_failed_run_is_marked(tmp_path):
     failed = {"status": "failed", "error": "the loss is nan at step 3"}
     make("wandb", tmp_path).finish(failed)
@@ -129,48 +120,41 @@ def test_a_failed_run_is_marked(tmp_path):
     assert (run.exit_code, run.summary["result"]) == (1, failed)
 
 
-# W&B's variable -> our key, its value in the environment and one given by a person.
-ENVIRONMENT: dict[str, tuple[str, Any, Any]] = {
-    "WANDB_PROJECT": ("project", "theirs", "mine"),
-    "WANDB_ENTITY": ("entity", "team", "other team"),
-    "WANDB_NAME": ("name", "a name", "my name"),
-    "WANDB_RUN_GROUP": ("group", "a group", "my group"),
-    "WANDB_JOB_TYPE": ("job_type", "a job", "my job"),
-    "WANDB_TAGS": ("tags", "a,b", ["c"]),
-    "WANDB_NOTES": ("notes", "some notes", "my notes"),
-    "WANDB_DIR": ("dir", "theirs", "mine"),
+# W&B's variable -> our key, and its value.
+ENVIRONMENT = {
+    "WANDB_PROJECT": ("project", "theirs"),
+    "WANDB_ENTITY": ("entity", "team"),
+    "WANDB_NAME": ("name", "a name"),
+    "WANDB_RUN_GROUP": ("group", "a group"),
+    "WANDB_JOB_TYPE": ("job_type", "a job"),
+    "WANDB_TAGS": ("tags", "a,b"),
+    "WANDB_NOTES": ("notes", "some notes"),
+    "WANDB_DIR": ("dir", "theirs"),
 }
-
-
-def written_to(folder: Path) -> dict[str, Any]:
-    """Of the run that W&B wrote in a folder, by our keys."""
-    run = vars(only_run(folder))
-    return {key: run[key] for key, *_ in ENVIRONMENT.values() if key != "dir"}
 
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All of them set; the values by our keys."""
     monkeypatch.chdir(tmp_path)
-    for variable, (_, value, _) in ENVIRONMENT.items():
+    for variable, (_, value) in ENVIRONMENT.items():
         monkeypatch.setenv(variable, value)
-    return {key: value for key, value, _ in ENVIRONMENT.values()}
+    return dict(ENVIRONMENT.values())
 
 
-def test_wandbs_environment_is_respected_and_named(tmp_path, environment, capsys):
-    make("wandb", tmp_path / "run", role=Role("a_study", "an_arm")).finish(RESULT)
-    found = written_to(tmp_path / environment.pop("dir"))
-    assert found == environment | {"tags": ["a_study", "an_arm", "a", "b"]}
-    used = ", ".join(f"{variable}={value}" for variable, (_, value, _) in ENVIRONMENT.items())
-    assert capsys.readouterr().out == f"ablate: W&B takes {used} from the environment\n"
-
-
-@pytest.mark.usefixtures("environment")
-def test_what_a_person_gives_counts_more_than_the_environment(tmp_path, capsys):
-    given = {key: value for key, _, value in ENVIRONMENT.values()}
-    make("wandb", tmp_path / "run", **given).finish(RESULT)
-    assert written_to(tmp_path / given.pop("dir")) == given
-    assert capsys.readouterr().out == ""
+@pytest.mark.parametrize(
+    "given", [{}, {"project": "mine", "job_type": "my job", "tags": ["c"], "notes": "my notes"}]
+)
+def test_wandbs_environment_is_respected_and_named_where_a_person_gives_nothing(
+    tmp_path, environment, capsys, given
+):
+    make("wandb", tmp_path / "run", role=Role("a_study", "an_arm"), **given).finish(RESULT)
+    run = vars(only_run(tmp_path / environment.pop("dir")))
+    tags = ["a_study", "an_arm", *given.get("tags", ["a", "b"])]
+    expected = environment | given | {"tags": tags}
+    assert {key: run[key] for key in expected} == expected
+    used = [f"{name}={value}" for name, (key, value) in ENVIRONMENT.items() if key not in given]
+    assert capsys.readouterr().out == f"ablate: W&B takes {', '.join(used)} from the environment\n"
 
 
 @pytest.mark.usefixtures("environment")
@@ -183,7 +167,7 @@ def test_the_command_line_counts_more_than_the_environment_and_an_empty_variable
         monkeypatch.setenv(variable, "")
     logger = compose().logger
     assert logger.project == "ablate"
-    assert {logger[key] for key, *_ in ENVIRONMENT.values() if key != "project"} == {None}
+    assert {logger[key] for key, _ in ENVIRONMENT.values() if key != "project"} == {None}
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
@@ -192,14 +176,13 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         make("wandb", tmp_path / "run", dir=str(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("key", ["project", "entity"])
-def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch, key):
-    """The agent sets these, and W&B would ignore ours."""
+def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch):
+    """The agent sets it, and W&B would ignore ours."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "x")
-    monkeypatch.setenv(f"WANDB_{key.upper()}", "theirs")
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
     make("wandb", tmp_path)
-    with pytest.raises(UserError, match=f"logger.{key}=mine: .* belong to its {key}, theirs"):
-        make("wandb", tmp_path, **{key: "mine"})
+    with pytest.raises(UserError, match=r"logger\.project=mine: .* belong to its project, theirs"):
+        make("wandb", tmp_path, project="mine")
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -237,53 +220,42 @@ def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
 
 
-def test_finish_never_raises(tmp_path, caplog):
-    class Broken(RunLogger):
-        loggers: ClassVar[Any] = []
-        where: ClassVar[Any] = "nowhere"
-
-        def figure(self, name: str, path: Path) -> None: ...
-
-        def close(self, result: dict[str, Any]) -> None:
-            raise OSError("no route to host")
-
-    Broken(run_dir=tmp_path, run_id="x", role=Role("s"), config={}).finish(RESULT)
+def test_finish_never_raises(caplog):
+    broken = Mock(_finished=False, close=Mock(side_effect=OSError("no route to host")))
+    RunLogger.finish(broken, RESULT)
     assert "no route to host" in caplog.text
-
-
-def test_tensorboard_files_hold_the_run(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    logger = make("tensorboard", tmp_path)
-    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
-    logger.figure("map", png(tmp_path))
-    logger.finish(RESULT)
-    read = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    read.Reload()
-    assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [(4, 2.5)]
-    assert [e.value for e in read.Scalars("test/accuracy")] == [0.75]
-    assert "figures/map" in read.Tags()["images"]
-    text = read.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert '"total": 1234' in text
-    assert "tensorboard --logdir" in logger.where
 
 
 CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "name": "mine", "version": 3}
 
 
-def test_several_loggers_hold_the_same(tmp_path):
+def tensorboard(run_dir: Path) -> Any:
+    """What TensorBoard reads in the folder of a run."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = events.EventAccumulator(str(run_dir / "tensorboard"))
+    read.Reload()
+    return read
+
+
+def test_several_loggers_hold_the_same(tmp_path):
     logger = make("many", tmp_path)
-    assert len(logger.loggers) == 2
-    for each in logger.loggers:
+    wandb, events = logger.loggers
+    for each in (wandb, events):
         each.log_metrics({"train/loss": 2.5}, step=4)
     logger.figure("map", png(tmp_path))
+    (tmp_path / "sample.txt").write_text("a < b")  # what a model writes
     logger.finish(RESULT)
-    read = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    read.Reload()
+    read = tensorboard(tmp_path)
     assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [(4, 2.5)]
+    assert [e.value for e in read.Scalars("test/accuracy")] == [0.75]
+    assert "figures/map" in read.Tags()["images"]
+    text = read.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert '"total": 1234' in text
     run = only_run(tmp_path)
-    assert run.summary["train/loss"] == 2.5
-    assert run.summary["test/accuracy"] == 0.75
+    assert (run.summary["train/loss"], run.summary["test/accuracy"]) == (2.5, 0.75)
+    (sample,) = (row["sample"] for row in run.history if "sample" in row)
+    (file,) = tmp_path.rglob(sample["path"])
+    assert "<pre>a &lt; b</pre>" in file.read_text()
     assert "wandb sync" in logger.where
     assert "tensorboard --logdir" in logger.where
 
@@ -309,7 +281,6 @@ def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
         (3, "needs _target_"),
         ({"_target_": "torch.nn.ReLU"}, "is no Lightning logger"),
         ({**CSV, "save_dirr": "x"}, "unexpected keyword argument 'save_dirr'"),
-        ({"_target_": "lightning.pytorch.loggers.CSVLoger"}, "CSVLoger"),
     ],
 )
 def test_what_is_no_logger_is_refused(tmp_path, node, says):
@@ -326,16 +297,35 @@ def logged(folder, name):
         return [(int(r["step"]), float(r[name])) for r in csv.DictReader(file) if r[name]]
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A command, the folder of its run without a logger, and the result."""
+    place = tmp_path_factory.mktemp("plain")
+    typed = [text for text in overrides(place, *STEPS) if text != "logger=none"]
+    return typed, place / "run", ablate.run(compose(*typed, "logger=none"), place / "run")
+
+
+@pytest.fixture
+def finished(plain, tmp_path):
+    return Path(shutil.copytree(plain[1], tmp_path / "run"))
+
+
+MAP = "figures/attention_layer_01"
+OFFLINE = ("logger=wandb", "logger.mode=offline", "logger.log_model=true", "logger.log_maps=true",
+           "logger.log_predictions=true")  # fmt: skip
+
+
 @pytest.mark.parametrize("later", [False, True])
-def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
+def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
+    plain, tmp_path, capsys, request, later
+):
     """later: the run was finished without W&B, and the same command with it sends what there is."""
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    folder = tmp_path / "run"
-    if later:
-        assert ablate.run(compose(*typed, "logger=none"), folder)["logged_to"] is None
-    done = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
+    typed, _, without = plain
+    folder = request.getfixturevalue("finished") if later else tmp_path / "run"
+    done = ablate.run(compose(*typed, *OFFLINE), folder)
+    assert without["logged_to"] is None
     assert "wandb sync" in done["logged_to"]
+    assert done["metrics"] == without["metrics"]
     run = only_run(folder)
     assert run.run_id == done["run_id"]
     for name, steps in {"train/loss": [2, 4, 6], "train/lr": [2, 4, 6], "val/loss": [3, 6]}.items():
@@ -343,35 +333,6 @@ def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
         assert run.series(name) == logged(folder, name)
     assert run.summary["result"]["steps"] == 6
     assert run.summary["val/loss"] == done["metrics"]["val/loss"]
-    again = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
-    assert again == done
-    assert only_run(folder).series("val/loss")  # and no second one
-    assert capsys.readouterr().out.count("logged the finished run") <= 1
-
-
-def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(tmp_path, capsys, monkeypatch):
-    typed = [text for text in overrides(tmp_path) if not text.startswith("logger=")]
-    ablate.run(compose(*typed, "logger=none"), tmp_path / "run")
-    monkeypatch.setattr("ablate.logger.wandb._auto_mode", lambda: "disabled")
-    ablate.run(compose(*typed, "logger=wandb"), tmp_path / "run")
-    out = capsys.readouterr().out
-    assert "not logged: W&B is switched off (WANDB_MODE)" in out
-    assert "logged the finished run" not in out
-
-
-MAP = "figures/attention_layer_01"
-EXTRAS = ("logger=wandb", "logger.mode=offline", "logger.log_model=true",
-          "logger.log_predictions=true")  # fmt: skip
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, later):
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    folder = tmp_path / "run"
-    plain = ablate.run(compose(*typed, "logger=none"), folder if later else tmp_path / "plain")
-    done = ablate.run(compose(*typed, *EXTRAS, "logger.log_maps=true"), folder)
-    assert done["metrics"] == plain["metrics"]
-    run = only_run(folder)
     rows = list(csv.DictReader((folder / "predictions.csv").open()))
     (table,) = (row["predictions"] for row in run.history if "predictions" in row)
     assert (table["nrows"], table["ncols"]) == (len(rows), len(rows[0]))
@@ -379,33 +340,37 @@ def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, la
     assert sorted(run.artifacts[f"run-{done['run_id']}"]) == files
     steps = [row["trainer/global_step"] for row in run.history if MAP in row]
     assert steps == ([] if later else [3, 6])  # figures of the end are not drawn here
-    assert ("only while a run trains" in capsys.readouterr().out) == later
+    assert ablate.run(compose(*typed, *OFFLINE), folder) == done
+    assert only_run(folder)  # and no second one
+    said = capsys.readouterr().out
+    assert said.count("logged the finished run") == said.count("only while a run trains") == later
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_finished_run_is_sent_when_asked(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "run"
-    done = ablate.run(compose(*overrides(tmp_path, *STEPS)), folder)
+def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(
+    plain, finished, capsys, monkeypatch
+):
+    monkeypatch.setattr("ablate.logger.wandb._auto_mode", lambda: "disabled")
+    ablate.run(compose(*plain[0], "logger=wandb"), finished)
+    out = capsys.readouterr().out
+    assert "not logged: W&B is switched off (WANDB_MODE)" in out
+    assert "logged the finished run" not in out
+
+
+def test_a_finished_run_is_sent_when_asked(plain, finished, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr("sys.argv", ["ablate", str(folder), "--wandb"])
     for _ in range(2):
-        report.main()
-    run = only_run(folder)
-    assert run.series("val/loss") == logged(folder, "val/loss")
-    assert run.summary["val/loss"] == done["metrics"]["val/loss"]
+        called(report.main, finished, "--wandb")
+    run = only_run(finished)
+    assert run.series("val/loss") == logged(finished, "val/loss")
+    assert run.summary["val/loss"] == plain[2]["metrics"]["val/loss"]
     assert capsys.readouterr().out.count("run was logged: W&B offline") == 1
 
 
-def test_tensorboard_has_the_maps_of_every_validation(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    ablate.run(compose(*typed, "logger=many", "logger.tensorboard.log_maps=true",
-                       "logger.wandb.mode=offline"), tmp_path / "run")  # fmt: skip
-    read = events.EventAccumulator(str(tmp_path / "run/tensorboard"))
-    read.Reload()
-    assert [image.step for image in read.Images(MAP)] == [3, 6]
-    images = [row for row in only_run(tmp_path / "run").history if MAP in row]
-    assert not images
+def test_tensorboard_has_the_maps_of_every_validation(plain, tmp_path):
+    many = ("logger=many", "logger.tensorboard.log_maps=true", "logger.wandb.mode=offline")
+    ablate.run(compose(*plain[0], *many), tmp_path)
+    assert [image.step for image in tensorboard(tmp_path).Images(MAP)] == [3, 6]
+    assert not any(MAP in row for row in only_run(tmp_path).history)
 
 
 @pytest.mark.parametrize(
@@ -420,9 +385,5 @@ def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
     with pytest.raises(UserError, match=f"logger.{key}=true: {says}"):
         ablate.run(compose(*typed), tmp_path)
     assert not offline_wandb.run_folders(tmp_path)
-
-
-def test_maps_of_several_processes_are_not_logged():
-    logger = SimpleNamespace(log_maps=True, log_predictions=False)
-    with pytest.raises(UserError, match="log_maps=true: works in one process, not in 2"):
-        require_extras(logger, None, SimpleNamespace(world_size=2))
+    with pytest.raises(UserError, match=f"{key}=true: works in one process, not in 2"):
+        require_extras(Mock(**{key: True}), None, SimpleNamespace(world_size=2))

@@ -107,7 +107,6 @@ def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
         made(ablate.compose(*overrides(tmp_path, "optimizer=muon", wrong)))
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_several_rules_resume_bit_for_bit(own: Path, tmp_path: Path) -> None:
     mixed = overrides(tmp_path, "trainer.max_steps=14", "checkpoint_every=3", "optimizer=mixed")
     cfg = ablate.compose(*mixed, config_dir=own)
@@ -160,33 +159,27 @@ def test_linear_and_constant_by_hand():
     assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
 
-SCHEDULES = {schedule.__name__: schedule for schedule in (cosine, linear, constant, noam)}
-
-
 @pytest.mark.parametrize(
-    ("name", "warmup", "total", "steps"),
+    ("schedule", "warmup", "total", "steps"),
     [
-        ("cosine", 0, 10, 0),
-        ("cosine", 7, 10, 7),
-        ("noam", 0.1, 10, 1),
-        ("linear", 0.375, 400, 150),
-        ("constant", 0.1, 3, 1),
-        ("noam", 0.999, 10, 10),
+        (cosine, 7, 10, 7),
+        (noam, 0.1, 10, 1),
+        (linear, 0.375, 400, 150),
+        (constant, 0.1, 3, 1),
         # By default as usual, which gives way to a short training.
-        ("constant", "auto", 60, 0),
-        ("cosine", "auto", 10000, 100),
-        ("noam", "auto", 10000, 400),
-        ("linear", "auto", 200, 100),
-        ("linear", "auto", 198, 99),
-        ("cosine", "auto", 1, 0),
+        (constant, "auto", 60, 0),
+        (cosine, "auto", 10000, 100),
+        (noam, "auto", 10000, 400),
+        (linear, "auto", 198, 99),
+        (cosine, "auto", 1, 0),
     ],
 )
-def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(name, warmup, total, steps):
-    assert warmup_steps(name, warmup, total) == steps
-    floor = {"floor": 0.1} if name in ("cosine", "linear") else {}
+def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(schedule, warmup, total, steps):
+    assert warmup_steps(schedule.__name__, warmup, total) == steps
+    floor = {"floor": 0.1} if schedule in (cosine, linear) else {}
     for step in range(min(total, 500)):
-        given = SCHEDULES[name](step, total, warmup=steps, **floor)
-        assert SCHEDULES[name](step, total, warmup=warmup, **floor) == given
+        given = schedule(step, total, warmup=steps, **floor)
+        assert schedule(step, total, warmup=warmup, **floor) == given
 
 
 def told(capsys, *more):

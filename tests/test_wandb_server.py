@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,32 +18,35 @@ from wandb_server import KEY, running
 ROOT = Path(__file__).parents[1]
 
 SCRIPT = """
-import json, sys, time
+import json, sys
 from pathlib import Path
 from test_logger import RESULT, make
-start = time.perf_counter()
 logger = make("wandb", Path(sys.argv[1]), **json.loads(sys.argv[2]))
 logger.run.log({"train/loss": 2.0, "trainer/global_step": 7})
 print(logger.where)
 logger.finish(RESULT)
-print(time.perf_counter() - start)
 """
 
 
-def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple[list[str], str]:
-    """A run in a process of its own, without a terminal: lines of stdout, and stderr."""
+def clean(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a person without any setting of W&B."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
     home = {"HOME": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    return kept | home | more
+
+
+def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple[str, str]:
+    """A run in a process of its own, without a terminal: where it is, and stderr."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder), json.dumps(changes)],
-        env=kept | home | environment,
+        env=clean(folder, **environment),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), done.stderr
+    return done.stdout.strip(), done.stderr
 
 
 def metrics_of(folder: Path) -> list[tuple[int, float]]:
@@ -53,25 +55,27 @@ def metrics_of(folder: Path) -> list[tuple[int, float]]:
 
 
 def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
-    lines, errors = alone(tmp_path, environment={})
-    assert "offline" in lines[0]
-    assert errors == ""
+    where, errors = alone(tmp_path, environment={})
+    assert ("offline" in where, errors) == (True, "")
     assert metrics_of(tmp_path) == [(7, 2.0)]
 
 
 @pytest.mark.slow
-def test_online_without_a_key_is_refused(tmp_path: Path) -> None:
+def test_wandb_mode_is_honoured_and_online_without_a_key_refused(tmp_path: Path) -> None:
+    environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
+    where, errors = alone(tmp_path, environment=environment)
+    assert ("switched off" in where, errors) == (True, "")
+    assert not offline_wandb.run_folders(tmp_path)
     with pytest.raises(AssertionError, match=r"UserError.*logger.mode=online needs a W&B API key"):
         alone(tmp_path, environment={}, mode="online")
 
 
 def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
     with running() as server:
-        lines, errors = alone(tmp_path, environment=server.environment)
+        where, errors = alone(tmp_path, environment=server.environment)
         run = server.runs["0123456789ab"]
         assert server.unknown == []
-    assert lines[0] == f"{server.url}/me/ablate/runs/0123456789ab"
-    assert errors == ""
+    assert (where, errors) == (f"{server.url}/me/ablate/runs/0123456789ab", "")
     assert (run["group"], run["jobType"], run["exit_code"]) == ("a_study", "train", 0)
     assert [line.get("train/loss") for line in run["history"]] == [2.0]
     assert server.summary("0123456789ab")["test/accuracy"] == 0.75
@@ -86,8 +90,8 @@ def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, pla
         if place == "netrc":
             key, host = environment.pop("WANDB_API_KEY"), server.url.removeprefix("http://")
             (tmp_path / ".netrc").write_text(f"machine {host} login user password {key}\n")
-        lines, errors = alone(tmp_path, environment=environment)
-    assert "offline" in lines[0]
+        where, errors = alone(tmp_path, environment=environment)
+    assert "offline" in where
     assert errors.count("\n") == 1
     assert "W&B cannot be reached, writing offline" in errors
     assert metrics_of(tmp_path) == [(7, 2.0)]
@@ -95,12 +99,11 @@ def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, pla
 
 @pytest.mark.slow
 def test_a_dead_server_does_not_stop_the_run(tmp_path: Path) -> None:
+    """Within the minute that `alone` waits."""
     environment = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
-    start = time.perf_counter()
-    lines, errors = alone(tmp_path, environment=environment)
-    assert time.perf_counter() - start < 60
+    where, errors = alone(tmp_path, environment=environment)
     assert "writing offline" in errors
-    assert "offline" in lines[0]
+    assert "offline" in where
     assert metrics_of(tmp_path) == [(7, 2.0)]
 
 
@@ -111,16 +114,14 @@ def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
     assert block is not None
     sweep = yaml.safe_load(dedent(block[0]))
     tiny = [text for text in overrides(tmp_path, *SMALL) if text != "logger=none"]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    home = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": path}
     scores = sweep["parameters"]["model.attention"]["values"]
     with running() as server:
         server.sweep = sweep | {"command": [*sweep["command"], *tiny]}
         server.trials = [{"model.attention": score, "seed": 1} for score in (*scores, scores[0])]
         done = subprocess.run(
             [sys.executable, "-m", "wandb", "agent", "me/ablate/sweep"],
-            env=kept | home | server.environment,
+            env=clean(tmp_path, PATH=path, **server.environment),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -133,12 +134,3 @@ def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
     assert chosen == [*scores, scores[0]]
     assert losses[2] == losses[0] != losses[1]
     assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2
-
-
-@pytest.mark.slow
-def test_wandb_mode_is_honoured(tmp_path: Path) -> None:
-    environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
-    lines, errors = alone(tmp_path, environment=environment)
-    assert "switched off" in lines[0]
-    assert errors == ""
-    assert not offline_wandb.run_folders(tmp_path)
