@@ -86,8 +86,7 @@ def test_rotary_positions_are_scaled_without_training(finished, measured):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("model.heads=4", r"model\.heads=4.*data\.seq_len"),
-        ("pos_enc.base=5", r"pos_enc\.base=5.*can be measured with other data"),
+        ("model.heads=4", r"model\.heads=4.*can be measured with other data\.seq_len"),
         ("data.seq_len=range(1,0)", "names no value"),
         ("data.seq_len=four", "data.seq_len=four: must be a whole number"),
     ],
@@ -119,10 +118,9 @@ def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
         (("--beam", 2, "--top-k", 3), "--beam: .* is a language model, and its options are"),
     ],
 )
-def test_generate_refuses_in_one_line(finished, monkeypatch, capsys, arguments, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_generate_refuses(finished, monkeypatch, capsys, arguments, message):
+    with pytest.raises(UserError, match=message):
         call(monkeypatch, capsys, generate, finished("rotary"), *arguments)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -164,26 +162,17 @@ def test_diff_says_what_a_change_does(tmp_path):
     assert found.other_values == []
     assert found.output > 0
     assert not found.none
-    found = difference([*pairs(tmp_path), "model.attention=dot"], "model.attention=general")
-    assert found.parameters[1] - found.parameters[0] == 8 * 8
-    assert found.output > 0
-
-
-def test_diff_finds_a_change_without_effect(tmp_path, monkeypatch, capsys):
     found = difference(overrides(tmp_path), "kernel=reference")
     assert found.keys  # the config differs,
     assert found.output < 1e-6  # the function does not
-    same = difference(overrides(tmp_path))
-    assert same.none
-    assert not same.keys
-    with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
-        call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
 
 
 def test_diff_compares_the_folders_of_runs(finished, monkeypatch, capsys):
     run = finished("rotary")
     out = call(monkeypatch, capsys, diff, run, run)
     assert "No effect: the same parameters" in out
+    with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
+        call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
     typed = " ".join(overrides(run.parents[2], "pos_enc=none"))
     out = call(monkeypatch, capsys, diff, run, typed)
     assert re.search(r"pos_enc +│ rotary +│ none ", out), out

@@ -1,8 +1,14 @@
 """Loggers: what they write can be read back, and no server can stop a run."""
 
 import csv
+import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +19,8 @@ import yaml
 from hydra.utils import instantiate
 from matplotlib.image import imsave
 from omegaconf import OmegaConf
-from tiny import overrides
+from tiny import SMALL, overrides
+from wandb_server import KEY, running
 from ways import called
 
 import ablate
@@ -23,6 +30,7 @@ from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
+from ablate.logger.wandb import VARIABLES
 from ablate.training.logged_extras import require_extras
 
 ROOT = Path(__file__).parents[1]
@@ -98,19 +106,15 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
         assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
 
 
-def named(*typed: str) -> str:
-    return short_name(OmegaConf.to_container(compose(*typed), resolve=True))  # type: ignore[arg-type]
-
-
 def test_a_run_is_named_by_what_differs_from_its_models_defaults():
-    assert named() == "gpt seed 0"
-    assert named("optimizer.lr=3e-3", "seed=2", "logger=none") == "gpt lr=0.003 seed 2"
-    assert named("model=vit", "model.norm=post") == "vit norm=post seed 0"
-    assert named("model.attention=additive", "pos_enc=rotary") == (
-        "gpt attention=additive pos_enc=rotary seed 0"
-    )
-    assert named("experiment=recall", "model.depth=3") == "gpt experiment=recall depth=3 seed 0"
-    assert named("model.layers.mask=[window,causal]").startswith("gpt mask=[window(size=")
+    for typed, name in {
+        "": "gpt seed 0",
+        "optimizer.lr=3e-3 seed=2 logger=none": "gpt lr=0.003 seed 2",
+        "model=vit model.norm=post": "vit norm=post seed 0",
+        "model.attention=additive pos_enc=rotary": "gpt attention=additive pos_enc=rotary seed 0",
+        "experiment=recall model.depth=3": "gpt experiment=recall depth=3 seed 0",
+    }.items():
+        assert short_name(OmegaConf.to_container(compose(*typed.split()), resolve=True)) == name
 
 
 def test_a_failed_run_is_marked(tmp_path):
@@ -120,26 +124,17 @@ def test_a_failed_run_is_marked(tmp_path):
     assert (run.exit_code, run.summary["result"]) == (1, failed)
 
 
-# W&B's variable -> our key, and its value.
-ENVIRONMENT = {
-    "WANDB_PROJECT": ("project", "theirs"),
-    "WANDB_ENTITY": ("entity", "team"),
-    "WANDB_NAME": ("name", "a name"),
-    "WANDB_RUN_GROUP": ("group", "a group"),
-    "WANDB_JOB_TYPE": ("job_type", "a job"),
-    "WANDB_TAGS": ("tags", "a,b"),
-    "WANDB_NOTES": ("notes", "some notes"),
-    "WANDB_DIR": ("dir", "theirs"),
-}
+VALUES = ("theirs", "team", "a name", "a group", "a job", "a,b", "some notes", "theirs")
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """All of them set; the values by our keys."""
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """All variables of W&B that are defaults of our keys are set; their values by our keys."""
     monkeypatch.chdir(tmp_path)
-    for variable, (_, value) in ENVIRONMENT.items():
-        monkeypatch.setenv(variable, value)
-    return dict(ENVIRONMENT.values())
+    values = dict(zip(VARIABLES, VALUES, strict=True))
+    for key, value in values.items():
+        monkeypatch.setenv(VARIABLES[key], value)
+    return values
 
 
 @pytest.mark.parametrize(
@@ -149,12 +144,13 @@ def test_wandbs_environment_is_respected_and_named_where_a_person_gives_nothing(
     tmp_path, environment, capsys, given
 ):
     make("wandb", tmp_path / "run", role=Role("a_study", "an_arm"), **given).finish(RESULT)
-    run = vars(only_run(tmp_path / environment.pop("dir")))
+    run = vars(only_run(tmp_path / "theirs")) | {"dir": "theirs"}
     tags = ["a_study", "an_arm", *given.get("tags", ["a", "b"])]
     expected = environment | given | {"tags": tags}
     assert {key: run[key] for key in expected} == expected
-    used = [f"{name}={value}" for name, (key, value) in ENVIRONMENT.items() if key not in given]
-    assert capsys.readouterr().out == f"ablate: W&B takes {', '.join(used)} from the environment\n"
+    used = [f"{VARIABLES[key]}={value}" for key, value in environment.items() if key not in given]
+    said = capsys.readouterr().out
+    assert said == f"ablate: W&B takes {', '.join(used)} from the environment\n"
 
 
 @pytest.mark.usefixtures("environment")
@@ -163,11 +159,9 @@ def test_the_command_line_counts_more_than_the_environment_and_an_empty_variable
 ):
     cfg = compose("logger.tags=[c]", "logger.name=null")
     assert (cfg.logger.project, cfg.logger.tags, cfg.logger.name) == ("theirs", ["c"], None)
-    for variable in ENVIRONMENT:
+    for variable in VARIABLES.values():
         monkeypatch.setenv(variable, "")
-    logger = compose().logger
-    assert logger.project == "ablate"
-    assert {logger[key] for key, _ in ENVIRONMENT.values() if key != "project"} == {None}
+    assert [compose().logger[key] for key in VARIABLES] == ["ablate", *[None] * 7]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
@@ -387,3 +381,124 @@ def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
     assert not offline_wandb.run_folders(tmp_path)
     with pytest.raises(UserError, match=f"{key}=true: works in one process, not in 2"):
         require_extras(Mock(**{key: True}), None, SimpleNamespace(world_size=2))
+
+
+# With and without a key and a server: never a prompt, never a failed run
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from test_logger import RESULT, make
+logger = make("wandb", Path(sys.argv[1]), **json.loads(sys.argv[2]))
+logger.run.log({"train/loss": 2.0, "trainer/global_step": 7})
+print(logger.where)
+logger.finish(RESULT)
+"""
+
+
+def clean(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a person without any setting of W&B."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
+    home = {"HOME": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    return kept | home | more
+
+
+def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple[str, str]:
+    """A run in a process of its own, without a terminal: where it is, and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), json.dumps(changes)],
+        env=clean(folder, **environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def metrics_of(folder: Path) -> list[tuple[int, float]]:
+    (run,) = offline_wandb.run_folders(folder)
+    return offline_wandb.read(run).series("train/loss")
+
+
+def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
+    where, errors = alone(tmp_path, environment={})
+    assert ("offline" in where, errors) == (True, "")
+    assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_wandb_mode_is_honoured_and_online_without_a_key_refused(tmp_path: Path) -> None:
+    environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
+    where, errors = alone(tmp_path, environment=environment)
+    assert ("switched off" in where, errors) == (True, "")
+    assert not offline_wandb.run_folders(tmp_path)
+    with pytest.raises(AssertionError, match=r"UserError.*logger.mode=online needs a W&B API key"):
+        alone(tmp_path, environment={}, mode="online")
+
+
+def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
+    with running() as server:
+        where, errors = alone(tmp_path, environment=server.environment)
+        run = server.runs["0123456789ab"]
+        assert server.unknown == []
+    assert (where, errors) == (f"{server.url}/me/ablate/runs/0123456789ab", "")
+    assert (run["group"], run["jobType"], run["exit_code"]) == ("a_study", "train", 0)
+    assert [line.get("train/loss") for line in run["history"]] == [2.0]
+    assert server.summary("0123456789ab")["test/accuracy"] == 0.75
+    assert not offline_wandb.run_folders(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["WANDB_API_KEY", "netrc"])
+def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, place: str) -> None:
+    with running(refuse=401) as server:
+        environment = server.environment
+        if place == "netrc":
+            key, host = environment.pop("WANDB_API_KEY"), server.url.removeprefix("http://")
+            (tmp_path / ".netrc").write_text(f"machine {host} login user password {key}\n")
+        where, errors = alone(tmp_path, environment=environment)
+    assert "offline" in where
+    assert errors.count("\n") == 1
+    assert "W&B cannot be reached, writing offline" in errors
+    assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_a_dead_server_does_not_stop_the_run(tmp_path: Path) -> None:
+    """Within the minute that `alone` waits."""
+    environment = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
+    where, errors = alone(tmp_path, environment=environment)
+    assert "writing offline" in errors
+    assert "offline" in where
+    assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
+    """`wandb agent` runs the command of docs/wandb.md; a trial that is given again is logged."""
+    block = re.search(r"(?:^    .*\n)+", (ROOT / "docs" / "wandb.md").read_text(), re.MULTILINE)
+    assert block is not None
+    sweep = yaml.safe_load(dedent(block[0]))
+    tiny = [text for text in overrides(tmp_path, *SMALL) if text != "logger=none"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    scores = sweep["parameters"]["model.attention"]["values"]
+    with running() as server:
+        server.sweep = sweep | {"command": [*sweep["command"], *tiny]}
+        server.trials = [{"model.attention": score, "seed": 1} for score in (*scores, scores[0])]
+        done = subprocess.run(
+            [sys.executable, "-m", "wandb", "agent", "me/ablate/sweep"],
+            env=clean(tmp_path, PATH=path, **server.environment),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        configs = {name: json.loads(run["config"]) for name, run in server.runs.items()}
+        losses = [server.summary(f"trial{n}")["val/loss"] for n in range(3)]
+    chosen = [configs[f"trial{n}"]["choices"]["value"]["model.attention"] for n in (2, 1, 0)]
+    assert chosen == [*scores, scores[0]]
+    assert losses[2] == losses[0] != losses[1]
+    assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2

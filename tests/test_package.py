@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,8 @@ from packaging.version import Version
 from tiny import in_a_process
 
 import ablate
+from ablate import _lazy_torchmetrics
+from ablate._lazy_torchmetrics import Finder
 from ablate.threads import SPIN
 from ablate.version import NAME, checkout, described
 
@@ -85,6 +88,60 @@ def test_torch_reads_it(monkeypatch):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     told = in_a_process("-c", "import ablate, torch", OMP_DISPLAY_ENV="VERBOSE").stderr
     assert f"GOMP_SPINCOUNT = '{SPIN}'" in told
+
+
+# Trains until the first step is done, then says which of these were imported.
+UNTIL_THE_FIRST_STEP = """
+import sys
+import ablate.__main__ as command
+from ablate.training.progress import ProgressFile
+
+class Enough(BaseException): pass
+
+def enough(*args, **kwargs): raise Enough
+
+ProgressFile.on_train_batch_end = enough
+for model in ("gpt", "vit"):
+    sys.argv[1:] = ["trainer.max_steps=1", "schedule.warmup=0", "logger=none", f"model={model}"]
+    try: command.main()
+    except Enough: pass
+    heavy = {"transformers", "torchvision", "timm", "sklearn", "scipy", "wandb", "tensorboard",
+             "tokenizers", "sacrebleu", "babel", "gensim", "ablate.study.report"}
+    print(sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_before_the_first_step_nothing_is_imported_that_it_does_without(tmp_path):
+    done = in_a_process("-c", UNTIL_THE_FIRST_STEP, folder=tmp_path)
+    said = done.stdout.splitlines()
+    assert [line for line in said if " parameters | " not in line] == ["[]", "[]"], done.stderr
+
+
+@pytest.mark.slow
+def test_torchmetrics_is_whole_for_whoever_asks():
+    script = """
+import sys, ablate, lightning.pytorch
+import torchmetrics
+from torchmetrics import Metric
+print("torchmetrics.image" in sys.modules)
+from torchmetrics import *
+import torchmetrics.text, torchmetrics.functional
+print([name for name in torchmetrics.__all__ if not hasattr(torchmetrics, name)])
+print(Metric is torchmetrics.metric.Metric, issubclass(BLEUScore, Metric))
+print(torchmetrics.functional.accuracy.__module__)
+"""
+    accuracy = "torchmetrics.functional.classification.accuracy"
+    said = in_a_process("-c", script).stdout.splitlines()
+    assert said == ["False", "[]", "True True", accuracy]
+
+
+def test_another_version_is_imported_as_it_comes(monkeypatch):
+    find = Finder().find_spec
+    assert not isinstance(find("torchmetrics", None).loader, SourceFileLoader)
+    monkeypatch.setattr(_lazy_torchmetrics, "version", lambda name: "1.10.0")
+    assert isinstance(find("torchmetrics", None).loader, SourceFileLoader)
+    assert find("torch", None) is None
 
 
 COMMAND = ("-c", "from ablate_attention import main; main()", "--version")

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import accident
@@ -20,7 +21,7 @@ from refusals import refused
 from tiny import overrides
 
 import ablate
-from ablate.errors import Interrupted
+from ablate.errors import Interrupted, RunFailed
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
 from ablate.task.causal_lm import CausalLM
@@ -209,6 +210,53 @@ def test_accumulated_gradients_resume(tmp_path):
 def test_one_process_trains_in_a_folder(whole, tmp_path):
     with FileLock(tmp_path / ".lock"), refused("another process is training this run now"):
         ablate.run(whole[0], tmp_path)
+
+
+# A full disk, and one that becomes read-only
+
+
+@contextmanager
+def disk(place, size):
+    """A small file system in memory."""
+    place.mkdir(exist_ok=True)
+    line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(line, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk, and not in every container")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@quick
+@pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", ["120k", *(pytest.param(kb, marks=pytest.mark.slow) for kb in ("8k", "48k", "200k"))]
+)
+def test_a_full_disk(whole, tmp_path, size, logger):
+    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT), f"logger={logger}")
+    with disk(place := tmp_path / "run", size):
+        with pytest.raises(RunFailed, match="No space left on device"):
+            ablate.run(cfg, place)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
+        goes_on((cfg, whole[1]), place)
+
+
+@quick
+def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
+    loss = CausalLM.loss
+
+    def struck(task, batch):
+        if task.global_step == 6 and task.training:
+            # Over the folder, since the file of the lock, which is open, forbids to remount it.
+            stack.enter_context(disk(tmp_path / "run", "64m,ro"))
+        return loss(task, batch)
+
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(CausalLM, "loss", struck)
+        with pytest.raises(RunFailed, match="Read-only file system; when it can be written"):
+            ablate.run(whole[0], tmp_path / "run")
+    goes_on(whole, tmp_path / "run")
 
 
 # Stopping on request

@@ -1,12 +1,14 @@
-"""Control characters of what others wrote do not reach the terminal."""
+"""What is printed: our lines alone, no control character of others, quiet where nobody reads."""
 
 import io
 import json
 import logging
 import os
 import re
+import subprocess
 import sys
 from logging.config import DictConfigurator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -23,6 +25,7 @@ from ablate.cli.command import command
 from ablate.config.composition import Composition
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
+from ablate.terminal import pipe
 from ablate.terminal.console import Console
 from ablate.terminal.say import printable, put
 
@@ -97,45 +100,93 @@ SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_eve
 
 def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path, monkeypatch):
     """Where matplotlib has no font cache yet, and the output goes to a file."""
-    chosen = ["model.attention=additive", "pos_enc=learned"]
-    home = tmp_path / "home"
-    home.mkdir()
     for name in [one for one in os.environ if one.startswith(("WANDB_", "XDG_", "MPL"))]:
         monkeypatch.delenv(name)
-    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "NETRC": "/nowhere"}
-    typed = [*chosen, *overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
-    done = in_a_process("-m", "ablate", *typed, folder=tmp_path, **own)
+    fonts = tmp_path / "fonts"
+    own = {"HOME": str(tmp_path), "MPLCONFIGDIR": str(fonts), "NETRC": "/nowhere"}
+    typed = [*overrides(tmp_path, *SHORT, "logger=wandb"), "model.attention=additive"]
+    done = in_a_process("-m", "ablate", *typed, "output_dir=outputs", folder=tmp_path, **own)
     assert (done.returncode, done.stderr) == (0, "")
-    assert list((home / "mpl").glob("fontlist*")), "matplotlib had nothing to announce"
+    assert list(fonts.glob("fontlist*")), "matplotlib had nothing to announce"
     (folder,) = (tmp_path / "outputs" / "runs").iterdir()
-    first, second = done.stdout.splitlines()[:2]
+    first, second, *_, last = done.stdout.splitlines()
     assert re.fullmatch(
         r"gpt: [\d,]+ parameters \| text: [\d,]+ training tokens \| cpu, 1 thread \| (\S+)", first
     )
     assert first.endswith(f"| {folder.relative_to(tmp_path)}")
     assert second.startswith("step 5/5: ")
-    assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
+    assert last.startswith("  python -m ablate ")
     assert "python -m ablate.generate" in done.stdout
     assert "leaked" not in done.stdout
     result = json.loads((folder / "result.json").read_text())
-    assert result["choices"].items() >= dict(one.split("=") for one in chosen).items()
+    assert result["choices"]["model.attention"] == "additive"
     assert set(result["kernels"].values()) == {"chunked (fused)"}
     assert "train/loss" in (folder / "metrics.csv").read_text()
     assert not (folder / "train.log").exists()  # else it would be empty
 
 
 def test_a_resumed_run_says_it_again(tmp_path, capsys):
-    cfg = ablate.compose(*overrides(tmp_path))
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT))
+    result = Composition(cfg).folder / "result.json"
 
     def headlines() -> list[str]:
         ablate.run(cfg)
         return [s for s in capsys.readouterr().out.splitlines() if " parameters | " in s]
 
     (line,) = headlines()
-    result = Composition(cfg).folder / "result.json"
     total = json.loads(result.read_text())["parameters"]["total"]
     assert line.startswith(f"gpt: {total:,} parameters | text: ")
-    assert line.endswith(str(Composition(cfg).folder))
     assert headlines() == []  # it is finished
     result.unlink()
     assert headlines() == [line]
+
+
+# Output whose reader leaves, as in `ablate --help | head -3`: quiet, and nothing is lost
+
+
+AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[2])}
+
+
+def unread(*line, folder, both=False, options=()):
+    """`python OPTIONS -m LINE`, whose output nobody reads; `both`: its errors neither."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    errors = writer if both else subprocess.PIPE
+    line = [sys.executable, *options, "-m", *line]
+    done = subprocess.run(line, stdout=writer, stderr=errors, text=True, cwd=folder, env=AROUND)
+    os.close(writer)
+    return done.returncode, done.stderr or ""
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_answer_that_nobody_reads_ends_quietly_and_a_refusal_stays_one(tmp_path, both):
+    options = () if both else ("-u",)
+    assert unread("ablate", "--help", folder=tmp_path, both=both, options=options) == (141, "")
+    code, errors = unread("ablate", "seed=x", folder=tmp_path, both=both)
+    assert (code, errors.count("\n")) == (2, 0 if both else 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("trains", "code"), [(False, 141), (True, 0)])
+def test_a_broken_pipe_is_told_to_the_shell_but_by_a_training(monkeypatch, trains, code):
+    monkeypatch.setattr(pipe.Output, "unread", True)
+    monkeypatch.setattr(pipe.Output, "trains", trains)
+    assert (pipe.exit_code(0), pipe.exit_code(2)) == (code, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [False, True])
+def test_training_continues_unread(both, tmp_path):
+    code, errors = unread("ablate", *overrides(tmp_path), folder=tmp_path, both=both)
+    told = [line for line in errors.splitlines() if "pipe is closed" in line]
+    assert told == ["ablate: the output pipe is closed; training continues"] * (not both)
+    assert not any(word in errors for word in ("Traceback", "BrokenPipe"))
+    (result,) = tmp_path.glob("outputs/runs/*/result.json")
+    assert (code, json.loads(result.read_text())["status"]) == (0, "finished")
+
+
+def test_a_closed_output_is_no_mistake(tmp_path):
+    """`ablate --help >&-`"""
+    line = f"{sys.executable} -m ablate --help >&-"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=AROUND, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
