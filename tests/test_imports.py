@@ -115,10 +115,12 @@ class Parsed(Exception):
 
 
 def test_every_other_command_is_parsed(monkeypatch):
-    """One that is cut by the end of a line, or refers to some of its arguments alone, is not."""
+    """And every argument is explained. One that is cut by the end of a line, or refers to some of
+    its arguments alone, is not parsed."""
 
     def parse(self, *_):
         ArgumentParser.parse_intermixed_args(self)
+        assert all(action.help for action in self._actions), self.prog
         raise Parsed
 
     monkeypatch.setattr(Arguments, "parse_args", parse)
