@@ -9,7 +9,7 @@ import pytest
 import torch
 from make_model import CONF, options
 from omegaconf import OmegaConf
-from tiny import overrides, write_text
+from tiny import overrides, pairs, write_text
 from torch.profiler import ProfilerActivity, profile
 
 import ablate
@@ -145,10 +145,10 @@ def test_profile_needs_as_many_steps_as_it_skips_and_records(tmp_path):
 @quick
 def test_profile_shows_the_share_of_each_part_and_writes_a_trace(tmp_path, capsys):
     """Of a model that has every kind of layer."""
-    typed = """model=transformer data=reverse model.norm=pre model.dim=16 trainer.max_steps=6
-        model.encoder.layers.mixer=[attention,convolution] model.encoder.depth=2
+    typed = """model=transformer model.norm=pre model.heads=2 model.encoder.depth=2
+        model.decoder.depth=2 model.layers.mixer=[attention,convolution] trainer.max_steps=6
         trainer.val_check_interval=6 debug=profile debug.steps=3 debug.rows=100"""
-    ablate.run(ablate.compose(*typed.split(), f"output_dir={tmp_path / 'outputs'}"))
+    ablate.run(ablate.compose(*pairs(tmp_path, *typed.split())))
     said, trace = capsys.readouterr().out, looked_at(tmp_path) / "trace.json"
     for text in ("Where a step of", " addmm ", "share of CPU", str(trace)):
         assert text in said
