@@ -379,8 +379,9 @@ def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
     with pytest.raises(UserError, match=f"logger.{key}=true: {says}"):
         ablate.run(compose(*typed), tmp_path)
     assert not offline_wandb.run_folders(tmp_path)
+    asked = SimpleNamespace(**dict.fromkeys(("log_maps", "log_predictions"), False) | {key: True})
     with pytest.raises(UserError, match=f"{key}=true: works in one process, not in 2"):
-        require_extras(Mock(**{key: True}), None, SimpleNamespace(world_size=2))
+        require_extras(asked, None, SimpleNamespace(world_size=2))
 
 
 # With and without a key and a server: never a prompt, never a failed run
@@ -411,7 +412,7 @@ def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr
