@@ -17,7 +17,7 @@ import ablate
 from ablate import show
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
-from ablate.figures.panels import HIDDEN, Panel, draw_panels
+from ablate.figures.panels import HIDDEN
 from ablate.figures.patches import draw_patches, spread, unnormalised
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
@@ -92,66 +92,31 @@ def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
     assert blanks[best] == min(blanks) < max(blanks)
 
 
-def test_tokens_are_drawn_as_they_are():
-    labels = ["␣", "$a$", "\\frac", "語"]
-    outlined = [(range(1, 3), range(0, 3))]
-    panel = Panel("head 1", torch.eye(4), labels, labels, torch.ones(4, 4).bool(), outlined)
-    figure = draw_panels([panel], "layer 1 of 1", 1.0, query="query", key="key")
-    figure.draw_without_rendering()  # "$" begins no formula
-    (axis, _) = figure.axes
-    assert (axis.get_title(), ticks(axis)) == ("head 1", [labels, labels])
-    (outline,) = axis.patches
-    assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "count"),
-    [
-        ((*VIT, "model.dim=24", "model.heads=6"), 1),
-        (RNN, 6),
-        pytest.param(("model=gat", "model.dim=24", "model.heads=6"), 1, marks=pytest.mark.slow),
-    ],
-    ids=lambda words: words[0] if isinstance(words, tuple) else "",
-)
-def test_everything_written_fits_into_the_figure(overrides, count, tmp_path, monkeypatch):
-    """Of several heads, or of several examples; the line above says of which run it is."""
-    task, seen = built(*overrides), []
-    examples = [task.data.example(index) for index in range(count)]
+def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeypatch):
+    task, seen = built(*RNN, "model.window=local_p"), []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
-    run = "transformer, scaled_dot attention, on dates, seed 0: model.attention=dot-0123456789ab"
-    attention_figures(task, tmp_path, examples=examples, layer=1, run=run)
-    assert seen
-    for figure in seen:
-        assert " ".join(figure.get_suptitle().split()).startswith(run)
-        figure.draw_without_rendering()
-        title, page = figure.texts[0].get_window_extent(), figure.bbox
-        assert page.x0 <= title.x0 < title.x1 <= page.x1
-        boxes, whole = [axis.get_tightbbox() for axis in figure.axes], page.padded(1)
-        for number, inside in enumerate(boxes):
-            assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
-            assert whole.y0 <= inside.y0 < inside.y1 <= title.y0
-            assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
-
-
-def test_several_examples_each_with_its_tokens_and_true_fields():
-    task = built(*RNN, "model.window=local_p")
-    data = task.data
-    examples = [data.example(index) for index in range(3)]
-    (one,) = maps = attention_maps(task, examples[0])
-    sizes = [len(examples[0][f"{n}_labels"]) for n in ("target", "source")]
-    assert one.weights.shape == (1, *sizes)
-    assert one.weights.sum(-1).max() < 1.001
-    figure = task.drawer(examples, maps, "said by whom")(one, [1])
-    for index, (axis, example) in enumerate(zip(figure.axes[:3], examples, strict=True)):
-        assert axis.get_title() == data.source_tokenizer.decode(example["source"][0].tolist())
+    examples = [task.data.example(index) for index in range(6)]
+    attention_figures(task, tmp_path, examples=examples, caption="by whom", run="the run")
+    (figure,) = seen
+    above, *below = figure.get_suptitle().split("\n")
+    assert above == "the run"
+    assert "by whom; outlined: where it comes from" in " ".join(below)
+    for index, (axis, example) in enumerate(zip(figure.axes[:6], examples, strict=True)):
+        assert axis.get_title() == task.data.source_tokenizer.decode(example["source"][0].tolist())
         assert ticks(axis) == [example["source_labels"], example["target_labels"]]
         assert {frame.get_bbox().bounds for frame in axis.patches} == {
             (source.start - 0.5, target.start - 0.5, len(source), len(target))
-            for target, source in data.alignment("val", index) or []
+            for target, source in task.data.alignment("val", index) or []
         }
-        weights = attention_maps(task, example)[0].weights[0]
-        assert_close(torch.tensor(axis.images[0].get_array().data), weights)
-    assert "said by whom; outlined: where it comes from" in figure.get_suptitle()
+        weights = attention_maps(task, example)[0].weights
+        assert weights.shape == (1, len(example["target_labels"]), len(example["source_labels"]))
+        assert_close(torch.tensor(axis.images[0].get_array().data), weights[0])
+    figure.draw_without_rendering()
+    page, boxes = figure.bbox.padded(1), [axis.get_tightbbox() for axis in figure.axes]
+    for number, inside in enumerate(boxes):  # everything written fits
+        assert page.x0 <= inside.x0 < inside.x1 <= page.x1
+        assert page.y0 <= inside.y0 < inside.y1 <= figure.texts[0].get_window_extent().y0
+        assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
 def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
