@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import CONF, options
+from make_model import CONF, captioner, options, rnn_seq2seq
 from omegaconf import OmegaConf
 from tiny import overrides, pairs, write_text
 from torch.profiler import ProfilerActivity, profile
 
 import ablate
 from ablate.cli.summary import show_result
-from ablate.debug.parts import Marks, times
+from ablate.debug.parts import Marks, part_of, times
 from ablate.errors import RunFailed, UserError
 from ablate.model.base import outputs
 from ablate.training.build import build, build_data, make_task
@@ -161,6 +161,12 @@ def test_profile_shows_the_share_of_each_part_and_writes_a_trace(tmp_path, capsy
     names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
     assert "aten::addmm" in names
     assert sum(name.startswith("Optimizer.step#") for name in names) == 3
+
+
+def test_modules_of_other_models_are_parts_too() -> None:
+    models = {rnn_seq2seq(): {"attention", "recurrent cells"}, captioner(): {"convolution"}}
+    for model, parts in models.items():
+        assert parts <= {part_of(name, module, model) for name, module in model.named_modules()}
 
 
 def test_the_backward_pass_counts_as_the_part_whose_gradient_it_is(tmp_path):

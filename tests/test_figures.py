@@ -110,6 +110,7 @@ def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeyp
         }
         weights = attention_maps(task, example)[0].weights
         assert weights.shape == (1, len(example["target_labels"]), len(example["source_labels"]))
+        assert weights.sum(-1).max() < 1.001
         assert_close(torch.tensor(axis.images[0].get_array().data), weights[0])
     figure.draw_without_rendering()
     page, boxes = figure.bbox.padded(1), [axis.get_tightbbox() for axis in figure.axes]
@@ -274,6 +275,7 @@ GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
         (RNN, "--text 2015", "--text: "),
         (RNN, "--source=", "--source is empty"),
         ((*RNN, "model.attention=none"), "", "no attention of ours to draw"),
+        (("model=rnn_lm", "model.cell=gru"), "", "no attention of ours to draw"),
         (VIT, "--source 2015", "was not trained on pairs"),
         (VIT, "--text hello", "was not trained on text"),
     ],
