@@ -55,25 +55,23 @@ def ablate_command(
     def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
         cfg = composition.cfg
         runs.append((cfg, run_dir))
-        result = {
-            "run_id": composition.id,
-            "status": "failed",
-            "error": str(fail[0]) if fail else "",
-        }
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            write_json(run_dir / "result.json", result)
-        if fail:
-            raise fail[0]
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            value = seen["measure"](cfg) if "measure" in seen else cfg.optimizer.lr
-            cost = {"wall_seconds": 9.0, "train_seconds": 8.0, "flops_per_step": 5, "steps": 12}
-            ended = {"status": "finished", "arm": cfg.study.arm, "metrics": {"val/loss": value}}
-            write_json(run_dir / "result.json", result | cost | ended)
         seen["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR")
         seen["ddp"] = lightnings_command()
         if "compose" in seen:
             seen["composed"] = compose(seen["compose"])
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            write_json(run_dir / "result.json", {"run_id": composition.id, **ended(cfg)})
+        if fail:
+            raise fail[0]
         return {"metric": {"value": cfg.optimizer.lr}}
+
+    def ended(cfg: DictConfig) -> dict[str, Any]:
+        if fail:
+            return {"status": "failed", "error": str(fail[0])}
+        value = seen["measure"](cfg) if "measure" in seen else cfg.optimizer.lr
+        cost = {"wall_seconds": 9.0, "train_seconds": 8.0, "flops_per_step": 5, "steps": 12}
+        metrics = {"metrics": {"val/loss": value}}
+        return {"status": "finished", "error": "", "arm": cfg.study.arm, **metrics, **cost}
 
     monkeypatch.setattr(import_module("ablate.training.train"), "train", train)
     monkeypatch.setattr(summary, "show_result", lambda result, run_dir, task: None)

@@ -29,7 +29,6 @@ class OfflineRun:
     entity: str = ""
     notes: str = ""
     exit_code: int | None = None
-    arguments: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -69,14 +68,9 @@ def _read(file: Path) -> OfflineRun:
             run.summary |= _values(record.summary.update)
         elif kind == "history":
             run.history.append(_values(record.history.item))
-        elif kind == "environment":
-            run.arguments += record.environment.args
-        elif kind == "request" and record.request.WhichOneof("request_type") == "log_artifact":
-            artifact = record.request.log_artifact.artifact
-            run.artifacts[artifact.name] = [item.path for item in artifact.manifest.contents]
-        elif kind == "artifact":
-            artifact = record.artifact
-            run.artifacts[artifact.name] = [item.path for item in artifact.manifest.contents]
+        elif kind == "artifact" or record.request.WhichOneof("request_type") == "log_artifact":
+            made = record.artifact if kind == "artifact" else record.request.log_artifact.artifact
+            run.artifacts[made.name] = [item.path for item in made.manifest.contents]
         elif kind == "exit":
             run.exit_code = record.exit.exit_code
     return run

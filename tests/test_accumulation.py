@@ -1,16 +1,15 @@
 """trainer.accumulate_grad_batches: the steps of the larger batch that the batches make together."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
-import make_files
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from make_files import FILES
 from tiny import captions, images, overrides, pairs
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -29,32 +28,15 @@ ALWAYS = f"""model.dropout=0.1 trainer.precision=64-true trainer.max_steps={STEP
 """.split()
 
 
-def small(data: str) -> list[str]:
-    return [f"data={data}", *(f"data.{key}={value}" for key, value in FILES[data].items())]
-
-
-# A run for each task; where batches differ in the targets they hold, and where they do not.
-UNEVEN = {
-    "pairs": lambda folder: pairs(folder, "task.label_smoothing=0.1"),
-    "pairs for a Transformer": lambda folder: pairs(folder, "model=transformer", "model.heads=2"),
+# Runs by their name, and whether their batches differ in the targets they hold.
+RUNS: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
+    "pairs": (lambda folder: pairs(folder, "task.label_smoothing=0.1"), True),
+    "masked tokens": (lambda folder: overrides(folder, "model=bert"), False),
     # Batch norm sees each batch alone.
-    "captions": lambda folder: captions(
-        folder, "task.doubly_stochastic=0.5", "model.norm_type=layer"
+    "captions": (
+        lambda folder: captions(folder, "task.doubly_stochastic=0.5", "model.norm_type=layer"),
+        True,
     ),
-}
-EVEN = {
-    "text": overrides,
-    "recall": lambda folder: overrides(folder, "task=recall", *small("recall"))[2:],
-    "masked tokens": lambda folder: overrides(folder, "model=bert"),
-    "images": lambda folder: images(folder, "data.batch_size=16", "task.label_smoothing=0.1"),
-    "texts with classes": lambda folder: [
-        *("model=gpt", "task=classification", "data=text_files", "data.root=text_files"),
-        *("data.seq_len=8", "data.batch_size=2", "model.dim=16", "model.depth=1", "logger=none"),
-    ],
-    "a series": lambda folder: [
-        *("model=transformer_forecaster", *small("series"), "model.dim=8", "model.heads=2"),
-        "logger=none",
-    ],
 }
 
 
@@ -105,20 +87,16 @@ def trained(folder: Path, *typed: str) -> SimpleNamespace:
     return SimpleNamespace(start=start, watched=watched, **ended)
 
 
-QUICK = ("pairs", "masked tokens", "images")
-
-
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in (*UNEVEN, *EVEN)],
+    "name", ["pairs", "masked tokens", pytest.param("captions", marks=pytest.mark.slow)]
 )
-def test_steps_are_those_of_the_larger_batch(name, tmp_path, monkeypatch):
-    make_files.write(tmp_path, monkeypatch)
+def test_steps_are_those_of_the_larger_batch(name, tmp_path):
+    typed, uneven = RUNS[name]
     more = f"trainer.accumulate_grad_batches={BATCHES}"
-    run = trained(tmp_path / "run", *(UNEVEN | EVEN)[name](tmp_path), *ALWAYS, more)
+    run = trained(tmp_path / "run", *typed(tmp_path), *ALWAYS, more)
+    counts = {int((b["targets"] != IGNORED).sum()) for step in run.watched.steps for b in step}
+    assert (len(counts) > 1) == uneven
     reference, watched = run.start, run.watched
-    counts = {int((b["targets"] != IGNORED).sum()) for step in watched.steps for b in step}
-    assert (len(counts) > 1) == (name in UNEVEN)
     reference.trainer = run.trainer
     optimizer = reference.make_optimizer(reference.parameter_groups())
     assert len(watched.after) == STEPS

@@ -2,10 +2,11 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from make_model import options
+from omegaconf import DictConfig
 from test_resume import SHORT, assert_equal, at_step, strike
 from tiny import overrides as tiny
 
@@ -19,21 +20,12 @@ from ablate.training.load import load
 FREE = ("optimizer=schedule_free", "schedule=constant", "optimizer.warmup_steps=2")
 
 
-@pytest.mark.parametrize("name", options("task"))
-def test_every_task_takes_an_average(name: str) -> None:
-    content = (Path(__file__).parents[1] / "conf/task" / f"{name}.yaml").read_text()
-    assert "ema: " in content
-
-
 def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> None:
     cfg = ablate.compose(*tiny(tmp_path, *SHORT, "task.ema=0.5"))
     result = ablate.run(cfg, tmp_path / "run")
     plain = ablate.run(ablate.compose(*tiny(tmp_path, *SHORT)), tmp_path / "plain")
     assert result["metrics"]["val/loss"] != plain["metrics"]["val/loss"]
-    of_training = [
-        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for folder in (tmp_path / "run", tmp_path / "plain")
-    ]
+    of_training = [last(tmp_path / name)["state_dict"] for name in ("run", "plain")]
     names = [name for name in of_training[1] if name.startswith("model.")]
     assert names
     assert all(torch.equal(of_training[0][n], of_training[1][n]) for n in names)
@@ -71,40 +63,46 @@ def test_schedule_free_measures_the_average_of_the_paper() -> None:
     torch.testing.assert_close(theirs.detach(), x)
 
 
-@pytest.mark.parametrize("more", [FREE, ("optimizer=soap",)], ids=["schedule_free", "soap"])
-@pytest.mark.usefixtures("no_figures")
-def test_an_optimizer_of_a_package_resumes_bit_for_bit(
-    more: tuple[str, ...], tmp_path: Path
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[DictConfig, Path]:
+    """A schedule-free training, and the folder of its run."""
+    folder = tmp_path_factory.mktemp("free")
+    cfg = ablate.compose(*tiny(folder, *SHORT, *FREE))
+    ablate.run(cfg, folder / "whole")
+    return cfg, folder / "whole"
+
+
+def last(folder: Path) -> Any:
+    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+
+
+def test_a_schedule_free_training_resumes_bit_for_bit(
+    free: tuple[DictConfig, Path], tmp_path: Path
 ) -> None:
-    cfg = ablate.compose(*tiny(tmp_path, *SHORT, *more))
-    ablate.run(cfg, tmp_path / "whole")
-    assert strike(cfg, tmp_path / "killed", **at_step(5)) == -signal.SIGKILL
-    ablate.run(cfg, tmp_path / "killed")
-    assert_equal(tmp_path / "killed", tmp_path / "whole")
+    cfg, whole = free
+    assert strike(cfg, tmp_path, **at_step(5)) == -signal.SIGKILL
+    ablate.run(cfg, tmp_path)
+    assert_equal(tmp_path, whole)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_validation_changes_no_step_of_a_schedule_free_training(tmp_path: Path) -> None:
-    states = []
-    for every in (1, 14):
-        cfg = ablate.compose(*tiny(tmp_path, *SHORT, *FREE, f"trainer.val_check_interval={every}"))
-        ablate.run(cfg, tmp_path / str(every))
-        last = torch.load(tmp_path / str(every) / "checkpoints/last.ckpt", weights_only=True)
-        states.append(last["state_dict"])
+def test_validation_changes_no_step_of_a_schedule_free_training(
+    free: tuple[DictConfig, Path], tmp_path: Path
+) -> None:
+    cfg, whole = free
+    often = cfg.copy()
+    often.trainer.val_check_interval = 1
+    ablate.run(often, tmp_path)
+    states = [last(folder)["state_dict"] for folder in (tmp_path, whole)]
     for name in states[0]:
         assert torch.equal(states[0][name], states[1][name]) or name.startswith("average."), name
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_finished_run_holds_what_was_measured(tmp_path: Path) -> None:
-    cfg = ablate.compose(*tiny(tmp_path, *SHORT, *FREE))
-    ablate.run(cfg, tmp_path / "run")
-    task = load(tmp_path / "run").task
+def test_a_finished_run_holds_what_was_measured(free: tuple[DictConfig, Path]) -> None:
+    task = load(free[1]).task
     weights = dict(task.average.module.named_parameters())
     assert all(torch.equal(p, weights[name]) for name, p in task.model.named_parameters())
-    last = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
-    (group, *_) = last["optimizer_states"][0]["param_groups"]
+    (group, *_) = last(free[1])["optimizer_states"][0]["param_groups"]
     assert group["train_mode"]
     name = "stack.blocks.0.attention.function.query.weight"
-    trained_on, measured = last["state_dict"][f"model.{name}"], task.model.get_parameter(name)
-    assert not torch.equal(trained_on, measured)
+    trained_on = last(free[1])["state_dict"][f"model.{name}"]
+    assert not torch.equal(trained_on, task.model.get_parameter(name))

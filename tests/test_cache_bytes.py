@@ -18,11 +18,8 @@ TOKENS = torch.zeros(2, 5, dtype=torch.long)
     [
         ({}, 2 * D),
         ({"kv_heads": 2}, 2 * D // 2),
-        ({"kv_heads": 1}, 2 * D // HEADS),
         ({"attention": "uniform"}, D),
-        ({"mixer": part("model.mixer", "latent", rank=5)}, 5),
         ({"mixer": part("model.mixer", "latent", rank=5, rotary_dim=2), "pos_enc": "rotary"}, 7),
-        ({"mixer": "differential"}, 2 * D),
     ],
 )
 def test_a_token_costs_what_the_formula_says(keys: dict[str, Any], numbers: int) -> None:

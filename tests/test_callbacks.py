@@ -10,8 +10,8 @@ from tiny import overrides
 import ablate
 from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
+from ablate.training.curves import Curves
 
-quick = pytest.mark.usefixtures("no_figures")
 # Nothing is better by 9 nats: training ends at the third validation, of step 6.
 STOPPING = (
     *("callbacks=early_stopping", "callbacks.early_stopping.min_delta=9"),
@@ -53,50 +53,27 @@ def own(tmp_path, monkeypatch):
     return tmp_path / "conf"
 
 
-@quick
-def test_training_ends_early_and_says_so(tmp_path, capsys):
-    done = ablate.run(ablate.compose(*overrides(tmp_path, *STOPPING)), tmp_path / "run")
-    assert (done["status"], done["steps"]) == ("finished", 6)
-    assert "a callback ended the training after step 6 of 12" in "".join(capsys.readouterr())
-
-
-@quick
-@pytest.mark.parametrize("step", [3, 5])
-def test_a_stopped_run_resumes_with_what_its_callbacks_remember(own, tmp_path, step):
-    """Of step 6 the checkpoint is there, and nothing is left to train."""
+def test_training_ends_early_and_resumes_with_what_its_callbacks_remember(own, tmp_path, capsys):
     several = [text.replace("=early_stopping", "=[early_stopping,losses]") for text in STOPPING[:1]]
     cfg = ablate.compose(*overrides(tmp_path, *several, *STOPPING[1:]), config_dir=own)
-    ablate.run(cfg, tmp_path / "whole")
-    assert strike(cfg, tmp_path / "killed", **at_step(step)) == -signal.SIGKILL
-    ablate.run(cfg, tmp_path / "killed")
-    assert_equal(tmp_path / "killed", tmp_path / "whole")
+    whole = tmp_path / "whole"
+    ablate.run(cfg, whole)
+    assert "a callback ended the training after step 6 of 12" in "".join(capsys.readouterr())
+    nothing_left = {"place": (Curves, "on_train_end")}  # the last validation is behind it
+    for name, moment in {"killed": at_step(3), "after": nothing_left}.items():
+        assert strike(cfg, tmp_path / name, **moment) == -signal.SIGKILL
+        ablate.run(cfg, tmp_path / name)
+        assert_equal(tmp_path / name, whole)
     seen = [(tmp_path / name / "seen.txt").read_text() for name in ("killed", "whole")]
     assert seen[0] == seen[1]
-    assert len(json.loads(seen[0])) == result(tmp_path / "whole")["steps"] == 6
-
-
-@quick
-def test_a_run_killed_after_its_last_validation_trains_no_further(tmp_path):
-    from ablate.training.train import Curves
-
-    cfg = ablate.compose(*overrides(tmp_path, *STOPPING))
-    ablate.run(cfg, tmp_path / "whole")
-    assert strike(cfg, tmp_path / "killed", place=(Curves, "on_train_end")) == -signal.SIGKILL
-    ablate.run(cfg, tmp_path / "killed")
-    assert_equal(tmp_path / "killed", tmp_path / "whole")
+    assert len(json.loads(seen[0])) == result(whole)["steps"] == 6
 
 
 def test_a_callback_counts_in_the_id_of_a_run(own, tmp_path):
-    plain, stopping, two, every = (
-        Composition(ablate.compose(*overrides(tmp_path, *more), config_dir=own)).id
-        for more in (
-            (),
-            STOPPING[:1],
-            ("callbacks=losses",),
-            ("callbacks=losses", "callbacks.losses.every=2"),
-        )
-    )
-    assert len({plain, stopping, two, every}) == 4
+    losses = "callbacks=losses"
+    several = [(), STOPPING[:1], (losses,), (losses, "callbacks.losses.every=2")]
+    composed = [ablate.compose(*overrides(tmp_path, *more), config_dir=own) for more in several]
+    assert len({Composition(cfg).id for cfg in composed}) == 4
 
 
 @pytest.mark.parametrize(
@@ -105,12 +82,6 @@ def test_a_callback_counts_in_the_id_of_a_run(own, tmp_path):
         ("+callbacks.x=3", r"callbacks\.x: must be a node with _target_"),
         ("+callbacks.x._target_=torch.nn.ReLU", "is no lightning.pytorch.callbacks.Callback"),
         ("+callbacks.x._target_=lightning.pytorch.callbacks.Timer", r"trainer\.max_steps=N"),
-        (
-            "+callbacks.x={_target_: lightning.pytorch.callbacks.StochasticWeightAveraging,"
-            " swa_lrs: 0.1}",
-            r"counts epochs.*task\.ema",
-        ),
-        ("+callbacks.x._target_=lightning.pytorch.callbacks.ModelCheckpoint", "is not needed"),
         ("+callbacks.x._target_=lightning.pytorch.callbacks.TQDMProgressBar", "is not needed"),
         (
             "+callbacks.x._target_=lightning.pytorch.callbacks.LearningRateMonitor",
@@ -125,32 +96,22 @@ def test_what_is_no_callback_is_refused(own, tmp_path, typed, says):
         ablate.run(ablate.compose(*overrides(tmp_path, typed), config_dir=own), tmp_path / "run")
 
 
-@quick
-@pytest.mark.parametrize("there", [True, False])
-def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypatch, there):
-    if there:
-        pytest.importorskip("psutil")
-        pytest.importorskip("tensorboard")
-    else:
-        monkeypatch.setattr("ablate.training.callbacks.find_spec", lambda name: None)
+def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypatch):
+    pytest.importorskip("psutil")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     stats = ("callbacks=device_stats", "logger=tensorboard")
     typed = [text for text in overrides(tmp_path, *stats) if text != "logger=none"]
-    if not there:
-        with pytest.raises(UserError, match="pip install psutil"):
-            ablate.run(ablate.compose(*typed), tmp_path / "run")
-        return
     assert ablate.run(ablate.compose(*typed), tmp_path / "run")["status"] == "finished"
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    read = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    read = events.EventAccumulator(str(tmp_path / "run/tensorboard"))
     read.Reload()
     assert any("cpu_percent" in tag for tag in read.Tags()["scalars"])
+    monkeypatch.setattr("ablate.training.callbacks.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install psutil"):
+        ablate.run(ablate.compose(*typed), tmp_path / "without")
 
 
-@quick
 def test_a_metric_that_is_not_there_is_named(tmp_path):
-    cfg = ablate.compose(
-        *overrides(tmp_path, *STOPPING, "callbacks.early_stopping.monitor=val/lss")
-    )
+    misspelt = "callbacks.early_stopping.monitor=val/lss"
+    cfg = ablate.compose(*overrides(tmp_path, *STOPPING, misspelt))
     with pytest.raises(RunFailed, match=r"val/lss: no such metric; .*did you mean 'val/loss'"):
         ablate.run(cfg, tmp_path / "run")

@@ -1,19 +1,28 @@
-"""The command line: what reaches a run, exit codes, folders, help, and how quick it is."""
+"""The command line: what reaches a run, exit codes, folders, help, what its commands share."""
 
 import inspect
+import json
 import os
+import subprocess
+import sys
 
 import pytest
+from filelock import FileLock
 from make_rules import rules_of_keys
 from tiny import in_a_process, overrides
 
+from ablate import diff, evaluate, export, generate, report, show
 from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
+from ablate.cli import folder
+from ablate.cli.command import command
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
+from ablate.config.keys import locate
 from ablate.config.rules import OneOf
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
+from ablate.version import described
 
 pytest_plugins = ["command_line"]
 
@@ -36,6 +45,8 @@ WRAPPED.__cause__ = UserError("pos_enc.base=-1")
 # As Lightning does with Ctrl-C.
 EXIT = SystemExit(1)
 EXIT.__context__ = KeyboardInterrupt()
+DENIED = PermissionError(13, "Permission denied", "one.png")
+NO_TORCH = ImportError("`torch` can only be initialized once per process")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +58,8 @@ EXIT.__context__ = KeyboardInterrupt()
         (KeyboardInterrupt(), 130, "interrupted"),
         (EXIT, 130, "interrupted"),
         (WRAPPED, 2, "pos_enc.base=-1"),
+        (DENIED, 2, "one.png: cannot be read or written here (Permission denied)"),
+        (NO_TORCH, 1, "torch cannot be loaded here; `python -c 'import torch'` says why"),
     ],
 )
 def test_an_error_has_its_exit_code_and_one_line(ablate_command, fail, error, code, line):
@@ -54,12 +67,11 @@ def test_an_error_has_its_exit_code_and_one_line(ablate_command, fail, error, co
     assert ablate_command()[::2] == (code, f"ablate: {line}\n")
 
 
-@pytest.mark.parametrize(("error", "code"), [(RunFailed("nan"), 1), (UserError("no"), 2)])
-def test_hydras_own_sweeper_ends_as_its_worst_run(ablate_command, fail, error, code):
-    fail.append(error)
+def test_hydras_own_sweeper_ends_as_its_worst_run(ablate_command, fail):
+    fail.append(RunFailed("nan"))
     basic = ("hydra/sweeper=basic", "hydra/launcher=basic")
-    ended, _, err = ablate_command("-m", "seed=0,1", *basic)
-    assert (ended, err.splitlines()[-1]) == (code, f"ablate: 2 runs went wrong: {error} (2 runs)")
+    code, _, err = ablate_command("-m", "seed=0,1", *basic)
+    assert (code, err.splitlines()[-1]) == (1, "ablate: 2 runs went wrong: nan (2 runs)")
 
 
 def test_faults_show_tracebacks_and_mistakes_on_request(ablate_command, fail, monkeypatch):
@@ -76,12 +88,12 @@ def test_faults_show_tracebacks_and_mistakes_on_request(ablate_command, fail, mo
 
 def test_a_refused_run_leaves_no_folder_but_those_of_others(ablate_command, fail, tmp_path):
     fail.append(UserError("no"))
-    other, notes = tmp_path / "outputs" / "runs" / "other", tmp_path / "mine" / "notes.txt"
     ablate_command()
     ablate_command(f"hydra.run.dir={tmp_path}/a/b/c")
     assert list(tmp_path.iterdir()) == []
-    for folder in (other, notes.parent):
-        folder.mkdir(parents=True)
+    other, notes = tmp_path / "outputs" / "runs" / "other", tmp_path / "mine" / "notes.txt"
+    other.mkdir(parents=True)
+    notes.parent.mkdir()
     notes.write_text("keep")
     ablate_command()
     ablate_command(f"hydra.run.dir={notes.parent}")
@@ -92,11 +104,14 @@ def test_a_refused_run_leaves_no_folder_but_those_of_others(ablate_command, fail
     assert len(list(other.parent.iterdir())) == 2
 
 
-def test_a_folder_that_cannot_be_written(ablate_command, tmp_path):
+def test_a_folder_that_cannot_be_written_and_one_outside_are_said(ablate_command, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = ablate_command(f"output_dir={tmp_path}/file")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("ablate: output_dir: cannot write there")
+    (tmp_path / "inside").mkdir()
+    _, out, _ = ablate_command("output_dir=inside", "hydra.run.dir=escape")
+    assert f"ablate: output in {tmp_path}/escape, outside output_dir=inside" in out.splitlines()
 
 
 def test_a_run_finds_its_persons_environment_and_may_compose(ablate_command, seen):
@@ -146,77 +161,46 @@ def test_help_lists_every_option_and_every_switch(own):
 
 def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
     """In names, comments and docstrings, in any case; every word has to begin one there."""
-    for words, name in {
+    for words, line in {
         "rope": "pos_enc=rotary",
-        "GQA": "model.kv_heads",
-        "weight/tying": "model.tie_embeddings",
+        "weight tying": "model.tie_embeddings",
         "Longformer": "model.mask=window",  # in a docstring alone
         "slots": "hydra.launcher.slots",
-    }.items():
-        lines = help_text(None, words.split("/")).splitlines()
-        assert name in lines, words
-        assert all(len(line) <= 100 for line in lines)
-    for typed, line in {
+        # of an option, its keys and values
         "data=text": "  seq_len: 128",
         "model=vit": "  kv_heads: null",
-        "study": "  seeds: 1",
-        "optimizer=adamw": "  lr: ",
     }.items():
-        assert any(text.startswith(line) for text in help_text(None, [typed]).splitlines()), typed
+        lines = help_text(None, words.split()).splitlines()
+        assert any(text.startswith(line) for text in lines), words
+        assert "=" in words or all(len(text) <= 100 for text in lines)
     for key, texts in {
-        "optimizer.lr": [
-            "a number more than 0",
-            "2e-3 (optimizer=adamw,",
-            "set to 5e-3 by model=gat",
-        ],
+        "optimizer.lr": ["a number more than 0", "2e-3 (optimizer=adamw,", "to 5e-3 by model=gat"],
         "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
-        "study.seeds": ["how many (0, 1, ...), or a list", "= 1 (config.yaml)"],
         "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
     }.items():
         text = help_text(None, [key])
-        assert text.startswith(f"{key}\n")
-        assert [part for part in texts if part not in text] == [], key
+        assert [part for part in (f"{key}\n", *texts) if part not in text] == [], key
     sweeps = help_text(None, ["sweep"])
     assert "reading from left to right, reading near tokens alone" in " ".join(sweeps.split())
     assert "python -m" not in sweeps
     assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
-    code, _, line = ablate_command("--help", "atention")
-    assert (code, line.count("\n")) == (2, 1)
-    assert "did you mean 'attention'?" in line
-    code, _, line = ablate_command("--help", "data=txt")
-    assert (code, "did you mean 'text'?" in line) == (2, True)
+    for word, meant in {"atention": "attention", "data=txt": "text"}.items():
+        code, _, line = ablate_command("--help", word)
+        assert (code, line.count("\n")) == (2, 1)
+        assert f"did you mean '{meant}'?" in line
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_interpreter")
-def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
-    """Torch's compiler and Triton are imported."""
-    typed = ["model.attention=additive", "kernel=chunked", "kernel.compile=true"]
-    done = in_a_process("-m", "ablate", *overrides(tmp_path, *typed))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "leaked" not in done.stdout
-    lines = done.stdout.splitlines()
-    assert lines[1].startswith("ablate: compiling")
-    assert lines[-1].startswith("  python -m ablate ")
+QUICK = {
+    "model.attention=dot --cfg job seed=57": "ablate.model.attention.dot.Dot",
+    "model.heads=3 pos_enc=rotary model.attention=uniform": "",  # is refused
+}
+HYDRAS = {"--help": "python -m ablate", "--cfg hydra": "output_dir", "--info searchpath": "/conf"}
+SLOW = HYDRAS | {f"{word} --help": f"ablate.{word}" for word in COMMANDS}
 
 
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    [
-        ("model.attention=dot --cfg job seed=57", "ablate.model.attention.dot.Dot"),
-        ("model.heads=3 pos_enc=rotary model.attention=uniform", ""),
-        pytest.param("--help", "python -m ablate", marks=pytest.mark.slow),
-        pytest.param("--cfg hydra", "output_dir", marks=pytest.mark.slow),
-        pytest.param("--info searchpath", "/conf", marks=pytest.mark.slow),
-        pytest.param("--hydra-help", "Hydra", marks=pytest.mark.slow),
-        *(
-            pytest.param(f"{word} --help", f"ablate.{word}", marks=pytest.mark.slow)
-            for word in COMMANDS
-        ),
-    ],
-)
-def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
+@pytest.mark.parametrize("argv", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv):
     code = (
         "import sys, ablate.__main__ as m\n"
         "try: m.main()\n"
@@ -224,22 +208,113 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
     )
     done = in_a_process("-c", code, *argv.split())
     assert done.stdout.endswith("[]\n")
-    assert part in done.stdout
-    if not part:  # it is refused
+    if part := (QUICK | SLOW)[argv]:
+        assert part in done.stdout
+    else:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "[]\n", 1)
-
-
-@pytest.mark.parametrize(("own", "other"), [("additive", "dot"), ("scaled_dot", "additive")])
-def test_another_score_is_offered_next(own, other, tmp_path):
-    from ablate.cli.summary import next_commands
-
-    result = {"choices": {"model": "rnn_seq2seq", "model.attention": own}}
-    task = "ablate.task.seq2seq.SequenceToSequence"
-    offered = " ".join(next_commands(result, tmp_path, task))
-    assert f"model=rnn_seq2seq model.attention={other} " in offered
 
 
 def test_the_stand_in_has_the_real_signature():
     from ablate.training.train import train
 
     assert list(inspect.signature(train).parameters) == ["composition", "run_dir"]
+
+
+# What all commands share
+
+
+def test_every_command_is_a_word_of_ablate(ablate_command, monkeypatch):
+    """`ablate show RUN_DIR` hands `show` what `python -m ablate.show RUN_DIR` would."""
+    modules = (diff, evaluate, export, generate, report, show)
+    for word, module in zip(sorted(COMMANDS), modules, strict=True):
+        assert module.__name__ == f"ablate.{word}"
+        monkeypatch.setattr(module, "main", lambda: print(sys.argv[1:]))
+        assert ablate_command(word, "RUN", "a=b") == (0, "['RUN', 'a=b']\n", "")
+
+
+def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
+    def refuses(words, says):
+        code, _, err = ablate_command(*words.split())
+        assert (code, err.count("\n"), err[:8]) == (2, 1, "ablate: ")
+        assert says in err
+
+    refuses("report nowhere --status", "nowhere")
+    refuses("show", "run_dir; see python -m ablate.show --help")
+    refuses("evalute RUN", "did you mean 'evaluate'?\n")
+    refuses("seed = 3", "")
+    monkeypatch.setattr(commands.sys, "platform", "win32")
+    for words in ("model=vit", "show RUN"):
+        refuses(words, "Windows is not supported")
+    with pytest.raises(SystemExit, match="2"):
+        command(lambda: pytest.fail("it was started"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_and_version(ablate_command):
+    assert ablate_command("help", "pos_enc") == ablate_command("--help", "pos_enc")
+    assert ablate_command("--version") == (0, f"{described()}\n", "")
+    assert described().startswith("ablate ")
+
+
+def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):
+    """In a command that is started as an installed one is: by a script that lies elsewhere."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ablate").write_text(
+        "import os, sys\nfrom ablate.cli.command import command\n"
+        "command(lambda: print(*sys.path, os.environ.get('PYTHONSAFEPATH'), sep='\\n'))\n"
+    )
+    *first, last, _ = in_a_process("bin/ablate", folder=tmp_path).stdout.splitlines()
+    assert last == str(tmp_path)
+    assert last not in first
+    # Python's own switch against it holds for all processes.
+    found = in_a_process("-P", "bin/ablate", folder=tmp_path).stdout.splitlines()
+    assert str(tmp_path) not in found
+    assert found[-1] == "1"
+
+
+def test_a_part_that_cannot_be_imported_says_where_to_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    says = rf"No module named 'my'\); give the command in the folder that holds my .*{tmp_path}"
+    with pytest.raises(UserError, match=says):
+        locate("my.l2.NegativeDistance")
+    (tmp_path / "mine.py").write_text("import nothing_of_that_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for target in ("mine.Part", "json.Part", "ablate.nothing.Part"):
+        with pytest.raises(UserError, match="cannot be imported") as error:
+            locate(target)
+        assert "folder that holds" not in str(error.value)
+
+
+def test_a_refused_run_removes_only_what_it_made(tmp_path):
+    """No folder with checkpoints, none where another one trains, whichever made it."""
+    run, last = tmp_path / "runs" / "one", tmp_path / "runs" / "two" / "checkpoints" / "last.ckpt"
+    folder.remember(run, of_sweep=False)
+    assert folder.Folder.created == [run, run.parent]
+    with FileLock(run / ".lock"):
+        folder.remove_created()
+        assert run.is_dir()
+    folder.remove_created()
+    assert not run.parent.exists()
+    run.mkdir(parents=True)
+    for of_sweep in (False, True):
+        folder.remember(run, of_sweep=of_sweep)
+        folder.remove_created()
+        assert run.is_dir()
+    folder.remember(last.parents[1], of_sweep=False)
+    last.parent.mkdir()
+    last.touch()
+    folder.remove_created()
+    assert last.exists()
+
+
+@pytest.mark.slow
+def test_two_identical_commands_at_once_lose_nothing(tmp_path):
+    line = [sys.executable, "-m", "ablate", *overrides(tmp_path)]
+    own = {"cwd": tmp_path, "text": True, "stderr": subprocess.PIPE}
+    for seed in range(3):
+        both = [subprocess.Popen([*line, f"seed={seed}"], **own) for _ in range(2)]
+        errors = [process.communicate(timeout=300)[1] for process in both]
+        assert sorted(process.returncode for process in both) in ([0, 0], [0, 2]), errors
+        assert not any("Traceback" in text for text in errors), errors
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/runs/*/result.json")]
+    assert [one["status"] for one in found] == ["finished"] * 3

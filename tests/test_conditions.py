@@ -12,7 +12,6 @@ from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.training.load import load
 
-pytestmark = pytest.mark.usefixtures("no_figures")
 LONG = "evaluate={long: {data.seq_len: 8}}"
 BOTH = "evaluate={long: {data.seq_len: 8}, short: {data.seq_len: 4}}"
 STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=4")
@@ -54,10 +53,7 @@ def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            "evaluate={x: {model.dim: 8}}",
-            r"model\.dim=8: a finished run can be measured",
-        ),
+        ("evaluate={x: {model.dim: 8}}", r"model\.dim=8: a finished run can be measured"),
         ("evaluate={x: {data.seq_len: 0}}", r"data\.seq_len=0"),
         ("evaluate={x: 5}", r"evaluate\.x: must be a name"),
         ("evaluate={128: {data.seq_len: 128}}", "where NAME is no number"),

@@ -7,27 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import CONF, options
+from make_model import CONF, captioner, options, rnn_seq2seq
 from omegaconf import OmegaConf
-from tiny import overrides, write_text
+from tiny import overrides, pairs, write_text
 from torch.profiler import ProfilerActivity, profile
 
 import ablate
 from ablate.cli.summary import show_result
-from ablate.data import Data
-from ablate.debug.parts import Marks, times
+from ablate.debug.parts import Marks, part_of, times
 from ablate.errors import RunFailed, UserError
 from ablate.model.base import outputs
 from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
+quick = pytest.mark.usefixtures("no_figures")
 
-DEBUG = options("debug")
-QUICK = ("gat", "gpt", "rnn_forecaster")  # the other models are run with -m slow
-
-
-def marked(names: list[str], quick: tuple[str, ...]) -> list[object]:
-    return [pytest.param(n, marks=[] if n in quick else [pytest.mark.slow]) for n in names]
+MODELS = [
+    name if name in ("gat", "gpt") else pytest.param(name, marks=pytest.mark.slow)
+    for name in options("model")
+]
 
 
 def looked_at(folder: Path) -> Path:
@@ -40,7 +38,7 @@ def look(folder: Path, *more: str) -> dict[str, Any]:
     return ablate.run(ablate.compose(*overrides(folder, *more)))
 
 
-@pytest.mark.parametrize("model", marked(options("model"), QUICK))
+@pytest.mark.parametrize("model", MODELS)
 def test_fast_does_everything_once(model: str, tmp_path: Path) -> None:
     cfg = ablate.compose(f"model={model}", "debug=fast", f"output_dir={tmp_path / 'outputs'}")
     result = ablate.run(cfg)
@@ -68,30 +66,27 @@ def test_the_command_line_wins() -> None:
     assert (cfg.choices.data, cfg.trainer.max_epochs, cfg.model.depth) == ("mnist", 1, 1)
 
 
-@pytest.mark.parametrize("name", marked(DEBUG, ("fast",)))
+@pytest.mark.parametrize("name", options("debug"))
 def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
-    for choice in [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]:
+    own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
+    choices = [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]
+    for choice in choices[:: 1 if name == "fast" else 9]:
         cfg = ablate.compose(choice, f"debug={name}")
-        own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
-        assert (cfg.choices.debug, cfg.study.name) == (name, "debug"), choice
+        assert (cfg.choices.debug, cfg.study.name, cfg.choices.logger) == (name, "debug", "none")
         assert cfg.trainer.max_steps == own.trainer.max_steps, choice
-        assert cfg.choices.logger == "none", choice
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_a_look_starts_anew_each_time(tmp_path, capsys):
     look(tmp_path, "debug=fast")
-    last = looked_at(tmp_path) / "checkpoints" / "last.ckpt"
+    last, result = (looked_at(tmp_path) / name for name in ("checkpoints/last.ckpt", "result.json"))
     first = last.stat().st_mtime_ns
-    capsys.readouterr()
-    result = looked_at(tmp_path) / "result.json"
     result.write_text(json.dumps(json.loads(result.read_text()) | {"wall_seconds": 1e6}))
+    capsys.readouterr()
     again = look(tmp_path, "debug=fast")
     assert (again["steps"], again["wall_seconds"] < 1e6) == (12, True)
     assert last.stat().st_mtime_ns > first
-    said = capsys.readouterr().out
-    assert "step 4/12" in said
-    assert "resuming from" not in said
+    assert "resuming from" not in capsys.readouterr().out
 
 
 WIDE = ("model.depth=1", "model.dim=64", "model.ffn_dim=16384", "data.tokenizer=byte")
@@ -100,7 +95,7 @@ FAILS = "debug=overfit: the loss of one batch"
 ROUGH = "schedule=constant optimizer=sgd optimizer.lr=300 trainer.gradient_clip_val=9"
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     more = (*OVERFIT[:1], "trainer.max_steps=60", "trainer.val_check_interval=60")
     result = look(tmp_path, *more, "optimizer.lr=0.02")
@@ -112,7 +107,7 @@ def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     assert not any(word in said for word in ("val/", " *", "best weights"))
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 @pytest.mark.parametrize(
     ("more", "line"),
     [
@@ -128,66 +123,50 @@ def test_overfit_fails_where_it_is_not(tmp_path, more, line):
     assert "debug=overfit" in result["error"]
 
 
-def batches(data: Data) -> list[dict[str, torch.Tensor]]:
-    data.train_batches = 3
-    return list(data.train_dataloader())
-
-
-@pytest.mark.parametrize(
-    "choice", ["model=gpt", "model=bert", "data=digits model=vit", "data=dates model=rnn_seq2seq"]
-)
+@pytest.mark.parametrize("choice", ["model=bert", "model=vit"])
 def test_one_batch_is_the_first_again_and_again(choice: str) -> None:
     """With the same masked tokens."""
-    data = build_data(ablate.compose(*choice.split(), "debug=overfit"))
-    drawn = batches(data)
+    data = build_data(ablate.compose(choice, "debug=overfit"))
+    data.train_batches = 3
+    drawn = list(data.train_dataloader())
     assert any(not torch.equal(drawn[0][key], drawn[1][key]) for key in drawn[0])
     data.one_batch = True
-    for batch in batches(data):
+    for batch in data.train_dataloader():
         assert all(torch.equal(batch[key], drawn[0][key]) for key in batch)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_profile_writes_a_table_and_a_trace(tmp_path, capsys):
-    look(tmp_path, "debug=profile", "debug.steps=3", "debug.rows=100")
-    said, trace = capsys.readouterr().out, looked_at(tmp_path) / "trace.json"
-    for part in ("Where a step of", " addmm ", "share of CPU", str(trace)):
-        assert part in said
-    assert max(len(line) for line in said.splitlines() if line[:1] in "│┃") <= 80
-    names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
-    assert "aten::addmm" in names
-    assert sum(name.startswith("Optimizer.step#") for name in names) == 3
-
-
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_profile_needs_as_many_steps_as_it_skips_and_records(tmp_path):
     line = r"debug\.steps=7 needs 14 training batches, .* there are 12"
     with pytest.raises(UserError, match=line):
         look(tmp_path, "debug=profile", "debug.steps=7")
 
 
-PARTS = ["embedding", "attention", "feed-forward", "norm", "head and loss", "optimizer", "data"]
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(
-    ("more", "parts"),
-    [
-        ("model=gpt", PARTS),
-        ("model=transformer data=reverse model.norm=pre", [*PARTS, "cross-attention"]),
-        ("model=gpt model.mixer=convolution pos_enc=none", ["mixer", "feed-forward"]),
-        ("model=rnn_seq2seq data=reverse", ["attention", "embedding", "optimizer"]),
-    ],
-)
-def test_profile_shows_the_share_of_each_part(more, parts, tmp_path, capsys):
-    cfg = ablate.compose(
-        *more.split(), "debug=profile", "debug.steps=2", "model.dim=16", "trainer.max_steps=4",
-        "trainer.val_check_interval=4", f"output_dir={tmp_path}", "debug.rows=1",
-    )  # fmt: skip
-    ablate.run(cfg)
-    table = capsys.readouterr().out.partition("operations that took")[0]
+@quick
+def test_profile_shows_the_share_of_each_part_and_writes_a_trace(tmp_path, capsys):
+    """Of a model that has every kind of layer."""
+    typed = """model=transformer model.norm=pre model.heads=2 model.encoder.depth=2
+        model.decoder.depth=2 model.layers.mixer=[attention,convolution] trainer.max_steps=6
+        trainer.val_check_interval=6 debug=profile debug.steps=3 debug.rows=100"""
+    ablate.run(ablate.compose(*pairs(tmp_path, *typed.split())))
+    said, trace = capsys.readouterr().out, looked_at(tmp_path) / "trace.json"
+    for text in ("Where a step of", " addmm ", "share of CPU", str(trace)):
+        assert text in said
+    assert max(len(line) for line in said.splitlines() if line[:1] in "│┃") <= 80
+    table = said.partition("operations that took")[0]
     share = {part: int(n) for part, n in re.findall(r"│ (.+?) +│ +[\d.]+ │ +(\d+)%", table)}
-    assert set(parts) <= {*share}
+    blocks = {"attention", "cross-attention", "mixer", "feed-forward", "norm"}
+    assert blocks | {"embedding", "head and loss", "optimizer", "data"} <= {*share}
     assert 90 <= sum(share.values()) <= 110  # each is rounded
+    names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
+    assert "aten::addmm" in names
+    assert sum(name.startswith("Optimizer.step#") for name in names) == 3
+
+
+def test_modules_of_other_models_are_parts_too() -> None:
+    models = {rnn_seq2seq(): {"attention", "recurrent cells"}, captioner(): {"convolution"}}
+    for model, parts in models.items():
+        assert parts <= {part_of(name, module, model) for name, module in model.named_modules()}
 
 
 def test_the_backward_pass_counts_as_the_part_whose_gradient_it_is(tmp_path):

@@ -1,7 +1,6 @@
 """Figures, and python -m ablate.show: the right files, and in them what the model attends to."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy
@@ -12,12 +11,13 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from sklearn.datasets import load_digits
 from torch.testing import assert_close
+from ways import called
 
 import ablate
 from ablate import show
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
-from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
+from ablate.figures.panels import HIDDEN
 from ablate.figures.patches import draw_patches, spread, unnormalised
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
@@ -69,7 +69,6 @@ def test_maps_are_weights_drawn_layer_by_layer_which_changes_nothing(gpt, tmp_pa
         assert not one.weights[:, ~one.allowed].any()
     assert [path.name for path in paths] == ["attention_layer_01.png", "attention_layer_02.png"]
     assert all(drawn(path) for path in paths)
-    assert sorted((tmp_path / "maps").iterdir()) == paths
     (path,) = attention_figures(gpt, tmp_path / "one", layer=2, head=1)
     assert path.name == "attention_layer_02.png"
     assert pixels(paths[1]).shape[1] > pixels(path).shape[1]
@@ -83,94 +82,42 @@ def ticks(axis):
     return [[t.get_text() for t in of()] for of in (axis.get_xticklabels, axis.get_yticklabels)]
 
 
-def test_a_figure_says_of_which_run_it_is(gpt, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
-    attention_figures(gpt, tmp_path, layer=1, run="gpt, dot attention, on pydoc, seed 0: 1f")
-    above, *below = seen[0].get_suptitle().split("\n")
-    assert above == "gpt, dot attention, on pydoc, seed 0: 1f"
-    assert below[0] == "Attention weights, layer 1 of 2"
-
-
 def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
     lines = ["a   " * 30, "b  " * 40, "cd " * 40, "e    " * 30] * 20
     (tmp_path / "text.txt").write_text("\n".join(lines))
     typed = ("data=text", f"data.path={tmp_path}/text.txt", "data.seq_len=24", "model.dim=16")
     data = built(*typed).data
     (best,) = data.drawn(1)
-    blanks = [
-        data.example(index)["labels"].count("␣") for index in range(min(64, data.length("val")))
-    ]
+    blanks = [data.example(n)["labels"].count("␣") for n in range(min(64, data.length("val")))]
     assert blanks[best] == min(blanks) < max(blanks)
 
 
-def test_tokens_are_drawn_as_they_are():
-    labels = ["␣", "$a$", "\\frac", "語"]
-    weights, allowed = torch.eye(4), torch.ones(4, 4).bool()
-    panel = Panel("head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
-    axis = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key").axes[0]
-    assert (axis.get_title(), ticks(axis)) == ("head 1", [labels, labels])
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("the key", "the query")
-    assert [text.get_rotation() for text in axis.get_xticklabels()] == [0, 90, 90, 0]
-    (outline,) = axis.patches
-    assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
-    assert to_hex(outline.get_edgecolor()) == OUTLINE
-
-
-SEVERAL = ("model.dim=24", "model.heads=6")
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        (*VIT, *SEVERAL),
-        RNN,
-        pytest.param((*TRANSFORMER, *SEVERAL), marks=pytest.mark.slow),
-        pytest.param(("model=transformer_forecaster", *SEVERAL), marks=pytest.mark.slow),
-        pytest.param(("model=gat", *SEVERAL), marks=pytest.mark.slow),
-        pytest.param(("model=captioner", *tiny.DIGITS), marks=pytest.mark.slow),
-    ],
-    ids=lambda words: words[0],
-)
-def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatch):
-    """Of several heads, or of several examples."""
-    task, count = built(*overrides), 1 if "model.heads=6" in overrides else 6
-    examples = [task.data.example(index) for index in range(count)]
-    seen = []
+def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeypatch):
+    task, seen = built(*RNN, "model.window=local_p"), []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
-    title = "transformer, scaled_dot attention, on dates, seed 0: model.attention=dot-0123456789ab"
-    attention_figures(task, tmp_path, examples=examples, layer=1, run=title)
-    assert seen
-    for figure in seen:
-        figure.draw_without_rendering()
-        title, page = figure.texts[0].get_window_extent(), figure.bbox
-        assert page.x0 <= title.x0 < title.x1 <= page.x1
-        boxes, whole = [axis.get_tightbbox() for axis in figure.axes], page.padded(1)
-        for number, inside in enumerate(boxes):
-            assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
-            assert whole.y0 <= inside.y0 < inside.y1 <= title.y0
-            assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
-
-
-def test_several_examples_each_with_its_tokens_and_true_fields():
-    task = built(*RNN, "model.window=local_p")
-    data = task.data
-    examples = [data.example(index) for index in range(3)]
-    (one,) = maps = attention_maps(task, examples[0])
-    sizes = [len(examples[0][f"{n}_labels"]) for n in ("target", "source")]
-    assert one.weights.shape == (1, *sizes)
-    assert one.weights.sum(-1).max() < 1.001
-    figure = task.drawer(examples, maps, "said by whom")(one, [1])
-    for index, (axis, example) in enumerate(zip(figure.axes[:3], examples, strict=True)):
-        assert axis.get_title() == data.source_tokenizer.decode(example["source"][0].tolist())
+    examples = [task.data.example(index) for index in range(6)]
+    attention_figures(task, tmp_path, examples=examples, caption="by whom", run="the run")
+    (figure,) = seen
+    above, *below = figure.get_suptitle().split("\n")
+    assert above == "the run"
+    assert "by whom; outlined: where it comes from" in " ".join(below)
+    for index, (axis, example) in enumerate(zip(figure.axes[:6], examples, strict=True)):
+        assert axis.get_title() == task.data.source_tokenizer.decode(example["source"][0].tolist())
         assert ticks(axis) == [example["source_labels"], example["target_labels"]]
         assert {frame.get_bbox().bounds for frame in axis.patches} == {
             (source.start - 0.5, target.start - 0.5, len(source), len(target))
-            for target, source in data.alignment("val", index) or []
+            for target, source in task.data.alignment("val", index) or []
         }
-        weights = attention_maps(task, example)[0].weights[0]
-        assert_close(torch.tensor(axis.images[0].get_array().data), weights)
-    assert "said by whom; outlined: where it comes from" in figure.get_suptitle()
+        weights = attention_maps(task, example)[0].weights
+        assert weights.shape == (1, len(example["target_labels"]), len(example["source_labels"]))
+        assert weights.sum(-1).max() < 1.001
+        assert_close(torch.tensor(axis.images[0].get_array().data), weights[0])
+    figure.draw_without_rendering()
+    page, boxes = figure.bbox.padded(1), [axis.get_tightbbox() for axis in figure.axes]
+    for number, inside in enumerate(boxes):  # everything written fits
+        assert page.x0 <= inside.x0 < inside.x1 <= page.x1
+        assert page.y0 <= inside.y0 < inside.y1 <= figure.texts[0].get_window_extent().y0
+        assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
 def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
@@ -265,13 +212,10 @@ def show_command(tmp_path, monkeypatch, capsys):
     """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
 
     def run(task, *arguments):
-        loaded = SimpleNamespace(
-            path=tmp_path, task=task, model=task.model, data=task.data, title="a run"
-        )
+        loaded = Mock(path=tmp_path, task=task, model=task.model, data=task.data, title="a run")
         monkeypatch.setattr("ablate.training.load.load", lambda run_dir, allow=(): loaded)
-        monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
         with pytest.raises(SystemExit) as exited:
-            show.command(show.main)
+            show.command(lambda: called(show.main, tmp_path, *arguments))
         return (int(exited.value.code or 0), *capsys.readouterr())
 
     return run
@@ -282,11 +226,11 @@ def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
     paths = [Path(line) for line in out.split()]
     assert (code, [path.parent for path in paths]) == (0, [tmp_path / "figures"] * 2)
     assert all(drawn(path) for path in paths)
-    elsewhere = tmp_path / "elsewhere"
-    assert show_command(gpt, "--layer", "1", "--out", str(elsewhere))[0] == 0
-    assert [path.name for path in elsewhere.iterdir()] == ["attention_layer_01.png"]
     raw = tmp_path / "raw"
-    assert show_command(gpt, "--text", "the cat", "--head", "2", "--raw", "--out", str(raw))[0] == 0
+    typed = ("--text", "the cat", "--layer", "1", "--head", "2", "--raw", "--out", raw)
+    assert show_command(gpt, *typed)[0] == 0
+    names = sorted(path.name for path in raw.iterdir())
+    assert names == ["attention.npz", "attention_layer_01.png"]
     with numpy.load(raw / "attention.npz") as held:
         assert list(held["labels"]) == list("the␣cat")
         first = attention_maps(gpt, gpt.data.from_text("the cat"))[0]
@@ -314,7 +258,7 @@ def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command)
     assert show_command(task, "--source", "3 mars 2015") == (0, f"{path}\n", "")
     assert drawn(path)
     for index in "01":
-        assert show_command(task, "--index", index, "--out", str(tmp_path / index))[0] == 0
+        assert show_command(task, "--index", index, "--out", tmp_path / index)[0] == 0
     first, second = (pixels(tmp_path / index / path.name) for index in "01")
     assert not torch.equal(first, second)
 
@@ -328,12 +272,9 @@ GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
         (GPT, "--layer 9", "layer 9: this model has layers 1 to 2"),
         (GPT, "--index 10000000", "--index 10000000: the validation split has examples 0 to"),
         (GPT, "--text=", "--text is empty"),
-        (GPT, "--layer x", "invalid int value"),
-        (GPT, "--text a --index 1", "not allowed with argument"),
         (RNN, "--text 2015", "--text: "),
         (RNN, "--source=", "--source is empty"),
         ((*RNN, "model.attention=none"), "", "no attention of ours to draw"),
-        (("model=timm", "model.name=resnet10t"), "", "no attention of ours to draw"),
         (("model=rnn_lm", "model.cell=gru"), "", "no attention of ours to draw"),
         (VIT, "--source 2015", "was not trained on pairs"),
         (VIT, "--text hello", "was not trained on text"),

@@ -10,6 +10,7 @@ import pytest
 import tiny
 from make_model import random_parts
 from test_figures import built, drawn
+from ways import called
 
 from ablate import generate
 from ablate.decode.search import beam_search
@@ -28,7 +29,7 @@ class Command:
     """`python -m ablate.generate RUN_DIR` on a run that is in memory."""
 
     def __init__(self, task: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
-        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        self.folder, self.capsys = folder, capsys
         run = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
 
         def load(run_dir: str, allow: list[str]) -> Any:
@@ -39,9 +40,8 @@ class Command:
 
     def __call__(self, *arguments: Any) -> tuple[int, str, str]:
         """Exit code, what was printed, and the errors."""
-        self.monkeypatch.setattr("sys.argv", ["generate", "RUN", *map(str, arguments)])
         with pytest.raises(SystemExit) as exited:
-            generate.command(generate.main)
+            generate.command(lambda: called(generate.main, "RUN", *arguments))
         printed = self.capsys.readouterr()
         return int(exited.value.code or 0), printed.out, printed.err
 
@@ -51,39 +51,27 @@ def command(task, tmp_path, monkeypatch, capsys):
     return Command(task, tmp_path, monkeypatch, capsys)
 
 
-BEAM = {"size": 4, "length_penalty": 0.8, "n_best": 3}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [("", {"size": 1}), ("--beam 4 --length-penalty 0.8 --n-best 3", BEAM)],
-)
-def test_the_best_of_a_beam_and_their_scores(command, task, arguments, options):
-    read = task.read(["3 1 2"])
-    (best,) = beam_search(task.model, read, max_length=task.max_length, **options)
+def test_the_best_of_a_beam_and_their_scores(command, task):
+    options = {"size": 4, "length_penalty": 0.8, "n_best": 3}
+    typed = ["--beam", "4", "--length-penalty", "0.8", "--n-best", "3"]
+    (best,) = beam_search(task.model, task.read(["3 1 2"]), max_length=task.max_length, **options)
     decode = task.data.target_tokenizer.decode
     lines = [f"{decode(one.tokens)}\t{one.score:.4f}\n" for one in best]
-    assert command("--source", " 3 1 2 ", *arguments.split()) == (0, "".join(lines), "")
-    assert any(one.score != one.log_prob for one in best) == ("length_penalty" in options)
+    assert command("--source", " 3 1 2 ", *typed) == (0, "".join(lines), "")
+    assert any(one.score != one.log_prob for one in best)
 
 
-def test_several_sources_each_with_its_drawing(command, tmp_path):
+def test_several_sources_each_with_its_drawing_and_what_training_never_showed(command, tmp_path):
     folder = tmp_path / "figures" / "generated"
-    code, out, _ = command("--source", "3 1 2", "--source", "4", "--show")
+    code, out, err = command("--source", "3 77 1", "--source", "4", "--show")
     assert code == 0
+    assert err == "ablate: 1 token(s) of --source never occurred in training\n"
     first, one, second, two = out.splitlines()
     assert [one, two] == [str(folder / number / "alignment.png") for number in "12"]
     assert drawn(Path(one))
-    assert drawn(Path(two))
-    assert command("--source", "3 1 2")[1] == f"{first}\n"
+    assert command("--source", "3 77 1")[1] == f"{first}\n"
     shown = command("--source", "4", "--show")[1].splitlines()
     assert shown == [second, str(folder / "alignment.png")]
-
-
-def test_what_training_never_showed_is_said(command):
-    code, out, err = command("--source", "3 77 1")
-    assert (code, bool(out)) == (0, True)
-    assert err == "ablate: 1 token(s) of --source never occurred in training\n"
 
 
 def test_a_file_is_written_line_by_line(command, task, tmp_path, monkeypatch):
@@ -129,23 +117,18 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
 
 MISTAKES = {
     "": "give --source TEXT, or --input FILE",
-    "--source 1 --input a --output b": "give --source TEXT, or --input",
     "--source 1 --source": "--source is empty: give at least one character",
     "--input x": "--input FILE and --output FILE belong together",
     "--input x --output y": "--input=x: no such file",
-    "--input EMPTY --output y": "--input=EMPTY: the file is empty",
-    "--input . --output y": "--input=.: is a folder, must be a file",
     "--input IN --output PIPE": "--output PIPE is no ordinary file",
     "--input IN --output y.gz": "is written as plain text; give a name without",
     "--input IN --output no/y": "--output no/y: there is no folder no",
     "--input IN --output .": "--output . is a folder",
-    "--input BAD --output y": "--input=BAD: not UTF-8 at byte offset 0",
     "--input IN --output y --show": "--show goes with --source",
     "--source 1 --prompt The": "--prompt: ",
     "--source 1 --n-best 2": "--n-best 2 is more than --beam 1 finds",
     "--source 1 --length-penalty 0.5": "--length-penalty ranks what a beam finds",
     "--source 1 --beam 2 --length-penalty -1": "must not be negative",
-    "--source 1 --beam x": "invalid int value",
 }
 
 
@@ -153,13 +136,11 @@ MISTAKES = {
 def test_mistakes_get_one_line(command, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     Path("IN").write_text("1 2\n")
-    Path("BAD").write_bytes(b"\xff\xfe1")
-    Path("EMPTY").touch()
     os.mkfifo("PIPE")
     empty = [" "] if arguments.endswith("--source") else []
     code, out, err = command(*arguments.split(), *empty)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("ablate: ")
     assert MISTAKES[arguments] in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["BAD", "EMPTY", "IN", "PIPE"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["IN", "PIPE"]
     assert Path("PIPE").is_fifo()

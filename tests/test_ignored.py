@@ -17,7 +17,6 @@ from torch import Tensor
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.config.run_id import EXCLUDED
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
@@ -27,7 +26,6 @@ from ablate.training.build import build, build_data, make_task
 from ablate.training.ignored import left_out, refuse_ignored
 
 IGNORED = [
-    ("model.mixer=none model.heads=1", "model.heads=1 has no effect"),
     ("model.norm=none model.norm_eps=0.1", "model.norm_eps=0.1 has no effect"),
     ("model.mask=window model.mask.size=16", "model.mask=window has no effect on this model"),
     ("model.depth=2 model.layers.dropout=[0.1,0.2] model.heads=1 model.layers.heads=[4,8]",
@@ -139,7 +137,6 @@ def refused(model: str, key: str, row: Row) -> bool:
     ],
 )
 def test_a_key_beside_any_option_acts_or_is_refused(model: str, every: int) -> None:
-    assert "model.activation_checkpointing" in EXCLUDED
     for key, row in [*rows(model)][::every]:
         if not any(refusal(model, r) for r in (row, {k: v for k, v in row.items() if k != key})):
             assert refused(model, key, row) != acts(model, key, row), row

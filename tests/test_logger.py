@@ -1,17 +1,27 @@
 """Loggers: what they write can be read back, and no server can stop a run."""
 
 import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import offline_wandb
 import pytest
 import yaml
 from hydra.utils import instantiate
-from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from omegaconf import OmegaConf
-from tiny import overrides
+from tiny import SMALL, overrides
+from wandb_server import KEY, running
+from ways import called
 
 import ablate
 from ablate import report
@@ -20,6 +30,7 @@ from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
+from ablate.logger.wandb import VARIABLES
 from ablate.training.logged_extras import require_extras
 
 ROOT = Path(__file__).parents[1]
@@ -57,11 +68,8 @@ def make(
 
 
 def png(folder: Path) -> Path:
-    path = folder / "map.png"
-    figure = Figure(figsize=(1, 1))
-    figure.subplots().plot([0, 1])
-    figure.savefig(path)
-    return path
+    imsave(folder / "map.png", [[0.0, 1.0]])
+    return folder / "map.png"
 
 
 def only_run(folder: Path) -> offline_wandb.OfflineRun:
@@ -98,28 +106,15 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
         assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
 
 
-def named(*typed: str) -> str:
-    return short_name(OmegaConf.to_container(compose(*typed), resolve=True))  # type: ignore[arg-type]
-
-
 def test_a_run_is_named_by_what_differs_from_its_models_defaults():
-    assert named() == "gpt seed 0"
-    assert named("optimizer.lr=3e-3", "seed=2", "logger=none") == "gpt lr=0.003 seed 2"
-    assert named("model=vit", "model.norm=post") == "vit norm=post seed 0"
-    assert named("model.attention=additive", "pos_enc=rotary") == (
-        "gpt attention=additive pos_enc=rotary seed 0"
-    )
-    assert named("experiment=recall", "model.depth=3") == "gpt experiment=recall depth=3 seed 0"
-    assert named("model.layers.mask=[window,causal]").startswith("gpt mask=[window(size=")
-
-
-def test_what_a_model_writes_is_logged(tmp_path):
-    logger = make("wandb", tmp_path)
-    (tmp_path / "sample.txt").write_text("a < b")
-    logger.finish(RESULT)
-    (sample,) = (row["sample"] for row in only_run(tmp_path).history if "sample" in row)
-    (file,) = tmp_path.rglob(sample["path"])
-    assert "<pre>a &lt; b</pre>" in file.read_text()
+    for typed, name in {
+        "": "gpt seed 0",
+        "optimizer.lr=3e-3 seed=2 logger=none": "gpt lr=0.003 seed 2",
+        "model=vit model.norm=post": "vit norm=post seed 0",
+        "model.attention=additive pos_enc=rotary": "gpt attention=additive pos_enc=rotary seed 0",
+        "experiment=recall model.depth=3": "gpt experiment=recall depth=3 seed 0",
+    }.items():
+        assert short_name(OmegaConf.to_container(compose(*typed.split()), resolve=True)) == name
 
 
 def test_a_failed_run_is_marked(tmp_path):
@@ -129,48 +124,33 @@ def test_a_failed_run_is_marked(tmp_path):
     assert (run.exit_code, run.summary["result"]) == (1, failed)
 
 
-# W&B's variable -> our key, its value in the environment and one given by a person.
-ENVIRONMENT: dict[str, tuple[str, Any, Any]] = {
-    "WANDB_PROJECT": ("project", "theirs", "mine"),
-    "WANDB_ENTITY": ("entity", "team", "other team"),
-    "WANDB_NAME": ("name", "a name", "my name"),
-    "WANDB_RUN_GROUP": ("group", "a group", "my group"),
-    "WANDB_JOB_TYPE": ("job_type", "a job", "my job"),
-    "WANDB_TAGS": ("tags", "a,b", ["c"]),
-    "WANDB_NOTES": ("notes", "some notes", "my notes"),
-    "WANDB_DIR": ("dir", "theirs", "mine"),
-}
-
-
-def written_to(folder: Path) -> dict[str, Any]:
-    """Of the run that W&B wrote in a folder, by our keys."""
-    run = vars(only_run(folder))
-    return {key: run[key] for key, *_ in ENVIRONMENT.values() if key != "dir"}
+VALUES = ("theirs", "team", "a name", "a group", "a job", "a,b", "some notes", "theirs")
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """All of them set; the values by our keys."""
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """All variables of W&B that are defaults of our keys are set; their values by our keys."""
     monkeypatch.chdir(tmp_path)
-    for variable, (_, value, _) in ENVIRONMENT.items():
-        monkeypatch.setenv(variable, value)
-    return {key: value for key, value, _ in ENVIRONMENT.values()}
+    values = dict(zip(VARIABLES, VALUES, strict=True))
+    for key, value in values.items():
+        monkeypatch.setenv(VARIABLES[key], value)
+    return values
 
 
-def test_wandbs_environment_is_respected_and_named(tmp_path, environment, capsys):
-    make("wandb", tmp_path / "run", role=Role("a_study", "an_arm")).finish(RESULT)
-    found = written_to(tmp_path / environment.pop("dir"))
-    assert found == environment | {"tags": ["a_study", "an_arm", "a", "b"]}
-    used = ", ".join(f"{variable}={value}" for variable, (_, value, _) in ENVIRONMENT.items())
-    assert capsys.readouterr().out == f"ablate: W&B takes {used} from the environment\n"
-
-
-@pytest.mark.usefixtures("environment")
-def test_what_a_person_gives_counts_more_than_the_environment(tmp_path, capsys):
-    given = {key: value for key, _, value in ENVIRONMENT.values()}
-    make("wandb", tmp_path / "run", **given).finish(RESULT)
-    assert written_to(tmp_path / given.pop("dir")) == given
-    assert capsys.readouterr().out == ""
+@pytest.mark.parametrize(
+    "given", [{}, {"project": "mine", "job_type": "my job", "tags": ["c"], "notes": "my notes"}]
+)
+def test_wandbs_environment_is_respected_and_named_where_a_person_gives_nothing(
+    tmp_path, environment, capsys, given
+):
+    make("wandb", tmp_path / "run", role=Role("a_study", "an_arm"), **given).finish(RESULT)
+    run = vars(only_run(tmp_path / "theirs")) | {"dir": "theirs"}
+    tags = ["a_study", "an_arm", *given.get("tags", ["a", "b"])]
+    expected = environment | given | {"tags": tags}
+    assert {key: run[key] for key in expected} == expected
+    used = [f"{VARIABLES[key]}={value}" for key, value in environment.items() if key not in given]
+    said = capsys.readouterr().out
+    assert said == f"ablate: W&B takes {', '.join(used)} from the environment\n"
 
 
 @pytest.mark.usefixtures("environment")
@@ -179,11 +159,9 @@ def test_the_command_line_counts_more_than_the_environment_and_an_empty_variable
 ):
     cfg = compose("logger.tags=[c]", "logger.name=null")
     assert (cfg.logger.project, cfg.logger.tags, cfg.logger.name) == ("theirs", ["c"], None)
-    for variable in ENVIRONMENT:
+    for variable in VARIABLES.values():
         monkeypatch.setenv(variable, "")
-    logger = compose().logger
-    assert logger.project == "ablate"
-    assert {logger[key] for key, *_ in ENVIRONMENT.values() if key != "project"} == {None}
+    assert [compose().logger[key] for key in VARIABLES] == ["ablate", *[None] * 7]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
@@ -192,14 +170,13 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         make("wandb", tmp_path / "run", dir=str(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("key", ["project", "entity"])
-def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch, key):
-    """The agent sets these, and W&B would ignore ours."""
+def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch):
+    """The agent sets it, and W&B would ignore ours."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "x")
-    monkeypatch.setenv(f"WANDB_{key.upper()}", "theirs")
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
     make("wandb", tmp_path)
-    with pytest.raises(UserError, match=f"logger.{key}=mine: .* belong to its {key}, theirs"):
-        make("wandb", tmp_path, **{key: "mine"})
+    with pytest.raises(UserError, match=r"logger\.project=mine: .* belong to its project, theirs"):
+        make("wandb", tmp_path, project="mine")
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -237,53 +214,42 @@ def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
 
 
-def test_finish_never_raises(tmp_path, caplog):
-    class Broken(RunLogger):
-        loggers: ClassVar[Any] = []
-        where: ClassVar[Any] = "nowhere"
-
-        def figure(self, name: str, path: Path) -> None: ...
-
-        def close(self, result: dict[str, Any]) -> None:
-            raise OSError("no route to host")
-
-    Broken(run_dir=tmp_path, run_id="x", role=Role("s"), config={}).finish(RESULT)
+def test_finish_never_raises(caplog):
+    broken = Mock(_finished=False, close=Mock(side_effect=OSError("no route to host")))
+    RunLogger.finish(broken, RESULT)
     assert "no route to host" in caplog.text
-
-
-def test_tensorboard_files_hold_the_run(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    logger = make("tensorboard", tmp_path)
-    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
-    logger.figure("map", png(tmp_path))
-    logger.finish(RESULT)
-    read = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    read.Reload()
-    assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [(4, 2.5)]
-    assert [e.value for e in read.Scalars("test/accuracy")] == [0.75]
-    assert "figures/map" in read.Tags()["images"]
-    text = read.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert '"total": 1234' in text
-    assert "tensorboard --logdir" in logger.where
 
 
 CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "name": "mine", "version": 3}
 
 
-def test_several_loggers_hold_the_same(tmp_path):
+def tensorboard(run_dir: Path) -> Any:
+    """What TensorBoard reads in the folder of a run."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = events.EventAccumulator(str(run_dir / "tensorboard"))
+    read.Reload()
+    return read
+
+
+def test_several_loggers_hold_the_same(tmp_path):
     logger = make("many", tmp_path)
-    assert len(logger.loggers) == 2
-    for each in logger.loggers:
+    wandb, events = logger.loggers
+    for each in (wandb, events):
         each.log_metrics({"train/loss": 2.5}, step=4)
     logger.figure("map", png(tmp_path))
+    (tmp_path / "sample.txt").write_text("a < b")  # what a model writes
     logger.finish(RESULT)
-    read = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    read.Reload()
+    read = tensorboard(tmp_path)
     assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [(4, 2.5)]
+    assert [e.value for e in read.Scalars("test/accuracy")] == [0.75]
+    assert "figures/map" in read.Tags()["images"]
+    text = read.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert '"total": 1234' in text
     run = only_run(tmp_path)
-    assert run.summary["train/loss"] == 2.5
-    assert run.summary["test/accuracy"] == 0.75
+    assert (run.summary["train/loss"], run.summary["test/accuracy"]) == (2.5, 0.75)
+    (sample,) = (row["sample"] for row in run.history if "sample" in row)
+    (file,) = tmp_path.rglob(sample["path"])
+    assert "<pre>a &lt; b</pre>" in file.read_text()
     assert "wandb sync" in logger.where
     assert "tensorboard --logdir" in logger.where
 
@@ -309,7 +275,6 @@ def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
         (3, "needs _target_"),
         ({"_target_": "torch.nn.ReLU"}, "is no Lightning logger"),
         ({**CSV, "save_dirr": "x"}, "unexpected keyword argument 'save_dirr'"),
-        ({"_target_": "lightning.pytorch.loggers.CSVLoger"}, "CSVLoger"),
     ],
 )
 def test_what_is_no_logger_is_refused(tmp_path, node, says):
@@ -326,16 +291,35 @@ def logged(folder, name):
         return [(int(r["step"]), float(r[name])) for r in csv.DictReader(file) if r[name]]
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A command, the folder of its run without a logger, and the result."""
+    place = tmp_path_factory.mktemp("plain")
+    typed = [text for text in overrides(place, *STEPS) if text != "logger=none"]
+    return typed, place / "run", ablate.run(compose(*typed, "logger=none"), place / "run")
+
+
+@pytest.fixture
+def finished(plain, tmp_path):
+    return Path(shutil.copytree(plain[1], tmp_path / "run"))
+
+
+MAP = "figures/attention_layer_01"
+OFFLINE = ("logger=wandb", "logger.mode=offline", "logger.log_model=true", "logger.log_maps=true",
+           "logger.log_predictions=true")  # fmt: skip
+
+
 @pytest.mark.parametrize("later", [False, True])
-def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
+def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
+    plain, tmp_path, capsys, request, later
+):
     """later: the run was finished without W&B, and the same command with it sends what there is."""
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    folder = tmp_path / "run"
-    if later:
-        assert ablate.run(compose(*typed, "logger=none"), folder)["logged_to"] is None
-    done = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
+    typed, _, without = plain
+    folder = request.getfixturevalue("finished") if later else tmp_path / "run"
+    done = ablate.run(compose(*typed, *OFFLINE), folder)
+    assert without["logged_to"] is None
     assert "wandb sync" in done["logged_to"]
+    assert done["metrics"] == without["metrics"]
     run = only_run(folder)
     assert run.run_id == done["run_id"]
     for name, steps in {"train/loss": [2, 4, 6], "train/lr": [2, 4, 6], "val/loss": [3, 6]}.items():
@@ -343,35 +327,6 @@ def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
         assert run.series(name) == logged(folder, name)
     assert run.summary["result"]["steps"] == 6
     assert run.summary["val/loss"] == done["metrics"]["val/loss"]
-    again = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
-    assert again == done
-    assert only_run(folder).series("val/loss")  # and no second one
-    assert capsys.readouterr().out.count("logged the finished run") <= 1
-
-
-def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(tmp_path, capsys, monkeypatch):
-    typed = [text for text in overrides(tmp_path) if not text.startswith("logger=")]
-    ablate.run(compose(*typed, "logger=none"), tmp_path / "run")
-    monkeypatch.setattr("ablate.logger.wandb._auto_mode", lambda: "disabled")
-    ablate.run(compose(*typed, "logger=wandb"), tmp_path / "run")
-    out = capsys.readouterr().out
-    assert "not logged: W&B is switched off (WANDB_MODE)" in out
-    assert "logged the finished run" not in out
-
-
-MAP = "figures/attention_layer_01"
-EXTRAS = ("logger=wandb", "logger.mode=offline", "logger.log_model=true",
-          "logger.log_predictions=true")  # fmt: skip
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, later):
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    folder = tmp_path / "run"
-    plain = ablate.run(compose(*typed, "logger=none"), folder if later else tmp_path / "plain")
-    done = ablate.run(compose(*typed, *EXTRAS, "logger.log_maps=true"), folder)
-    assert done["metrics"] == plain["metrics"]
-    run = only_run(folder)
     rows = list(csv.DictReader((folder / "predictions.csv").open()))
     (table,) = (row["predictions"] for row in run.history if "predictions" in row)
     assert (table["nrows"], table["ncols"]) == (len(rows), len(rows[0]))
@@ -379,33 +334,37 @@ def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, la
     assert sorted(run.artifacts[f"run-{done['run_id']}"]) == files
     steps = [row["trainer/global_step"] for row in run.history if MAP in row]
     assert steps == ([] if later else [3, 6])  # figures of the end are not drawn here
-    assert ("only while a run trains" in capsys.readouterr().out) == later
+    assert ablate.run(compose(*typed, *OFFLINE), folder) == done
+    assert only_run(folder)  # and no second one
+    said = capsys.readouterr().out
+    assert said.count("logged the finished run") == said.count("only while a run trains") == later
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_finished_run_is_sent_when_asked(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "run"
-    done = ablate.run(compose(*overrides(tmp_path, *STEPS)), folder)
+def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(
+    plain, finished, capsys, monkeypatch
+):
+    monkeypatch.setattr("ablate.logger.wandb._auto_mode", lambda: "disabled")
+    ablate.run(compose(*plain[0], "logger=wandb"), finished)
+    out = capsys.readouterr().out
+    assert "not logged: W&B is switched off (WANDB_MODE)" in out
+    assert "logged the finished run" not in out
+
+
+def test_a_finished_run_is_sent_when_asked(plain, finished, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr("sys.argv", ["ablate", str(folder), "--wandb"])
     for _ in range(2):
-        report.main()
-    run = only_run(folder)
-    assert run.series("val/loss") == logged(folder, "val/loss")
-    assert run.summary["val/loss"] == done["metrics"]["val/loss"]
+        called(report.main, finished, "--wandb")
+    run = only_run(finished)
+    assert run.series("val/loss") == logged(finished, "val/loss")
+    assert run.summary["val/loss"] == plain[2]["metrics"]["val/loss"]
     assert capsys.readouterr().out.count("run was logged: W&B offline") == 1
 
 
-def test_tensorboard_has_the_maps_of_every_validation(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
-    ablate.run(compose(*typed, "logger=many", "logger.tensorboard.log_maps=true",
-                       "logger.wandb.mode=offline"), tmp_path / "run")  # fmt: skip
-    read = events.EventAccumulator(str(tmp_path / "run/tensorboard"))
-    read.Reload()
-    assert [image.step for image in read.Images(MAP)] == [3, 6]
-    images = [row for row in only_run(tmp_path / "run").history if MAP in row]
-    assert not images
+def test_tensorboard_has_the_maps_of_every_validation(plain, tmp_path):
+    many = ("logger=many", "logger.tensorboard.log_maps=true", "logger.wandb.mode=offline")
+    ablate.run(compose(*plain[0], *many), tmp_path)
+    assert [image.step for image in tensorboard(tmp_path).Images(MAP)] == [3, 6]
+    assert not any(MAP in row for row in only_run(tmp_path).history)
 
 
 @pytest.mark.parametrize(
@@ -420,9 +379,120 @@ def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
     with pytest.raises(UserError, match=f"logger.{key}=true: {says}"):
         ablate.run(compose(*typed), tmp_path)
     assert not offline_wandb.run_folders(tmp_path)
+    asked = SimpleNamespace(**dict.fromkeys(("log_maps", "log_predictions"), False) | {key: True})
+    with pytest.raises(UserError, match=f"{key}=true: works in one process, not in 2"):
+        require_extras(asked, None, SimpleNamespace(world_size=2))
 
 
-def test_maps_of_several_processes_are_not_logged():
-    logger = SimpleNamespace(log_maps=True, log_predictions=False)
-    with pytest.raises(UserError, match="log_maps=true: works in one process, not in 2"):
-        require_extras(logger, None, SimpleNamespace(world_size=2))
+# With and without a key and a server: never a prompt, never a failed run
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from test_logger import RESULT, make
+logger = make("wandb", Path(sys.argv[1]), **json.loads(sys.argv[2]))
+logger.run.log({"train/loss": 2.0, "trainer/global_step": 7})
+print(logger.where)
+logger.finish(RESULT)
+"""
+
+
+def clean(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a person without any setting of W&B."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
+    home = {"HOME": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    return kept | home | more
+
+
+def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple[str, str]:
+    """A run in a process of its own, without a terminal: where it is, and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), json.dumps(changes)],
+        env=clean(folder, **environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def metrics_of(folder: Path) -> list[tuple[int, float]]:
+    (run,) = offline_wandb.run_folders(folder)
+    return offline_wandb.read(run).series("train/loss")
+
+
+def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
+    where, errors = alone(tmp_path, environment={})
+    assert ("offline" in where, errors) == (True, "")
+    assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_wandb_mode_is_honoured_and_online_without_a_key_refused(tmp_path: Path) -> None:
+    environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
+    where, errors = alone(tmp_path, environment=environment)
+    assert ("switched off" in where, errors) == (True, "")
+    assert not offline_wandb.run_folders(tmp_path)
+    with pytest.raises(AssertionError, match=r"UserError.*logger.mode=online needs a W&B API key"):
+        alone(tmp_path, environment={}, mode="online")
+
+
+def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
+    with running() as server:
+        where, errors = alone(tmp_path, environment=server.environment)
+        run = server.runs["0123456789ab"]
+        assert server.unknown == []
+    assert (where, errors) == (f"{server.url}/me/ablate/runs/0123456789ab", "")
+    assert (run["group"], run["jobType"], run["exit_code"]) == ("a_study", "train", 0)
+    assert [line.get("train/loss") for line in run["history"]] == [2.0]
+    assert server.summary("0123456789ab")["test/accuracy"] == 0.75
+    assert not offline_wandb.run_folders(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_server_that_refuses_a_key_of_netrc_or_is_not_there_does_not_stop_the_run(
+    tmp_path: Path, refused: bool
+) -> None:
+    environment = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
+    with running(refuse=401) as server:
+        if refused:
+            host = server.url.removeprefix("http://")
+            (tmp_path / ".netrc").write_text(f"machine {host} login user password {KEY}\n")
+            environment = {"WANDB_BASE_URL": server.url}
+        where, errors = alone(tmp_path, environment=environment)
+    assert "offline" in where
+    assert errors.count("\n") == 1
+    assert "W&B cannot be reached, writing offline" in errors
+    assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
+    """`wandb agent` runs the command of docs/wandb.md; a trial that is given again is logged."""
+    block = re.search(r"(?:^    .*\n)+", (ROOT / "docs" / "wandb.md").read_text(), re.MULTILINE)
+    assert block is not None
+    sweep = yaml.safe_load(dedent(block[0]))
+    tiny = [text for text in overrides(tmp_path, *SMALL) if text != "logger=none"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    scores = sweep["parameters"]["model.attention"]["values"]
+    with running() as server:
+        server.sweep = sweep | {"command": [*sweep["command"], *tiny]}
+        server.trials = [{"model.attention": score, "seed": 1} for score in (*scores, scores[0])]
+        done = subprocess.run(
+            [sys.executable, "-m", "wandb", "agent", "me/ablate/sweep"],
+            env=clean(tmp_path, PATH=path, **server.environment),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        configs = {name: json.loads(run["config"]) for name, run in server.runs.items()}
+        losses = [server.summary(f"trial{n}")["val/loss"] for n in range(3)]
+    chosen = [configs[f"trial{n}"]["choices"]["value"]["model.attention"] for n in (2, 1, 0)]
+    assert chosen == [*scores, scores[0]]
+    assert losses[2] == losses[0] != losses[1]
+    assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2

@@ -4,8 +4,10 @@ import os
 import pkgutil
 import re
 import subprocess
+import sys
 import tomllib
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -17,6 +19,9 @@ from packaging.version import Version
 from tiny import in_a_process
 
 import ablate
+from ablate import _lazy_torchmetrics
+from ablate._lazy_torchmetrics import Finder
+from ablate.threads import SPIN
 from ablate.version import NAME, checkout, described
 
 PACKAGE = Path(ablate.__file__).parent
@@ -59,6 +64,86 @@ def test_the_version_names_the_commit_of_its_own_checkout_alone(tmp_path):
     assert checkout(tmp_path / "site-packages") is None
 
 
+SHOW = "print([os.environ.get(name) for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY')])"
+
+
+@pytest.mark.parametrize(
+    ("imports", "own", "found"),
+    [
+        ("ablate", {}, [SPIN, None]),
+        ("ablate", {"GOMP_SPINCOUNT": "7"}, ["7", None]),
+        ("ablate", {"OMP_WAIT_POLICY": "ACTIVE"}, [None, "ACTIVE"]),
+        pytest.param("torch, ablate", {}, [None, None], marks=pytest.mark.slow),
+    ],
+)
+def test_how_long_threads_spin_is_set_before_torch_and_not_over_a_persons_setting(
+    monkeypatch, imports, own, found
+):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)  # that of this process
+    assert in_a_process("-c", f"import os, {imports}; {SHOW}", **own).stdout == f"{found}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP comes with torch's Linux wheels")
+def test_torch_reads_it(monkeypatch):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    told = in_a_process("-c", "import ablate, torch", OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert f"GOMP_SPINCOUNT = '{SPIN}'" in told
+
+
+# Trains until the first step is done, then says which of these were imported.
+UNTIL_THE_FIRST_STEP = """
+import sys
+import ablate.__main__ as command
+from ablate.training.progress import ProgressFile
+
+class Enough(BaseException): pass
+
+def enough(*args, **kwargs): raise Enough
+
+ProgressFile.on_train_batch_end = enough
+for model in ("gpt", "vit"):
+    sys.argv[1:] = ["trainer.max_steps=1", "schedule.warmup=0", "logger=none", f"model={model}"]
+    try: command.main()
+    except Enough: pass
+    heavy = {"transformers", "torchvision", "timm", "sklearn", "scipy", "wandb", "tensorboard",
+             "tokenizers", "sacrebleu", "babel", "gensim", "ablate.study.report"}
+    print(sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_before_the_first_step_nothing_is_imported_that_it_does_without(tmp_path):
+    done = in_a_process("-c", UNTIL_THE_FIRST_STEP, folder=tmp_path)
+    said = done.stdout.splitlines()
+    assert [line for line in said if " parameters | " not in line] == ["[]", "[]"], done.stderr
+
+
+@pytest.mark.slow
+def test_torchmetrics_is_whole_for_whoever_asks():
+    script = """
+import sys, ablate, lightning.pytorch
+import torchmetrics
+from torchmetrics import Metric
+print("torchmetrics.image" in sys.modules)
+from torchmetrics import *
+import torchmetrics.text, torchmetrics.functional
+print([name for name in torchmetrics.__all__ if not hasattr(torchmetrics, name)])
+print(Metric is torchmetrics.metric.Metric, issubclass(BLEUScore, Metric))
+print(torchmetrics.functional.accuracy.__module__)
+"""
+    accuracy = "torchmetrics.functional.classification.accuracy"
+    said = in_a_process("-c", script).stdout.splitlines()
+    assert said == ["False", "[]", "True True", accuracy]
+
+
+def test_another_version_is_imported_as_it_comes(monkeypatch):
+    find = Finder().find_spec
+    assert not isinstance(find("torchmetrics", None).loader, SourceFileLoader)
+    monkeypatch.setattr(_lazy_torchmetrics, "version", lambda name: "1.10.0")
+    assert isinstance(find("torchmetrics", None).loader, SourceFileLoader)
+    assert find("torch", None) is None
+
+
 COMMAND = ("-c", "from ablate_attention import main; main()", "--version")
 
 
@@ -67,7 +152,6 @@ COMMAND = ("-c", "from ablate_attention import main; main()", "--version")
     [
         (COMMAND, "theirs first"),
         (("-m", "ablate", "--version"), "ours over theirs"),
-        (("-c", "import ablate"), "ours over theirs"),
         (COMMAND, "apart"),
     ],
 )
@@ -85,11 +169,11 @@ def test_a_mixture_with_the_other_package_is_refused(tmp_path, start, case):
     done = in_a_process(*start, folder=tmp_path.parent, PYTHONPATH=path)
     if case == "apart":
         assert (done.returncode, done.stderr) == (0, "")
-        return
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
-    assert "PyPI's package 'ablate' 0.2.3 is installed" in last
-    assert f"install {NAME} again" in last
+    else:
+        assert done.returncode != 0
+        last = done.stderr.strip().splitlines()[-1]
+        assert "PyPI's package 'ablate' 0.2.3 is installed" in last
+        assert f"install {NAME} again" in last
 
 
 # requirements.lock holds a version of everything, inside the ranges of pyproject.toml
@@ -103,17 +187,14 @@ LOCK = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text())
 LOCKED = [one for text in LOCK for one in re.findall(r"^([\w.-]+)==(\S+)", text)]
 
 
-@pytest.mark.parametrize("requirement", RANGES, ids=str)
-def test_every_range_has_two_ends_and_the_lock_file_is_inside(requirement):
+def test_every_range_has_two_ends_and_the_lock_file_is_inside_and_has_hashes():
     """Several versions of one package are for several versions of Python."""
-    name = canonicalize_name(requirement.name)
-    versions = [Version(number) for other, number in LOCKED if canonicalize_name(other) == name]
-    assert versions
-    assert all(one in requirement.specifier for one in versions)
-    if requirement.name != "types-PyYAML":  # stubs, numbered by their day
-        assert {specifier.operator for specifier in requirement.specifier} == {">=", "<"}
-
-
-def test_what_is_locked_has_a_hash():
+    for requirement in RANGES:
+        name = canonicalize_name(requirement.name)
+        versions = [Version(number) for other, number in LOCKED if canonicalize_name(other) == name]
+        assert versions, name
+        assert all(one in requirement.specifier for one in versions), name
+        if name != "types-pyyaml":  # stubs, numbered by their day
+            assert {one.operator for one in requirement.specifier} == {">=", "<"}, name
     for entry in LOCK:
         assert entry.startswith("#") or "==" not in entry or "--hash=sha256:" in entry

@@ -34,11 +34,3 @@ def test_a_changed_draw_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "raise the revision of the part that changed" in said
     assert "ablate.model.gpt.GPT" in said
     assert said.endswith("PYTHONPATH=src python tests/pin.py 'model=gpt'")
-
-
-def test_another_id_asks_for_another_pin() -> None:
-    then = pinned()["model=gpt"]
-    said = wrong("model=gpt", then | {"id": "0"}, then)
-    assert said is not None
-    assert f"has the id 0, and {then['id']} when it was pinned" in said
-    assert wrong("model=gpt", then, then) is None

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import accident
@@ -56,11 +57,11 @@ def assert_equal(stopped, straight):
     )
     assert found["status"] == "finished"
     assert found == expected
-    for weights in (
-        lambda run: last(run)["state_dict"],
-        lambda run: read_weights(best_weights(run)),
-    ):
-        torch.testing.assert_close(weights(stopped), weights(straight), rtol=0, atol=0)
+    ended, wanted = (
+        (last(folder)["state_dict"], read_weights(best_weights(folder)))
+        for folder in (stopped, straight)
+    )
+    torch.testing.assert_close(ended, wanted, rtol=0, atol=0)
     assert not list((stopped / "checkpoints").glob("*.tmp"))
 
 
@@ -206,13 +207,56 @@ def test_accumulated_gradients_resume(tmp_path):
     goes_on((cfg, tmp_path / "whole"), tmp_path / "stopped")
 
 
-def test_weights_that_are_not_finite_are_not_saved_and_one_process_trains_in_a_folder(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path, "optimizer.lr=1e38", "checkpoint_every=1"))
-    with pytest.raises(RunFailed, match="at step"):
-        ablate.run(cfg, tmp_path)
-    assert not list((tmp_path / "checkpoints").iterdir())
+def test_one_process_trains_in_a_folder(whole, tmp_path):
     with FileLock(tmp_path / ".lock"), refused("another process is training this run now"):
-        ablate.run(cfg, tmp_path)
+        ablate.run(whole[0], tmp_path)
+
+
+# A full disk, and one that becomes read-only
+
+
+@contextmanager
+def disk(place, size):
+    """A small file system in memory."""
+    place.mkdir(exist_ok=True)
+    line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(line, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk, and not in every container")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@quick
+@pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", ["120k", *(pytest.param(kb, marks=pytest.mark.slow) for kb in ("8k", "48k", "200k"))]
+)
+def test_a_full_disk(whole, tmp_path, size, logger):
+    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT), f"logger={logger}")
+    with disk(place := tmp_path / "run", size):
+        with pytest.raises(RunFailed, match="No space left on device"):
+            ablate.run(cfg, place)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
+        goes_on((cfg, whole[1]), place)
+
+
+@quick
+def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
+    loss = CausalLM.loss
+
+    def struck(task, batch):
+        if task.global_step == 6 and task.training:
+            # Over the folder, since the file of the lock, which is open, forbids to remount it.
+            stack.enter_context(disk(tmp_path / "run", "64m,ro"))
+        return loss(task, batch)
+
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(CausalLM, "loss", struck)
+        with pytest.raises(RunFailed, match="Read-only file system; when it can be written"):
+            ablate.run(whole[0], tmp_path / "run")
+    goes_on(whole, tmp_path / "run")
 
 
 # Stopping on request
@@ -222,7 +266,6 @@ def test_weights_that_are_not_finite_are_not_saved_and_one_process_trains_in_a_f
 @pytest.mark.parametrize(
     ("number", "times", "step"),
     [
-        (signal.SIGINT, 1, 7),
         (signal.SIGHUP, 1, 7),
         (signal.SIGINT, 2, 6),  # Ctrl-C twice saves nothing
         (signal.SIGTERM, 2, 7),  # Slurm says it several times when it preempts a job
@@ -237,16 +280,16 @@ def test_an_interrupt_saves_and_says_so(whole, tmp_path, number, times, step):
     goes_on(whole, tmp_path)
 
 
+@quick
 @pytest.mark.parametrize(
-    ("number", "moment"),
+    "moment",
     [
-        (signal.SIGINT, "after the last step"),
-        pytest.param(signal.SIGTERM, "after the last step", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "in the validation after training", marks=pytest.mark.slow),
+        "after the last step",
+        pytest.param("in the validation after training", marks=pytest.mark.slow),
     ],
 )
-def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
-    assert strike(whole[0], tmp_path, **MOMENTS[moment], number=number) == 130
+def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment):
+    assert strike(whole[0], tmp_path, **MOMENTS[moment], number=signal.SIGINT) == 130
     assert "resumes from" in result(tmp_path)["error"]
     goes_on(whole, tmp_path)
 
@@ -273,20 +316,16 @@ def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_d
 @quick
 def test_other_code_than_before_is_said(tmp_path, capsys):
     cfg = ablate.compose(*overrides(tmp_path, *SHORT, accident.OVERRIDE))
-    folder = tmp_path / "run"
-    strike(cfg, folder, **at_step(9))
-    ablate.run(cfg, folder)
+    path = tmp_path / "run/provenance.json"
+    strike(cfg, path.parent, **at_step(9))
+    ablate.run(cfg, path.parent)
     assert "other code" not in capsys.readouterr().out
-    for changed, changes in {
-        "ablate": {"source": "0" * 16},
-        "accident": {"own_parts": {"accident": "0" * 16}},
-    }.items():
-        path = folder / "provenance.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-        (folder / "result.json").unlink()
-        ablate.run(cfg, folder)
-        line = f"ablate: other code than at this run's last try: {changed}; it resumes"
-        assert line in capsys.readouterr().out.splitlines()
+    changes = {"source": "0" * 16, "own_parts": {"accident": "0" * 16}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (path.parent / "result.json").unlink()
+    ablate.run(cfg, path.parent)
+    line = "ablate: other code than at this run's last try: ablate, accident; it resumes"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow

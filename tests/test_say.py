@@ -1,12 +1,15 @@
-"""Control characters of what others wrote do not reach the terminal."""
+"""What is printed: our lines alone, no control character of others, quiet where nobody reads."""
 
 import io
 import json
 import logging
 import os
 import re
+import subprocess
 import sys
 from logging.config import DictConfigurator
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -14,6 +17,7 @@ from make_study import scores
 from rich.table import Table
 from rich.text import Text
 from tiny import in_a_process, overrides
+from ways import called
 
 import ablate
 from ablate import report
@@ -21,6 +25,7 @@ from ablate.cli.command import command
 from ablate.config.composition import Composition
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
+from ablate.terminal import pipe
 from ablate.terminal.console import Console
 from ablate.terminal.say import printable, put
 
@@ -36,25 +41,21 @@ def test_control_characters_are_written_as_python_does():
 
 @pytest.mark.parametrize("error", [UserError(HOSTILE), ValueError(HOSTILE)])
 def test_errors(error, capsys):
-    def main() -> None:
-        raise error
-
     with pytest.raises(SystemExit):
-        command(main)
+        command(Mock(side_effect=error))
     told = capsys.readouterr().err
     assert r"a\x1b[2Jb\x07\x9b31m" in told
     assert told.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize("what", ["line", "text", "table", "title", "markup"])
+@pytest.mark.parametrize("what", ["line", "text", "table", "markup"])
 def test_tables_and_lines(what):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, highlight=False)
-    table = Table(title=HOSTILE if what == "title" else None)
+    table = Table(title=HOSTILE)
     table.add_column(HOSTILE)
     table.add_row(HOSTILE, style="bold")
     shown = {"line": HOSTILE, "text": Text(HOSTILE, "red"), "markup": f"[red]{HOSTILE}"}
     console.print(shown.get(what, table), style="green", markup=what == "markup")
-    assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
     assert "\x1b[2J" not in told
     assert not set(told) & set("\x07\x9b\r\x7f")
@@ -62,12 +63,12 @@ def test_tables_and_lines(what):
     assert "\x1b[" in told  # the styles of the console itself
 
 
-@pytest.mark.parametrize("name", ["console", "simple"])
-def test_what_is_logged(name):
+def test_what_is_logged():
     logging_of = yaml.safe_load((config_dir() / "config.yaml").read_text())["hydra"]["job_logging"]
-    made = DictConfigurator({}).configure_formatter(logging_of["formatters"][name])
-    assert isinstance(made, logging.Formatter)
-    assert made.format(logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,)})).endswith(SHOWN)
+    record = logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,)})
+    for formatter in logging_of["formatters"].values():
+        made = DictConfigurator({}).configure_formatter(formatter)
+        assert made.format(record).endswith(SHOWN)
 
 
 def test_output_is_escaped_on_a_terminal_alone(monkeypatch, capsys):
@@ -85,8 +86,7 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
     failed = next(iter(study.glob("*/result.json")))
     failed.write_text('{"status": "failed", "error": "\\u001b[2J"}')
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["report", str(study), "--status"])
-    report.main()
+    called(report.main, study, "--status")
     told = capsys.readouterr()
     assert r"\x1b[2J" in told.out
     assert "\x1b" not in told.out + told.err
@@ -94,52 +94,99 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
 
 # What a run prints before its first step: one line about itself, and nothing of other packages
 
-
 # Fewer steps than the default interval of logging, to a logger: Lightning would warn.
 SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
 
 
 def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path, monkeypatch):
     """Where matplotlib has no font cache yet, and the output goes to a file."""
-    chosen = ["model.attention=additive", "pos_enc=learned"]
-    home = tmp_path / "home"
-    home.mkdir()
     for name in [one for one in os.environ if one.startswith(("WANDB_", "XDG_", "MPL"))]:
         monkeypatch.delenv(name)
-    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "NETRC": "/nowhere"}
-    typed = [*chosen, *overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
-    done = in_a_process("-m", "ablate", *typed, folder=tmp_path, **own)
+    fonts = tmp_path / "fonts"
+    own = {"HOME": str(tmp_path), "MPLCONFIGDIR": str(fonts), "NETRC": "/nowhere"}
+    typed = [*overrides(tmp_path, *SHORT, "logger=wandb"), "model.attention=additive"]
+    done = in_a_process("-m", "ablate", *typed, "output_dir=outputs", folder=tmp_path, **own)
     assert (done.returncode, done.stderr) == (0, "")
-    assert list((home / "mpl").glob("fontlist*")), "matplotlib had nothing to announce"
+    assert list(fonts.glob("fontlist*")), "matplotlib had nothing to announce"
     (folder,) = (tmp_path / "outputs" / "runs").iterdir()
-    first, second = done.stdout.splitlines()[:2]
+    first, second, *_, last = done.stdout.splitlines()
     assert re.fullmatch(
         r"gpt: [\d,]+ parameters \| text: [\d,]+ training tokens \| cpu, 1 thread \| (\S+)", first
     )
     assert first.endswith(f"| {folder.relative_to(tmp_path)}")
     assert second.startswith("step 5/5: ")
-    assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
+    assert last.startswith("  python -m ablate ")
     assert "python -m ablate.generate" in done.stdout
     assert "leaked" not in done.stdout
     result = json.loads((folder / "result.json").read_text())
-    assert result["choices"].items() >= dict(one.split("=") for one in chosen).items()
+    assert result["choices"]["model.attention"] == "additive"
     assert set(result["kernels"].values()) == {"chunked (fused)"}
     assert "train/loss" in (folder / "metrics.csv").read_text()
     assert not (folder / "train.log").exists()  # else it would be empty
 
 
 def test_a_resumed_run_says_it_again(tmp_path, capsys):
-    cfg = ablate.compose(*overrides(tmp_path))
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT))
+    result = Composition(cfg).folder / "result.json"
 
     def headlines() -> list[str]:
         ablate.run(cfg)
         return [s for s in capsys.readouterr().out.splitlines() if " parameters | " in s]
 
     (line,) = headlines()
-    result = Composition(cfg).folder / "result.json"
     total = json.loads(result.read_text())["parameters"]["total"]
     assert line.startswith(f"gpt: {total:,} parameters | text: ")
-    assert line.endswith(str(Composition(cfg).folder))
     assert headlines() == []  # it is finished
     result.unlink()
     assert headlines() == [line]
+
+
+# Output whose reader leaves, as in `ablate --help | head -3`: quiet, and nothing is lost
+
+
+AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[2])}
+
+
+def unread(*line, folder, both=False, options=()):
+    """`python OPTIONS -m LINE`, whose output nobody reads; `both`: its errors neither."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    errors = writer if both else subprocess.PIPE
+    line = [sys.executable, *options, "-m", *line]
+    done = subprocess.run(line, stdout=writer, stderr=errors, text=True, cwd=folder, env=AROUND)
+    os.close(writer)
+    return done.returncode, done.stderr or ""
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_answer_that_nobody_reads_ends_quietly_and_a_refusal_stays_one(tmp_path, both):
+    options = () if both else ("-u",)
+    assert unread("ablate", "--help", folder=tmp_path, both=both, options=options) == (141, "")
+    code, errors = unread("ablate", "seed=x", folder=tmp_path, both=both)
+    assert (code, errors.count("\n")) == (2, 0 if both else 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("trains", "code"), [(False, 141), (True, 0)])
+def test_a_broken_pipe_is_told_to_the_shell_but_by_a_training(monkeypatch, trains, code):
+    monkeypatch.setattr(pipe.Output, "unread", True)
+    monkeypatch.setattr(pipe.Output, "trains", trains)
+    assert (pipe.exit_code(0), pipe.exit_code(2)) == (code, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [False, True])
+def test_training_continues_unread(both, tmp_path):
+    code, errors = unread("ablate", *overrides(tmp_path), folder=tmp_path, both=both)
+    told = [line for line in errors.splitlines() if "pipe is closed" in line]
+    assert told == ["ablate: the output pipe is closed; training continues"] * (not both)
+    assert not any(word in errors for word in ("Traceback", "BrokenPipe"))
+    (result,) = tmp_path.glob("outputs/runs/*/result.json")
+    assert (code, json.loads(result.read_text())["status"]) == (0, "finished")
+
+
+def test_a_closed_output_is_no_mistake(tmp_path):
+    """`ablate --help >&-`"""
+    line = f"{sys.executable} -m ablate --help >&-"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=AROUND, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -30,12 +30,10 @@ IMAGES = "model=vit data=image_folder data.root=x"
     [
         ("model.depth=1000000", "model.depth=1000000: must be a whole number"),
         (f"trainer.max_steps={DIGITS}", "trainer.max_steps=999"),
-        (f"seed={DIGITS}", "seed=999"),
         (f"{IMAGES} data.workers=1000000000", "data.workers=1000000000"),
         # what acts as another value in single precision
         ("optimizer.lr=1e-320", "more than 0, and this is 0 in single precision"),
         ("model.dropout=0.9999999999999999", "less than 1, and this is 1 in single precision"),
-        ("optimizer.weight_decay=1e300", "and this is inf in single precision"),
     ],
 )
 def test_an_impossible_number_is_refused(typed, line):
@@ -47,7 +45,6 @@ def test_an_impossible_number_is_refused(typed, line):
     ("typed", "key"),
     [
         ("", "model.dim=4096"),
-        ("", "model.depth=250"),
         ("pos_enc=relative", "pos_enc.max_distance=1000000000"),
         ("model.attention=location", "model.attention.max_length=1000000"),
     ],
@@ -63,7 +60,6 @@ def test_a_model_is_counted_before_it_is_built(tmp_path, monkeypatch, typed, key
     ("name", "changes", "key"),
     [
         ("reverse", {"train_examples": 10**9}, "data.train_examples=1000000000"),
-        ("recall", {"val_examples": 10**9}, "data.val_examples=1000000000"),
         ("recall", {"vocab_size": 10**6}, "data.vocab_size=1000000"),
         ("recall", {"seq_len": 10**8}, "data.train_examples=20000: of 100000000 tokens each"),
         ("pydoc", {"batch_size": 10**9}, "data.batch_size=1000000000: a batch"),
@@ -103,21 +99,16 @@ def require_failure(error, *parts):
     assert [part for part in parts if part not in str(line)] == []
 
 
-@pytest.mark.parametrize("make", [torch.empty, np.empty])
-@pytest.mark.parametrize("size", [(2**55,), (2**40, 2**40)], ids=["refused", "overflow"])
-def test_memory_that_is_refused_is_one_line(make, size):
-    with pytest.raises((RuntimeError, MemoryError, ValueError)) as caught:
-        make(size)
-    require_failure(caught.value, "out of memory", "data.batch_size")
-
-
-def test_other_ways_to_say_so():
+def test_memory_that_is_refused_is_one_line():
+    refusals = (RuntimeError, MemoryError, ValueError)
+    for make in (torch.empty, np.empty):
+        for size in ((2**55,), (2**40, 2**40)):  # refused, and an overflow
+            with pytest.raises(refusals) as caught:
+                make(size)
+            require_failure(caught.value, "out of memory", "data.batch_size")
     require_failure(OSError(12, "Cannot allocate memory"), "out of memory")
     require_failure(RuntimeError("CUDA out of memory. Tried to allocate 20.0 GiB"), "out of memory")
     require_failure(RuntimeError("std::bad_alloc"), "out of memory")
-    require_failure(MemoryError(), "out of memory")
-    library = ImportError("libtorch_cpu.so: failed to map segment from shared object")
-    require_failure(library, "torch cannot be loaded here")
 
 
 class Deadly(Dataset):

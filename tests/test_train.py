@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -48,9 +47,8 @@ def test_a_run_leaves_what_the_contract_says(finished):
     cfg, folder, result = finished
     assert folder.parts[-3:] == ("outputs", "runs", Composition(cfg).id)
     assert all("a-secret" not in (folder / name).read_text() for name in FILES)
-    assert (folder / "checkpoints" / "last.ckpt").exists()
-    assert (folder / "checkpoints" / "best.safetensors").exists()
-    assert list((folder / "figures").glob("*.png"))
+    for name in ("checkpoints/last.ckpt", "checkpoints/best.safetensors", "figures/curves.png"):
+        assert (folder / name).exists()
     assert not list(folder.rglob("*.tmp"))
     saved = json.loads((folder / "result.json").read_text())
     assert {**saved, "folder": str(folder)} == json.loads(json.dumps(result))
@@ -68,8 +66,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
     assert provenance["packages"]["torch"] == torch.__version__.split("+")[0]
     assert provenance["data_fingerprint"]
     rows = rows_of(folder)
-    assert [int(row["step"]) for row in rows] == list(range(1, 13))
-    assert all(row["train/loss"] for row in rows)
+    assert [int(row["step"]) for row in rows if row["train/loss"]] == list(range(1, 13))
     assert [int(row["step"]) for row in rows if row["val/loss"]] == [4, 8, 12]
 
 
@@ -102,12 +99,11 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
 
 def test_a_loaded_run_is_one_line_and_draws_its_maps(finished, tmp_path):
     _, folder, result = finished
-    run = ablate.load(result["folder"])
+    run = ablate.load(folder)
     loss = f"{result['metrics']['val/loss']:.4g}"
     assert repr(run) == f"Run(gpt on text, seed 0, val/loss {loss}, {folder})"
-    paths = run.show(1, tmp_path / "maps")
-    assert [path.parent for path in paths] == [tmp_path / "maps"]
-    assert paths[0].read_bytes()[:4] == b"\x89PNG"
+    (path,) = run.show(1, tmp_path / "maps")
+    assert path.parent == tmp_path / "maps"
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
@@ -148,9 +144,8 @@ def test_epochs_and_steps_measure_the_same_training(tmp_path, batches):
     assert trainer.val_check_interval == epoch
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "lion", "muon"])
-def test_weight_decay_spares_biases_and_norms(tmp_path, optimizer):
-    cfg = ablate.compose(*overrides(tmp_path, f"optimizer={optimizer}"))
+def test_weight_decay_spares_biases_and_norms(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path))
     task = prepared(tmp_path, cfg)[1]
     *matrices, vectors = groups = task.make_optimizer(task.parameter_groups()).param_groups
     for group in matrices:
@@ -163,10 +158,9 @@ def test_weight_decay_spares_biases_and_norms(tmp_path, optimizer):
 
 def test_arms_read_the_same_batches(tmp_path):
     """Their initial values: test_init.py."""
-    arms = ([], ["model.attention=additive"], ["pos_enc=rotary"], ["model.depth=2"])
     found = []
-    for change in arms:
-        data = build_data(ablate.compose(*overrides(tmp_path, *change)))
+    for change in ("model.attention=dot", "model.attention=additive", "pos_enc=rotary"):
+        data = build_data(ablate.compose(*overrides(tmp_path, change)))
         data.train_batches = 5
         found.append(torch.stack([batch["tokens"] for batch in data.train_dataloader()]))
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -183,28 +177,16 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
-@pytest.mark.parametrize("tiny", [overrides, images])
-def test_every_precision_trains_and_draws(tmp_path, tiny, precision):
-    cfg = ablate.compose(*tiny(tmp_path, f"trainer.precision={precision}"))
-    assert ablate.run(cfg)["status"] == "finished"
-
-
 def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):
     """And not that in which the CPU told it what to do."""
     now = [10.0]
-
-    def synchronize(device: torch.device) -> None:
-        now[0] += 5
-
+    synchronize = Mock(side_effect=lambda device: now.append(now.pop() + 5))
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     for device, seconds in (("cpu", 2.0), ("cuda", 7.0)):
         curves = Curves(tmp_path / "metrics.csv")
         curves._since, now[0] = now[0], now[0] + 2
-        task: Any = SimpleNamespace(device=torch.device(device))
-        curves.on_validation_start(None, task)  # type: ignore[arg-type]
+        curves.on_validation_start(None, SimpleNamespace(device=torch.device(device)))
         assert curves.train_seconds == seconds
 
 

@@ -106,10 +106,8 @@ class Server:
 
     def on_CreateRunFiles(self, variables: dict[str, Any]) -> Answer:
         run = variables["run"]
-        files = [
-            {"name": name, "uploadUrl": f"{self.url}/upload/{run}/{name}"}
-            for name in variables["files"]
-        ]
+        urls = {name: f"{self.url}/upload/{run}/{name}" for name in variables["files"]}
+        files = [{"name": name, "uploadUrl": url} for name, url in urls.items()]
         return {"createRunFiles": {"runID": f"id-{run}", "uploadHeaders": [], "files": files}}
 
     # A table is logged as an artifact, too.
@@ -127,15 +125,10 @@ class Server:
 
     def on_Runs(self, variables: dict[str, Any]) -> Answer:
         wanted = json.loads(variables["filters"])["name"]["$in"]
-        keys = ("id", "name", "displayName", *RUN)
-        edges = [
-            {
-                "node": {"projectId": 1, "state": "finished", **{k: run.get(k) for k in keys}},
-                "cursor": "1",
-            }
-            for name, run in self.runs.items()
-            if name in wanted
-        ]
+        found = [run for name, run in self.runs.items() if name in wanted]
+        shown = [{k: run.get(k) for k in ("id", "name", "displayName", *RUN)} for run in found]
+        more = {"projectId": 1, "state": "finished"}
+        edges = [{"node": more | run, "cursor": "1"} for run in shown]
         runs = {"edges": edges, "pageInfo": PAGE}
         return {"project": {"internalId": 1, "runCount": len(edges), "runs": runs}}
 
