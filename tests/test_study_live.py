@@ -102,7 +102,6 @@ def test_the_time_left():
     for runs, slots, told in (
         ({"a-0": to_do}, 1, None),
         ({"a-0": quick}, 1, None),
-        ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 1, "2 min 00 s"),
         ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 2, "60 s"),
         ({"a-0": quick, "a-1": half}, 1, "25 s"),
         ({"a-0": half, "a-1": to_do}, 1, "75 s"),  # a whole run takes 50 s, as it looks
