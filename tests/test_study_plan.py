@@ -58,22 +58,15 @@ def test_designs():
     one, other = {"norm": "post"}, {"pos_enc": "none"}
     assert changes("factorial", POS, NORM) == [{}, one, other, other | one]
     assert len(changes("factorial", *ALL)) == 3 * 2 * 2
+    third = factor("c", "yes", "no")  # C = AB
+    own = {"pos_enc": "learned", "norm": "pre", "c": "yes"}
+    half = design.rows("fractional", [POS, NORM, third], own, resolution=3)
+    assert [" ".join(row.values()) for row in half] == [
+        "learned pre yes", "learned post no", "none pre no", "none post yes",
+    ]  # fmt: skip
     for kind, said in (("leave_one_out", "design=one_factor"), ("fractional", "design=factorial")):
         with refused(f"{kind}: model.attention has 2 options", said):
             list(design.rows(kind, ALL, OWN, resolution=3))
-
-
-def test_a_fraction_of_three_factors():
-    """C = AB: half of the eight cells."""
-    third = Factor("c", {"true": (), "false": ("model.residual=false",)})
-    own = {"pos_enc": "learned", "norm": "pre", "c": "true"}
-    found = design.rows("fractional", [POS, NORM, third], own, resolution=3)
-    assert [tuple(row.values()) for row in found] == [
-        ("learned", "pre", "true"),
-        ("learned", "post", "false"),
-        ("none", "pre", "false"),
-        ("none", "post", "true"),
-    ]
 
 
 # Factors, resolution -> cells, from the table of Box and Hunter (1961); also NIST's handbook,
@@ -180,7 +173,7 @@ def test_excluded_cells_are_left_out_and_remembered(tmp_path):
             exclude: [{model.norm: none}], seeds: 3}""",
     )
     excluded = ["model.norm=none", "model.residual=false model.norm=none"]
-    assert layout.excluded == dict.fromkeys(excluded, {"model.norm": "none"})
+    assert layout.excluded == {name: {"model.norm": "none"} for name in excluded}
     assert (len(layout.arms), layout.seeds) == (4, (0, 1, 2))
 
 
@@ -218,15 +211,6 @@ def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_
             assert cell.job[-1] == f"hydra.sweep.subdir={value_text(cell.folder)}"
             assert {f"seed={cell.seed}", f"study.arm={value_text(cell.arm)}"} <= {*cell.overrides}
         assert len({cell.run_id for cell in cells}) == 6
-
-
-def test_arms_that_are_the_same_work_run_once(tmp_path):
-    study = "{factors: {model.norm: [post], again: {x: [model.norm=post], y: [model.norm=none]}}}"
-    layout = laid_out(tmp_path, study)
-    cells = Cells().by_seed(layout.arms, layout.seeds)
-    assert (len(cells), len({cell.folder for cell in cells})) == (4, 3)
-    same = {c.name: c.same_as for c in layout.arms if c.same_as}
-    assert same == {"again=x": "model.norm=post"}
 
 
 # Of a mapping: Hydra's grammar has no quotes for them.
