@@ -123,7 +123,6 @@ def squeue(tmp_path, monkeypatch):
 
 def test_a_job_of_slurm_counts_while_squeue_knows_it(folder, squeue):
     for job, detail in {
-        "16": "job 16 (slurm), RUNNING",
         "17": "job 17 (slurm), PENDING (Priority)",
         "18_3": "job 18_3 (slurm)",
         "9": "loss is nan",
