@@ -44,20 +44,6 @@ def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     assert "The baseline is model.attention=dot." in ablate_command("-m", *argv)[1]
 
 
-@pytest.mark.slow
-def test_the_same_command_finds_its_folder_and_runs_what_is_missing(ablate_command, runs, tmp_path):
-    tiny = overrides(tmp_path)
-    for encodings, seeds in (("none,learned", "0"), ("none,learned", "0"), ("none,rotary", "0,1")):
-        assert ablate_command("-m", *tiny, f"pos_enc={encodings}", f"seed={seeds}", HERE)[0] == 0
-    found = [(cfg.choices.pos_enc, cfg.seed) for cfg, _ in runs]
-    assert found == [("none", 0), ("learned", 0), ("rotary", 0), ("none", 1), ("rotary", 1)]
-    assert len({folder.parent for _, folder in runs}) == 1
-    cells = json.loads((runs[0][1].parent / "plan.json").read_text())["cells"]
-    assert [cell["seed"] for cell in cells] == [0, 0, 1, 1]
-    ablate_command("-m", *tiny, "pos_enc=none,learned", "model.dim=8", HERE)
-    assert len({folder.parent for _, folder in runs}) == 2
-
-
 def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, tmp_path):
     tiny = [text for text in overrides(tmp_path) if "heads" not in text]
     code, _, err = ablate_command("-m", *tiny, "model.heads=2,3,4,5", HERE)

@@ -197,7 +197,7 @@ def test_the_command_prints_a_table_and_its_path(study, monkeypatch, capsys):
     assert ran(monkeypatch, study, "--baseline", ADDITIVE) == 0
     out, err = capsys.readouterr()
     for words in (
-        *("lower is better", "worse", "not compared", "the baseline of the plan is baseline"),
+        *("lower is better", "better", "not compared", "the baseline of the plan is baseline"),
         str(study / f"report-{ADDITIVE}.html"),
     ):
         assert words in " ".join(out.split())

@@ -102,7 +102,9 @@ def test_figures_show_the_arms_and_markdown_shows_the_figures(everything):
     for name, colour in shown.items():
         pixels = imread(everything / "figures" / f"{name}.png")[..., :3]
         assert (abs(pixels - to_rgb(colour)) < 0.01).all(axis=-1).sum() > 50, name
-        assert f"(figures/{name}.png)" in (everything / "report.md").read_text()
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", (everything / "report.md").read_text())
+    assert shown
+    assert all((everything / figure).exists() for figure in shown)
 
 
 @quickly

@@ -177,19 +177,23 @@ def test_excluded_cells_are_left_out_and_remembered(tmp_path):
     assert (len(layout.arms), layout.seeds) == (4, (0, 1, 2))
 
 
-def test_a_trial_of_a_sweep_has_a_folder_of_its_own(tmp_path):
+def test_a_study_has_a_folder_of_its_own(tmp_path):
+    """Which a command with more values or seeds finds again, and a trial with fewer steps not."""
     _, own, sweep, _ = write_sweep(tmp_path, "{name: mine, factors: {pos_enc: [none, learned]}}")
 
     def name(*typed):
-        argv = [sweep, *typed]
+        fixed = [text for text in typed if "," not in text]
         with open_tree(own) as tree:
-            return parse_request(tree.load(argv), argv, tree.loader).name
+            return parse_request(tree.load(fixed), typed, tree.loader).name
 
-    assert name() == name("logger=none", "study.seeds=2") == "mine"
-    trial = name("trainer.max_steps=10")
+    assert name(sweep) == name(sweep, "logger=none", "study.seeds=2") == "mine"
+    trial = name(sweep, "trainer.max_steps=10")
     assert trial.startswith("mine-")
-    assert trial == name("study.seeds=3", "trainer.max_steps=10") != name("model.dim=64")
-    assert name("trainer.max_steps=10", "study.name=x") == "x"
+    assert trial == name(sweep, "study.seeds=3", "trainer.max_steps=10")
+    assert trial != name(sweep, "model.dim=64")
+    assert name(sweep, "trainer.max_steps=10", "study.name=x") == "x"
+    commas = name("pos_enc=none,learned", "seed=0,1")
+    assert commas == name("pos_enc=none,rotary") != name("pos_enc=none,learned", "model.dim=8")
 
 
 # Cells
