@@ -9,7 +9,7 @@ from refusals import refused
 from tiny import overrides
 
 from ablate.config.composition import compose
-from ablate.config.overrides import parse_one
+from ablate.config.overrides import parse_all
 from ablate.config.tree import open_tree
 from ablate.study.launch.running import refuse_unknown
 from ablate.study.plan.blocks import Blocks
@@ -54,7 +54,6 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, exclude: [{pos_enc: nne}]}", "", ["no option nne", "'none'"]),
     ("{factors: {pos_enc: [none]}, exclude: [{}]}", "", ["would leave out every cell"]),
     ("{factors: {pos_enc: [none]}, desing: pairs}", "", ["no key study.desing", "'study.design'?"]),
-    (ONE, "study.pack=8", ["no key study.pack (hydra.launcher.slots=N trains N runs at"]),
     # blocks
     ("{factors: {pos_enc: [none]}, blocks: {data.seq_len: [8]}}", "", ["two blocks at least"]),
     ("{factors: {pos_enc: [none]}, blocks: {data.seq_len: [8, 16], model.dim: [8, 16]}}", "",
@@ -87,6 +86,7 @@ OF_THE_COMMAND = [
     ("{factors: {pos_enc: [none]}, metric: val/perplexty}", "", ["mean 'val/perplexity'?"]),
     ("{factors: {pos_enc: [none]}, also: [val/los]}", "", ["study.also=val/los", "'val/loss'?"]),
     ("{factors: {pos_enc: [none]}, mode: max}", "", ["study.mode=max: of val/loss the best is"]),
+    (ONE, "study.pack=8", ["no key study.pack (hydra.launcher.slots=N trains N runs at"]),
     (ONE, "hydra/launcher=joblib", ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, "hydra.mode=RUN", ["study.factors is a plan of several runs"]),
     ("", "study.seeds=3", ["study.seeds applies to multi-run studies only"]),
@@ -109,8 +109,8 @@ def test_a_mistake_is_found_in_planning(number, sweeps):
     planned = [f"sweep=mistake_{number}", *tiny_for(study, sweeps)] if study else []
     argv = [*planned, *typed.split()]
     with refused(*parts), open_tree(sweeps / "own") as tree:
-        once = [text for text in argv if not parse_one(text, "typed").is_sweep_override()]
-        command = tree.load(once)
+        typed = parse_all(argv, tree.loader)
+        command = tree.load([one.input_line for one in typed if not one.is_sweep_override()])
         request = parse_request(command, argv, tree.loader)
         refuse_unknown(command)
         for _, part in Blocks.of(request).requests(request):
