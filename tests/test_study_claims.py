@@ -83,7 +83,7 @@ def test_a_trend_is_the_slope_over_places():
         return FLAT + (place if arm == "a" else 0) + NOISE * place**2
 
     higher = claim("higher", by=0.9, rising_over=METRICS)
-    alone = claim("lower", arm="b", than="nothing", rising_over=METRICS)
+    alone = {**higher, "arm": "b", "is": "lower", "than": "nothing"}
     found = [*verdicts([higher], values), *verdicts([alone], values)]
     assert found == ["confirmed", "refuted"]
     (one,) = settled([claim(rising_over=METRICS)], values)
