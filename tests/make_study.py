@@ -25,7 +25,10 @@ import yaml
 Value = float | Mapping[str, float] | str | None
 
 # What runs of the baseline are made of, as far as reports read it.
-CHOICES = {"model.attention": "scaled_dot", "pos_enc": "learned", "task": "causal_lm"}
+CHOICES = {
+    **{"model": "gpt", "task": "causal_lm", "data": "pydoc", "trainer": "cpu"},
+    **{"model.attention": "scaled_dot", "pos_enc": "learned"},
+}
 CONFIG = {
     "data": {"_target_": "ablate.data.pydoc.Pydoc", "seq_len": 64, "batch_size": 16},
     "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.002},

@@ -86,7 +86,7 @@ OF_THE_COMMAND = [
     ("{factors: {pos_enc: [none]}, metric: val/perplexty}", "", ["mean 'val/perplexity'?"]),
     ("{factors: {pos_enc: [none]}, also: [val/los]}", "", ["study.also=val/los", "'val/loss'?"]),
     ("{factors: {pos_enc: [none]}, mode: max}", "", ["study.mode=max: of val/loss the best is"]),
-    (ONE, "study.pack=8", ["no key study.pack (hydra.launcher.slots=N trains N runs at"]),
+    (ONE, "study.pack=8", ["no key study.pack: hydra.launcher.slots=N trains N runs at"]),
     (ONE, "hydra/launcher=joblib", ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, "hydra.mode=RUN", ["study.factors is a plan of several runs"]),
     ("", "study.seeds=3", ["study.seeds applies to multi-run studies only"]),
