@@ -43,24 +43,36 @@ def test_the_direction_is_the_metrics_own(sweeper, best, refused):
         check_direction(OmegaConf.create(sweeper), task)
 
 
+def searched(folder, trials, jobs, *more):
+    """The folder of a search for a learning rate, what it found, and the results of its runs."""
+    argv = [*OPTUNA, f"hydra.sweeper.n_trials={trials}", f"hydra.sweeper.n_jobs={jobs}"]
+    argv += ["optimizer.lr=interval(0.001,0.01)", *more, *overrides(folder)]
+    done = in_a_process("-m", "ablate", *argv)
+    assert done.returncode == 0, done.stderr
+    (best,) = (folder / "outputs").rglob("optimization_results.yaml")
+    results = [json.loads(path.read_text()) for path in best.parent.glob("*/result.json")]
+    return best.parent, yaml.safe_load(best.read_text())["best_value"], results
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
-def test_a_search_returns_the_mean_of_a_trials_seeds(tmp_path):
-    """Two trials at a time of two seeds each, by processes of their own."""
-    asked = "hydra.sweeper.n_trials=2 hydra.sweeper.n_jobs=2 study.seeds=2 hydra/launcher=local"
-    typed = [*OPTUNA, *asked.split(), "optimizer.lr=interval(0.001,0.01)"]
-    done = in_a_process("-m", "ablate", *typed, *overrides(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (best,) = (tmp_path / "outputs").rglob("optimization_results.yaml")
-    assert best.parent.name.startswith("optuna-")
+def test_optuna_runs_for_real(tmp_path):
+    _, best, results = searched(tmp_path, 3, 3, "hydra/launcher=local")
+    assert [result["status"] for result in results] == ["finished"] * 3
+    assert best == min(result["metric"]["value"] for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("optuna")
+def test_a_trial_may_have_several_seeds(tmp_path):
+    folder, best, results = searched(tmp_path, 2, 1, "study.seeds=2", "hydra/launcher=basic")
+    assert folder.name.startswith("optuna-")
+    assert sorted(result["seed"] for result in results) == [0, 0, 1, 1]
+    config = [yaml.safe_load((p / "config.yaml").read_text()) for p in folder.glob("*/")]
     trials = {}
-    for path in best.parent.glob("*/result.json"):
-        result = json.loads(path.read_text())
-        rate = yaml.safe_load((path.parent / "config.yaml").read_text())["optimizer"]["lr"]
-        trials.setdefault(rate, {})[result["seed"]] = result["metric"]["value"]
-    assert [sorted(values) for values in trials.values()] == [[0, 1]] * 2
-    means = [sum(values.values()) / 2 for values in trials.values()]
-    assert yaml.safe_load(best.read_text())["best_value"] == pytest.approx(min(means))
+    for result, of in zip(results, config, strict=True):
+        trials.setdefault(of["optimizer"]["lr"], []).append(result["metric"]["value"])
+    assert best == pytest.approx(min(sum(values) / 2 for values in trials.values()))
 
 
 def test_every_search_has_a_folder_of_its_own():
