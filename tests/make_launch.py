@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,8 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
 
 
 def settings(**own: Any) -> Settings:
-    return Settings(
-        **{
-            "slots": 2,
-            "gpus_per_run": 0,
-            "timeout": None,
-            "retries": 0,
-            "fail_fast": False,
-            "grace": 30,
-        }
-        | own
-    )
+    usual = {"slots": 2, "gpus_per_run": 0, "timeout": None, "retries": 0, "grace": 30}
+    return Settings(**usual | {"fail_fast": False} | own)
 
 
 def environment(accident: str = "", **more: str) -> dict[str, str]:
@@ -93,8 +83,8 @@ def study_line(folder: Path, output: str, *more: str) -> list[str]:
     return [*write_sweep(folder, STUDY), *tiny, OVERRIDE, place, "checkpoint_every=1", *more]
 
 
-@contextmanager
-def commands() -> Iterator[Command]:
+@pytest.fixture
+def command() -> Iterator[Command]:
     """Starts studies as processes in sessions of their own; what is left of them is stopped."""
     started: list[subprocess.Popen[str]] = []
 
@@ -114,12 +104,6 @@ def commands() -> Iterator[Command]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture
-def command() -> Iterator[Command]:
-    with commands() as start:
-        yield start
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:

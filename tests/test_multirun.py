@@ -1,18 +1,19 @@
-"""Several runs by one command: -m and sweeps, with runs in this process that train nothing."""
+"""Several runs by one command: -m and sweeps, with runs in this process that train nothing, and the
+plan that study.dry_run=true prints."""
 
 import json
-import re
-from pathlib import Path
-from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
+from make_sweep import tiny_for, write_sweep
 from tiny import overrides
 
+from ablate import compose
 from ablate.config.composition import Composition
 from ablate.config.run_id import folder_name
 from ablate.errors import Interrupted
 from ablate.study import sweeper
+from ablate.study.plan.budget import budgets
 
 real_report = sweeper.report
 pytest_plugins = ["command_line"]
@@ -22,10 +23,12 @@ OLD = ("hydra/sweeper=basic", HERE)
 
 
 def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
+    """The model's own option is the baseline where it is among the values; else the first is."""
     argv = ["model.attention=additive,dot,scaled_dot", "seed=0,1", HERE]
     # Flags may stand between the overrides, as people type them.
-    code, _, err = ablate_command(*overrides(tmp_path), "-m", *argv)
+    code, out, err = ablate_command(*overrides(tmp_path), "-m", *argv)
     assert (code, err) == (0, "")
+    assert "The baseline is model.attention=scaled_dot." in out
     found = [(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs]
     assert found == [(a, s) for s in (0, 1) for a in ("scaled_dot", "additive", "dot")]
     (study,) = {folder.parent for _, folder in runs}
@@ -37,20 +40,9 @@ def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     plan = json.loads((study / "plan.json").read_text())
     assert [arm["is_baseline"] for arm in plan["arms"]] == [True, False, False]
     assert {cell["folder"] for cell in plan["cells"]} == {folder.name for _, folder in runs}
-
-
-@pytest.mark.slow
-def test_the_same_command_finds_its_folder_and_runs_what_is_missing(ablate_command, runs, tmp_path):
-    tiny = overrides(tmp_path)
-    for encodings, seeds in (("none,learned", "0"), ("none,learned", "0"), ("none,rotary", "0,1")):
-        assert ablate_command("-m", *tiny, f"pos_enc={encodings}", f"seed={seeds}", HERE)[0] == 0
-    found = [(cfg.choices.pos_enc, cfg.seed) for cfg, _ in runs]
-    assert found == [("none", 0), ("learned", 0), ("rotary", 0), ("none", 1), ("rotary", 1)]
-    assert len({folder.parent for _, folder in runs}) == 1
-    cells = json.loads((runs[0][1].parent / "plan.json").read_text())["cells"]
-    assert [cell["seed"] for cell in cells] == [0, 0, 1, 1]
-    ablate_command("-m", *tiny, "pos_enc=none,learned", "model.dim=8", HERE)
-    assert len({folder.parent for _, folder in runs}) == 2
+    argv = ["model.attention=dot,cosine", "study.name=other", "study.dry_run=true"]
+    _, out, _ = ablate_command("-m", *argv, *overrides(tmp_path))
+    assert "The baseline is model.attention=dot." in out
 
 
 def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, tmp_path):
@@ -71,41 +63,20 @@ def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, t
     ]
 
 
-def test_a_failed_run_leaves_the_others_their_turn(ablate_command, fail, runs, tmp_path):
+def test_a_failed_run_leaves_the_others_their_turn_and_runs_again(
+    ablate_command, fail, runs, tmp_path
+):
     fail.append(ZeroDivisionError("ours"))
-    tiny = overrides(tmp_path)
-    code, _, err = ablate_command("-m", *tiny, "seed=0,1", HERE)
+    argv = ["-m", *overrides(tmp_path), "seed=0,1", HERE]
+    code, _, err = ablate_command(*argv)
     assert (code, len(runs)) == (1, 2)
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 of 2 runs are not finished: [baseline seed=0] failed ours;")
     assert last.endswith("the same command runs them again")
     fail.clear()
-    assert ablate_command("-m", *tiny, "seed=0,1", HERE)[0] == 0
-    assert len(runs) == 4
-
-
-def statuses(folder: Path) -> list[str]:
-    return [json.loads(p.read_text())["status"] for p in sorted(folder.glob("*/result.json"))]
-
-
-@pytest.mark.slow
-def test_what_is_run_again(ablate_command, fail, runs, tmp_path):
-    argv = ["-m", *overrides(tmp_path), "pos_enc=none,learned", HERE]
-    assert ablate_command(*argv)[0] == 0
-    study = runs[0][1].parent
-    result = runs[0][1] / "result.json"
-    failed = json.loads(result.read_text()) | {"status": "failed", "error": "nan"}
-    result.write_text(json.dumps(failed))
-    rmtree(runs[1][1])
-    assert ablate_command(*argv, "study.rerun=failed")[0] == 1  # the other one is missing still
-    assert [folder for _, folder in runs[2:]] == [runs[0][1]]
-    assert ablate_command(*argv)[0] == 0
-    assert [folder for _, folder in runs[3:]] == [runs[1][1]]
-    assert ablate_command(*argv, "study.rerun=all")[0] == 0
-    assert {folder for _, folder in runs[4:]} == {folder for _, folder in runs[:2]}
-    assert statuses(study) == ["finished"] * 2
-    (kept,) = (study / "old").iterdir()
-    assert statuses(kept) == ["finished"] * 2
+    for more, trained in ((), 4), ((), 4), (["study.rerun=all"], 6):
+        assert ablate_command(*argv, *more)[0] == 0
+        assert len(runs) == trained
 
 
 def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path, monkeypatch):
@@ -136,7 +107,7 @@ def test_stopping_one_run_stops_the_study(ablate_command, fail, runs, tmp_path):
 def test_hydras_own_sweeper_still_works(ablate_command, runs, tmp_path):
     code, out, err = ablate_command("-m", "model.heads=2,3,4,5", *OLD)
     assert code == 2
-    assert [cfg.model.heads for cfg, _ in runs] == [4, 2]
+    assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 runs went wrong: [model.heads=3] model.heads=3 does not")
     assert "[model.heads=5]" in last
@@ -152,10 +123,30 @@ def test_hydras_own_sweeper_has_no_plan(ablate_command, runs):
         assert "study." in err
 
 
+# Plans
+
+
+def rows(out):
+    """Arm -> the cells of its row, each a list of lines."""
+    found = {}
+    for line in out.splitlines():
+        if line.startswith("│"):
+            cells = [cell.strip() for cell in line.strip("│").split("│")]
+            row = found.setdefault(cells[0] or list(found)[-1], [[] for _ in cells])
+            for lines, cell in zip(row, cells, strict=True):
+                lines += [cell] if cell else []
+    return found
+
+
 def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     """study.only: the plan stays whole, and the same command without it runs the rest."""
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
-    assert ablate_command(*study, "study.only=['model.attention=dot']")[0] == 0
+    only = "study.only=[model.attention=dot]"  # as people type it
+    _, out, _ = ablate_command(*study, only, "study.dry_run=true")
+    assert "2 runs in" in out
+    done = {arm.partition("=")[2]: cells[-1] for arm, cells in rows(out).items()}
+    assert done == {"scaled_dot": ["0/1"], "additive": ["left out"], "dot": ["0/1"]}
+    assert ablate_command(*study, only)[0] == 0
     assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot"]
     (folder,) = {folder.parent for _, folder in runs}
     assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 3
@@ -163,47 +154,49 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     assert code == 2
     assert "study.only: there is no arm model.attention=dt; did you mean" in err
     assert ablate_command(*study)[0] == 0
-    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot", "additive"]
+    assert [cfg.choices["model.attention"] for cfg, _ in runs[2:]] == ["additive"]
 
 
-def test_a_metric_that_no_run_has_is_refused_before_any_runs(ablate_command, runs, tmp_path):
-    study = [*overrides(tmp_path), "-m", "pos_enc=none,learned", HERE]
-    for key, value in (("study.metric", "val/los"), ("study.also", "[val/los]")):
-        code, _, err = ablate_command(*study, f"{key}={value}")
-        assert (code, runs) == (2, [])
-        assert f"{key}=val/los" in err
-        assert "did you mean 'val/loss'?" in err
+WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_dim: [64],
+    model.heads: [3], many: {x: [model.ffn=relu, model.norm=post, model.norm_type=rms,
+    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip, seeds: 3}"""
 
 
-def test_the_models_own_option_is_the_baseline(ablate_command, runs, tmp_path):
-    """Where it is among the values of -m; else the first of them. The plan says which."""
-    for values, baseline in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):
-        name = f"study.name={baseline}"  # each in a folder of its own
-        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", name, HERE]
-        code, out, _ = ablate_command(*argv, "study.dry_run=true")
-        assert code == 0
-        assert f"The baseline is model.attention={baseline}." in out
-        assert ablate_command(*argv)[0] == 0
-        plan = json.loads((runs[-1][1].parent / "plan.json").read_text())
-        assert [arm["name"] for arm in plan["arms"] if arm["is_baseline"]] == [
-            f"model.attention={baseline}"
-        ]
+def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    tiny = tiny_for(WHAT, tmp_path)
+    code, out, err = ablate_command(*write_sweep(tmp_path, WHAT), *tiny, "study.dry_run=true")
+    assert (code, err, runs) == (0, "", [])
+    assert not (tmp_path / "outputs").exists()
+    for words in ("0 finished, 12 to do", "They are compared by val/loss (min).", "0/3"):
+        assert words in " ".join(out.split())
+    found = rows(out)
+    assert [*found] == ["baseline", "model.depth=2", "again=x", "model.ffn_dim=64", "many=x"]
+    for line in [
+        "again=x: the same runs as model.depth=2",
+        "model.ffn_dim=64: no effect: its model is the baseline's",
+        "many=x: model.norm=post (baseline pre), model.norm_eps=0.01 (baseline 1e-05),"
+        " model.bias=false (baseline true), model.init_std=0.01 (baseline null) and 2 more",
+        "left out: model.heads=3: model.heads=3 does not divide model.dim=16",
+    ]:
+        assert line in out.splitlines()
+    assert not [line for line in out.splitlines() if line.startswith("model.depth=2:")]
+    configs = {"baseline": compose(*tiny), "model.depth=2": compose(*tiny, "model.depth=2")}
+    costs, _ = budgets(configs, baseline="baseline")
+    for name, cost in costs.items():
+        assert found[name][1:3] == [[f"{cost.parameters:,}"], [f"{cost.flops_per_step:.3g}"]]
+    assert found["model.ffn_dim=64"][1:] == found["baseline"][1:]
+    assert found["model.depth=2"][1:] == found["again=x"][1:] != found["baseline"][1:]
 
 
-def test_a_trial_of_a_sweep_has_a_folder_of_its_own(ablate_command, runs, tmp_path):
-    (tmp_path / "own/sweep").mkdir(parents=True)
-    (tmp_path / "own/sweep/mine.yaml").write_text(
-        "# @package _global_\nstudy:\n  name: mine\n  factors: {pos_enc: [none, learned]}\n"
-    )
-    given = ["--config-dir", str(tmp_path / "own"), "sweep=mine", "study.dry_run=true", HERE]
-
-    def folder(*more: str) -> str:
-        code, out, err = ablate_command(*given, *more)
-        assert code == 0, err
-        return re.search(r"runs in outputs/(\S+):", out)[1]
-
-    assert folder() == folder("logger=none", "study.seeds=2") == "mine"
-    trial = folder("trainer.max_steps=10")
-    assert trial.startswith("mine-")
-    assert trial == folder("study.seeds=3", "trainer.max_steps=10") != folder("model.dim=64")
-    assert folder("trainer.max_steps=10", "study.name=x") == "x"
+@pytest.mark.slow
+def test_a_fraction_says_what_it_confuses(ablate_command, tmp_path):
+    study = """{design: fractional, factors: {model.norm: [post], pos_enc: [none],
+        width: {wide: [model.ffn_dim=24]}}}"""
+    argv = [*write_sweep(tmp_path, study), *overrides(tmp_path), "study.dry_run=true"]
+    _, out, _ = ablate_command(*argv)
+    assert "4 of 8 cells, resolution 3: no main effect is aliased with another." in out
+    assert "width is aliased with model.norm × pos_enc." in out  # noqa: RUF001
+    _, out, _ = ablate_command(*argv, "study.resolution=4")
+    assert "8 of 8 cells" in out
+    assert "width is aliased" not in out

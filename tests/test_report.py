@@ -5,16 +5,21 @@ import json
 import pytest
 import yaml
 from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
+from refusals import refused
 
 from ablate import report as command_line
 from ablate.cli.command import command
-from ablate.errors import UserError
 from ablate.study.analysis.collect import collect
-from ablate.study.analysis.comparable import RULES, lines, objections
 from ablate.study.analysis.compare import compare
+from ablate.study.analysis.derived import COSTS, mode, reach, require_known
+from ablate.study.plan.tune import result_with
+from ablate.study.report import write
 from ablate.study.report.any_runs import show_runs
 from ablate.study.report.rows import assemble
 from ablate.study.report.sentences import answers
+
+pytest_plugins = ["make_study"]
+pytestmark = pytest.mark.usefixtures("no_pdf")
 
 
 @pytest.fixture
@@ -103,62 +108,15 @@ STEPS = range(16)  # that a made-up run logs
         ([3.55 - 0.002 * n for n in STEPS], "Hardly trained, so that a verdict says little: the"),
         ([1 + 2 * 0.5**n for n in STEPS], ""),
         ([-3.55 - 0.002 * n for n in STEPS], ""),
+        ([*[""] * 15, 1.5], "Too short to judge: "),
     ],
 )
 def test_arms_that_needed_more_steps_are_marked(study, losses, said):
+    """Whose training loss falls still, or never fell, or was logged but once; it may be below 0."""
     rewrite(study, ADDITIVE, lambda n, row, last: [row[0], str(losses[n]), *row[2:]])
     found = judged(study).marks
     assert len(found) == bool(said)
     assert all(line.startswith(said) and "additive" in line for line in found)
-
-
-def test_a_training_that_is_too_short_to_judge_is_marked(study):
-    """Its loss was logged once: at the last step, as of ten steps."""
-    one = "(1 value, at step 400)."
-    for name, whose in ((ADDITIVE, "additive"), ("*", "every arm")):
-        rewrite(study, name, lambda n, row, last: row if int(row[0]) == last else [row[0], "", ""])
-        (said,) = judged(study).marks
-        assert said.startswith("Too short to judge: ")
-        assert said.endswith(f"{whose} {one}")
-
-
-@pytest.mark.parametrize(
-    ("rule", "other"),
-    [
-        ("seeds", {"values": [*BASE[:4], "failed: out of memory"]}),
-        ("data", {"fingerprint": "0123"}),
-        ("code", {"commit": "0123"}),
-        ("budget", {"parameters": 900_000}),
-    ],
-)
-def test_a_broken_rule_is_refused_until_it_is_allowed(tmp_path, rule, other):
-    made = arm(**({"values": shifted(0.1)} | other))
-    arms = {"baseline": arm(BASE), "a=1": made, "a=2": arm(shifted(0.1))}
-    match = {"budget": "parameters", "by": "model.ffn_dim"}
-    study = make_study(tmp_path / "s", arms, match=match)
-    refused = judged(study)
-    assert list(kinds(refused).values()) == ["base", "worse", "refused"]
-    (said,) = lines(refused.objections)
-    assert said.startswith(f"{rule}: not compared: a=1: ")
-    assert f"--allow {rule}" in said
-    allowed = judged(study, allow=[rule])
-    assert (kinds(allowed)["a=1"] != "refused", lines(allowed.objections)) == (True, [])
-    other_rules = [one for one in RULES if one != rule]
-    assert kinds(judged(study, allow=other_rules))["a=1"] == "refused"
-
-
-def test_data_that_depend_on_the_seed_are_compared_seed_by_seed(study):
-    for run in study.glob("*/provenance.json"):
-        seed = json.loads((run.parent / "result.json").read_text())["seed"]
-        change(run, data_fingerprint=f"of seed {seed}")
-    assert {one.rule for one in objections(collect(study), "val/loss")} == {"seeds"}
-
-
-def test_a_baseline_without_a_seed_stops_every_arm(tmp_path):
-    arms = {"baseline": arm([*BASE[:4], "failed: x"]), "a=1": arm(BASE), "a=2": arm(BASE)}
-    study = make_study(tmp_path / "s", arms)
-    assert list(kinds(judged(study)).values()) == ["base", "refused", "refused"]
-    assert len(lines(objections(collect(study), "val/loss"))) == 1
 
 
 def test_an_arm_with_the_runs_of_another_is_compared_once(tmp_path):
@@ -194,7 +152,7 @@ def test_another_metric_has_its_own_direction_and_no_margin(tmp_path):
     assert kinds(judged(study))["a=1"] == "equivalent"
     found = judged(study, metric="val/accuracy")
     assert (found.mode, kinds(found)["a=1"]) == ("max", "open")
-    with pytest.raises(UserError, match="--mode min or --mode max"):
+    with refused("--mode min or --mode max"):
         judged(study, metric="val/thing")
     assert judged(study, metric="val/thing", mode="max").mode == "max"
 
@@ -204,15 +162,6 @@ def ran(monkeypatch, *arguments):
     with pytest.raises(SystemExit) as end:
         command(command_line.main)
     return end.value.code
-
-
-def test_the_command_prints_the_table_and_its_path(study, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "160")
-    assert ran(monkeypatch, study) == 0
-    printed = capsys.readouterr()
-    for words in ("lower is better", ADDITIVE, "worse", "not compared", str(study / "report.html")):
-        assert words in printed.out
-    assert printed.err.startswith("ablate: seeds: not compared: model.attention=general")
 
 
 @pytest.mark.parametrize(
@@ -241,10 +190,18 @@ def test_a_mistake_is_one_line(study, arguments, says, monkeypatch, capsys):
     assert says.format(parent) in error
 
 
-def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys):
+def test_the_command_prints_a_table_and_its_path(study, monkeypatch, capsys):
+    """Of the plan's baseline, or of another arm."""
+    monkeypatch.setenv("COLUMNS", "160")
     difference = judged(study).rows[2].difference
     assert ran(monkeypatch, study, "--baseline", ADDITIVE) == 0
-    assert "the baseline of the plan is baseline" in " ".join(capsys.readouterr().out.split())
+    out, err = capsys.readouterr()
+    for words in (
+        *("lower is better", "better", "not compared", "the baseline of the plan is baseline"),
+        str(study / f"report-{ADDITIVE}.html"),
+    ):
+        assert words in " ".join(out.split())
+    assert err.startswith("ablate: seeds: not compared: model.attention=general")
     assert not (study / "report.json").exists()  # that of the plan's baseline
     told = json.loads((study / f"report-{ADDITIVE}.json").read_text())
     assert told["baseline"] == ADDITIVE
@@ -256,34 +213,27 @@ def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys)
     assert not rebased.baseline.differs
 
 
-def test_runs_of_no_study_make_a_table(tmp_path, capsys):
-    """The best first, with what differs between them; without verdicts."""
+def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
+    """The best first, with what differs between them, also where one alone has it (init_from and
+    callbacks, which are null or missing in the others); without verdicts."""
     rotary = arm([1.5], changes={"pos_enc": "rotary"})
     failed = arm(["failed: nan"], changes={"pos_enc": "none"})
     runs = make_study(tmp_path / "runs", {"baseline": arm([2.5]), "a": rotary, "b": failed})
     (runs / "plan.json").unlink()
-    show_runs(runs)
-    out = capsys.readouterr().out
-    assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
-    assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
-    assert "2 finished runs" in out
-    with pytest.raises(UserError, match=r"did you mean 'val/loss'"):
-        show_runs(runs, "val/los")
-
-
-def test_runs_of_no_study_differ_by_what_only_one_of_them_has(tmp_path, capsys, monkeypatch):
-    """init_from and callbacks, which are null or missing in the others."""
-    runs = make_study(tmp_path / "runs", {"baseline": arm([2.5, 2.4, 2.3])})
-    (runs / "plan.json").unlink()
-    own = ({"init_from": "elsewhere"}, {"callbacks": {"mine": {"_target_": "my.Own"}}}, {})
+    own = ({"init_from": "elsewhere"}, {}, {"callbacks": {"mine": {"_target_": "my.Own"}}})
     for content, file in zip(own, sorted(runs.glob("*/config.yaml")), strict=True):
         config = {"init_from": None, "callbacks": None} | yaml.safe_load(file.read_text())
         file.write_text(yaml.safe_dump(config | content))
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "200")
     show_runs(runs)
     out = capsys.readouterr().out
     assert (out.count("init_from=elsewhere"), out.count("callbacks=mine")) == (1, 1)
     assert "null" not in out
+    assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
+    assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
+    assert "2 finished runs" in out
+    with refused("did you mean 'val/loss'"):
+        show_runs(runs, "val/los")
 
 
 def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
@@ -293,3 +243,95 @@ def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
     assert ran(monkeypatch, "scores", "--status") == 0
     assert ran(monkeypatch, "scors", "--status") == 2
     assert "did you mean 'scores'?" in capsys.readouterr().err
+
+
+# Metrics that are read off a run: what it cost, and when it reached a value
+
+
+class Recorded:
+    """A run with the curve 3.0, 2.5, 1.9, 2.1 at steps 10, 20, 50, 100."""
+
+    throughput = {"value": 30.0, "unit": "tokens/s"}
+    result = {"steps": 100, "train_seconds": 50.0, "flops_per_step": 7, "throughput": throughput}
+
+    def number(self, *path):
+        value = self.result.get(path[0])
+        return value[path[1]] if isinstance(value, dict) else value
+
+    def curve(self, column):
+        loss = [(10, 3.0), (20, 2.5), (50, 1.9), (100, 2.1)]
+        return {"val/accuracy": [(10, 0.1), (100, 0.8)], "val/loss": loss}.get(column, [])
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("steps_to:val/loss:2.5", 20),
+        ("steps_to:val/loss:2.0", 50),
+        ("steps_to:val/loss:1.0", 100),  # never
+        ("seconds_to:val/loss:2.0", 25.0),
+        ("flops_to:val/loss:2.0", 350),
+        ("tokens_to:val/loss:2.0", 750.0),
+        ("steps_to:val/accuracy:0.5", 100),
+        ("steps_to:val/perplexity:2", None),
+    ],
+)
+def test_when_a_value_was_reached(metric, value):
+    assert reach(metric).of(Recorded()) == value
+    assert mode(metric) == "min"
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("step_to:val/loss:2", "did you mean 'steps_to'"),
+        ("steps_to:test/loss:2", "only a curve of validation"),
+        ("steps_to:val/loss:low", "low is no number"),
+        ("steps_to:val/strange:1", "say which is better"),
+        ("cost/second", "did you mean 'cost/seconds'"),
+    ],
+)
+def test_what_is_no_metric_is_refused(metric, says):
+    with refused(says):
+        require_known(metric)
+
+
+def test_a_report_compares_by_what_was_reached_or_spent(study):
+    first = next(run for run in collect(study).runs if run.finished)
+    (step, value), *_ = sorted(first.curve("val/loss"), key=lambda point: point[1])
+    report = judged(study, metric=f"steps_to:val/loss:{value + 1e-9}")
+    assert step in report.baseline.values.values()
+    never = judged(study, metric="steps_to:val/loss:0.001")
+    assert set(never.baseline.values.values()) == {400.0}
+    assert any("Never reached" in line and "baseline (5 of 5 runs)" in line for line in never.marks)
+    costs = judged(study, metric="cost/seconds")
+    assert (costs.mode, len(costs.baseline.values)) == ("min", 5)
+    write(study, metric="steps_to:val/loss:0.001")
+    (page,) = study.glob("report-*.html")
+    assert "Never reached" in page.read_text()
+
+
+def test_costs_and_what_was_reached_are_figures_of_every_result(study, tmp_path):
+    run = next(run for run in collect(study).runs if run.finished)
+    found = {name for name in COSTS if run.value(name) is not None}
+    assert found >= {"cost/seconds", "cost/throughput", "cost/parameters", "cost/flops_per_step"}
+    found = result_with(run.folder, "steps_to:val/loss:0.001")  # as tuning reads it
+    assert found["metrics"] == {**run.result["metrics"], "steps_to:val/loss:0.001": 400.0}
+    assert result_with(run.folder, "val/loss") == run.result
+    assert result_with(tmp_path / "none", "val/loss") is None
+
+
+def test_several_metrics_stand_in_one_table(tmp_path):
+    """Each with the verdict that it has alone."""
+    base, other = (
+        arm([{"val/loss": loss, "val/accuracy": 0.5 + by} for loss in shifted(by)])
+        for by in (0.0, 0.1)
+    )
+    arms = {"baseline": base, ADDITIVE: other}
+    root = make_study(tmp_path / "s", arms, also=["val/accuracy"])
+    assert "Other metrics" in write(root).files[0].read_text()
+    found = json.loads((root / "report.json").read_text())
+    (also,) = [row for row in found["also"]["val/accuracy"] if row["name"] == ADDITIVE]
+    assert (found["arms"][1]["verdict"], also["verdict"]) == ("worse", "better")
+    assert "val/accuracy |" in (root / "report.md").read_text()
+    assert judged(root, metric="val/accuracy").also == {}

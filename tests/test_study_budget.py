@@ -1,15 +1,25 @@
-"""What arms cost, and which of them change nothing."""
+"""What arms cost, which of them change nothing, and the widths that make them cost the same."""
+
+import json
 
 import pytest
 import torch
-from tiny import images, overrides, pairs, write_text
+from make_sweep import tiny_for, write_sweep
+from refusals import refused
+from tiny import overrides, pairs, write_text
 
 import ablate
+from ablate.pos_enc.t5 import T5
 from ablate.study.plan import budget
 from ablate.study.plan.budget import DataSets, budgets
+from ablate.study.plan.match import match, require_width
 from ablate.training import same_model
-from ablate.training.build import build
-from ablate.training.same_model import SameModel
+from ablate.training.build import build, build_data, count_flops
+from ablate.training.record import count_parameters
+from ablate.training.same_model import SameModel, on_meta
+
+pytest_plugins = ["command_line"]
+BAD = "pos_enc=t5 pos_enc.buckets=32 pos_enc.max_distance=4"  # it shows when the model is made
 
 
 def composed(base, *arms):
@@ -34,17 +44,14 @@ def test_counts_are_those_of_a_run(tmp_path):
     assert measured["trainer.max_steps=5"].steps == 5
 
 
-GPT = """model.dropout=0.2; model.drop_path=0.1; model.norm_eps=0.01; model.attention=dot;
-    model.mask=window model.mask.size=15; model.init_std=0.01; pos_enc=sinusoidal;
-    optimizer.lr=0.01; schedule.warmup=3; trainer.max_steps=11; data.seq_len=8;
-    task.label_smoothing=0.1"""
-WINDOW = "model.window=local_m model.window.size="
 # A baseline; arms that do not change it, and arms that do.
 WITHOUT_EFFECT = {
     "gpt": (
         overrides,
         "model.ffn_dim=64; kernel=reference; model.mask=window model.mask.size=16",
-        GPT,
+        """model.dropout=0.2; model.norm_eps=0.01; model.attention=dot; model.init_std=0.01;
+        model.mask=window model.mask.size=15; optimizer.lr=0.01; data.seq_len=8;
+        task.label_smoothing=0.1""",
     ),
     "of heads of one width": (
         lambda folder: overrides(folder, "model.heads=16"),
@@ -57,8 +64,11 @@ WITHOUT_EFFECT = {
         "model.embedding.freeze=false",
         "model.embedding.freeze=true",
     ),
-    "vit": (images, "model.stride=4", "model.pool=mean; model.dropout=0.3"),
-    "rnn_seq2seq": (pairs, f"{WINDOW}9", f"{WINDOW}1; model.dropout=0.5"),
+    "rnn_seq2seq": (
+        pairs,
+        "model.window=local_m model.window.size=9",
+        "model.window=local_m model.window.size=1; model.dropout=0.5",
+    ),
 }
 
 
@@ -73,8 +83,6 @@ def test_no_effect_is_said_of_the_same_model_alone(tmp_path, kind):
 
 def test_a_part_that_starts_at_zero_has_an_effect(tmp_path, monkeypatch):
     """Two buckets of T5's bias are told apart by their values, which here are zero at first."""
-    from ablate.pos_enc.t5 import T5
-
     monkeypatch.setattr(T5, "reset_parameters", lambda self: torch.nn.init.zeros_(self.table))
     base = overrides(tmp_path, "pos_enc=t5", "pos_enc.buckets=6")
     configs = composed(base, "pos_enc.max_distance=9")
@@ -96,8 +104,7 @@ def test_what_cannot_change_a_result_is_no_change(tmp_path):
 
 def test_what_fails_when_the_model_is_made_is_refused(tmp_path, monkeypatch):
     """Ours and somebody else's: the line of the first, and the kind of the second."""
-    bad = "pos_enc=t5 pos_enc.buckets=32 pos_enc.max_distance=4"
-    configs = composed(overrides(tmp_path), bad, "model.norm=post", "model.norm=none")
+    configs = composed(overrides(tmp_path), BAD, "model.norm=post", "model.norm=none")
     real = same_model.make_model
 
     def broken(cfg, *arguments):
@@ -108,10 +115,10 @@ def test_what_fails_when_the_model_is_made_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(same_model, "make_model", broken)
     measured, refused = budgets(configs, baseline="baseline")
     assert list(measured) == ["baseline", "model.norm=post"]
-    assert "pos_enc.max_distance=4" in refused.pop(bad)
+    assert "pos_enc.max_distance=4" in refused.pop(BAD)
     assert refused == {"model.norm=none": "ZeroDivisionError: one two"}
-    measured, refused = budgets(configs, baseline=bad)
-    assert bad in refused
+    measured, refused = budgets(configs, baseline=BAD)
+    assert BAD in refused
     assert measured["model.norm=post"].no_effect is None
 
 
@@ -125,3 +132,94 @@ def test_large_models_are_counted_and_not_judged(tmp_path, monkeypatch):
     assert measured["baseline"].parameters > 10_000_000_000
     assert measured["model.residual=false"].no_effect is None
     assert measured["model.norm=post"].no_effect is False
+
+
+# study.match
+
+ATTENTION, NO_FFN = "model.attention=uniform", "model.ffn=none"
+
+
+def solved(base, *arms, budget="parameters", by="model.ffn_dim"):
+    return match(composed(base, *arms), baseline="baseline", budget=budget, by=by)
+
+
+def cost(base, *typed, budget="parameters"):
+    """As a run counts it."""
+    cfg = ablate.compose(*base, *typed)
+    if budget == "parameters":
+        return count_parameters(build(cfg))["total"]
+    return count_flops(cfg, on_meta(cfg, build_data(cfg)))
+
+
+@pytest.mark.parametrize("budget", ["parameters", pytest.param("flops", marks=pytest.mark.slow)])
+def test_the_nearest_width_is_set(tmp_path, budget):
+    """Against every width there is: the cost is too low or too high, the nearest above or below."""
+    base = overrides(tmp_path, "model.dim=32")
+    target = cost(base, budget=budget)
+    arms = [ATTENTION, "model.ffn=geglu model.depth=2", *["pos_enc=none"] * (budget != "flops")]
+    matches = solved(base, *arms, budget=budget)
+    assert [*matches] == arms
+    for arm, found in matches.items():
+        own = [*base, *arm.split()]
+        after = cost(own, found.override, budget=budget)
+        assert (found.target, found.after) == (target, after)
+        assert found.before == cost(own, budget=budget)
+        assert abs(after / target - 1) <= 0.02 < abs(found.before / target - 1)
+        for width in range(found.width - 2, found.width + 3):
+            other = cost(own, f"model.ffn_dim={width}", budget=budget)
+            assert abs(other - target) >= abs(after - target)
+        assert f"model.ffn_dim={found.width}: {after:,}" in str(found)
+
+
+def test_what_needs_no_width_or_cannot_be_built_is_left_alone(tmp_path):
+    arms = ("model.ffn=swiglu", "model.norm=post", "model.attention=additive", BAD)
+    assert solved(overrides(tmp_path, "model.depth=2", "model.dim=32"), *arms) == {}
+
+
+def test_widths_that_do_not_fit_are_passed_over(tmp_path):
+    """dim is a multiple of 3 heads, each of an even width for the rotation."""
+    base = overrides(tmp_path, "model.heads=3", "model.dim=192", "pos_enc=rotary")
+    found = solved(base, NO_FFN, by="model.dim")[NO_FFN]
+    assert (found.width > 192, found.width % 6) == (True, 0)
+    assert cost(base, NO_FFN, found.override) == found.after
+
+
+@pytest.mark.parametrize(
+    ("arm", "by", "parts"),
+    [
+        (NO_FFN, "model.ffn_dim", [f"'{NO_FFN}' (", "in it: model.ffn_dim=1 has no effect with"]),
+        # The second arm has a width, but not a number of heads, that makes it match.
+        (NO_FFN, "model.heads", ["model.heads has no influence on it", f"'{ATTENTION}'"]),
+        ("model.ffn_dim=99", "model.ffn_dim", ["it sets study.match_by=model.ffn_dim itself"]),
+        ("model.depth=40", "model.ffn_dim", ["the nearest is model.ffn_dim=1 with ", " above"]),
+    ],
+)
+def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, parts):
+    with refused(*parts):
+        solved(overrides(tmp_path), arm, ATTENTION, by=by)
+
+
+def test_only_a_whole_number_of_the_model_can_be_matched_by(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path))
+    for by in ("model.fn_dim", "optimizer.lr", "model.dropout", "data.seq_len"):
+        with refused(f"match_by={by}: must be a whole number ", "model.ffn_dim"):
+            require_width(by, [cfg], matched=True)
+    require_width("model.ffn_dim", [cfg], matched=True)
+    with refused("study.match_by=model.dim has no effect without"):
+        require_width("model.dim", [cfg], matched=False)
+
+
+def test_what_was_solved_is_what_runs_and_what_the_plan_says(ablate_command, runs, tmp_path):
+    study = """{factors: {model.tie_embeddings: [false], model.bias: [false]},
+        match: parameters, seeds: 2}"""
+    argv = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path), "hydra/launcher=basic"]
+    code, out, err = ablate_command(*argv)
+    assert (code, err) == (0, "")
+    base, untied, bare = json.loads((tmp_path / "outputs/mine/plan.json").read_text())["arms"]
+    assert base["set"] == {}
+    for arm, ran in ((untied, (1, 4)), (bare, (2, 5))):
+        (width,) = arm["set"].values()
+        assert [runs[n][0].model.ffn_dim for n in ran] == [width] * 2
+        assert arm["parameters"] == pytest.approx(base["parameters"], rel=0.02)
+        assert f"ablate: {arm['name']}: study.match=parameters sets model.ffn_dim={width}" in out
+    assert {runs[n][0].model.ffn_dim for n in (0, 3)} == {None}

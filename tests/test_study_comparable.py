@@ -1,16 +1,16 @@
 """What forbids to compare an arm with the baseline, and what is recorded for it."""
 
+import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from make_study import BASE, arm, make_study
+from make_study import BASE, arm, make_study, scores, shifted
 
-from ablate.study.analysis.collect import Run, collect
-from ablate.study.analysis.comparable import objections
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.comparable import RULES, lines, objections
+from ablate.study.report.rows import assemble
 from ablate.training.record import CODE, code, provenance
 
 
@@ -18,6 +18,43 @@ def against(study):
     """(Arm, rule) -> reason."""
     found = objections(collect(study), "val/loss")
     return {(one.arm, one.rule): one.reason for one in found}
+
+
+def test_arms_that_break_a_rule_are_refused_until_it_is_allowed(tmp_path):
+    arms = {
+        "baseline": arm(BASE),
+        "a=none": arm(shifted(0.1)),
+        "a=seeds": arm([*BASE[:4], "failed: out of memory"]),
+        "a=data": arm(shifted(0.1), fingerprint="0123"),
+        "a=code": arm(shifted(0.1), commit="0123"),
+        "a=budget": arm(shifted(0.1), parameters=900_000),
+    }
+    match = {"budget": "parameters", "by": "model.ffn_dim"}
+    study = collect(make_study(tmp_path / "s", arms, match=match))
+    report = assemble(study)
+    assert [row.arm.name for row in report.compared] == ["a=none"]
+    for rule, said in zip(RULES, lines(report.objections), strict=True):
+        assert said.startswith(f"{rule}: not compared: a={rule}: ")
+        assert f"--allow {rule}" in said
+        allowed = assemble(study, allow=[rule])
+        assert {row.arm.name for row in allowed.compared} == {"a=none", f"a={rule}"}
+        assert len(lines(allowed.objections)) == 3
+
+
+def test_data_that_depend_on_the_seed_are_compared_seed_by_seed(tmp_path):
+    study = scores(tmp_path)
+    for run in study.glob("*/provenance.json"):
+        seed = json.loads((run.parent / "result.json").read_text())["seed"]
+        record = json.loads(run.read_text()) | {"data_fingerprint": f"of seed {seed}"}
+        run.write_text(json.dumps(record))
+    assert {rule for _, rule in against(study)} == {"seeds"}
+
+
+def test_a_baseline_without_a_seed_stops_every_arm(tmp_path):
+    arms = {"baseline": arm([*BASE[:4], "failed: x"]), "a=1": arm(BASE), "a=2": arm(BASE)}
+    report = assemble(collect(make_study(tmp_path / "s", arms)))
+    assert [row.kind for row in report.rows] == ["base", "refused", "refused"]
+    assert len(lines(report.objections)) == 1
 
 
 @pytest.mark.parametrize("origin", [{"dirty": True}, {"commit": None}], ids=["changed", "no git"])
@@ -30,34 +67,28 @@ def test_uncommitted_code_is_distinguished_by_its_source(tmp_path, origin):
     assert found["a=3", "code"] == "there is no record of its code"
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_runs_without_a_record_are_not_compared(tmp_path, both):
+@pytest.mark.parametrize("whose", ["*", "baseline-*"])
+def test_runs_without_a_record_are_not_compared(tmp_path, whose):
     study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE)})
-    for file in study.glob("*/provenance.json" if both else "baseline-*/provenance.json"):
+    for file in study.glob(f"{whose}/provenance.json"):
         file.unlink()
     assert list(against(study)) == [("a=1", "data"), ("a=1", "code")]
     assert "no record of" in against(study)["a=1", "data"]
 
 
-@pytest.mark.parametrize(
-    ("other", "refused"),
-    [
-        ({"tokens": 2048}, True),  # batches or windows of another size, accumulated gradients
-        ({"tokens": 1100}, True),
-        ({"tokens": 1034}, False),  # processes that share texts count their own ones
-        ({"seconds": 91.7}, False),
-        ({"steps": 800}, True),
-        ({"steps": 200, "tokens": 2048}, True),
-        ({"parameters": 900_000}, False),  # nothing was matched
-    ],
-)
-def test_what_training_reads_is_a_budget(tmp_path, other, refused):
-    arms = {"baseline": arm(BASE), "a=1": arm(BASE, **other)}
+def test_what_training_reads_is_a_budget(tmp_path):
+    arms = {
+        "baseline": arm(BASE),
+        "a=1": arm(BASE, tokens=2048),  # batches or windows of another size
+        "a=2": arm(BASE, tokens=1034),  # processes that share texts count their own ones
+        "a=3": arm(BASE, steps=800),
+        "a=4": arm(BASE, steps=200, tokens=2048),
+        "a=5": arm(BASE, parameters=900_000, seconds=91.7),  # nothing was matched
+    }
     found = against(make_study(tmp_path / "s", arms))
-    assert list(found) == [("a=1", "budget")] * refused
-    if other == {"tokens": 2048}:
-        reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
-        assert found["a=1", "budget"] == reason
+    assert list(found) == [(f"a={n}", "budget") for n in (1, 3, 4)]
+    reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
+    assert found["a=1", "budget"] == reason
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -91,9 +122,3 @@ def test_the_record_of_the_code(tmp_path, monkeypatch):
 def test_a_run_records_the_code_that_its_process_has_read():
     assert provenance("of some data").items() >= CODE.items()
     assert len(CODE["source"]) == 16
-
-
-def test_only_a_finished_run_has_a_value():
-    run = Run("a", 0, "x", Path(), (), "failed", "", {"metrics": {"val/loss": 1.0}}, {})
-    assert run.value("val/loss") is None
-    assert replace(run, state="finished").value("val/loss") == 1

@@ -102,8 +102,6 @@ def test_the_time_left():
     for runs, slots, told in (
         ({"a-0": to_do}, 1, None),
         ({"a-0": quick}, 1, None),
-        ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 1, "2 min 00 s"),
-        ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 2, "60 s"),
         ({"a-0": quick, "a-1": half}, 1, "25 s"),
         ({"a-0": half, "a-1": to_do}, 1, "75 s"),  # a whole run takes 50 s, as it looks
         ({"a-0": quick, "b=c-0": long, "b=c-1": to_do, "a-1": to_do}, 2, "1 h 00 min"),
@@ -125,7 +123,6 @@ def test_seconds_of_planned_runs_are_those_of_finished_ones():
     assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
     assert seconds("c", 200.0, [Done("a", 9.0, 8.0, 0.0)]) is None
     for runs, told in (
-        ([], 0.0),
         ([4.0, 1.0, 1.0, 1.0], 4.0),  # the short ones share a slot
         ([1.0, 1.0, 4.0], 5.0),  # the long one waits
         ([1.0, None], None),

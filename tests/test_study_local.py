@@ -146,25 +146,23 @@ def made_up(tmp_path, monkeypatch):
     parent = MadeUp()
     monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
 
-    def launch(*what, **own):
-        wanted = [Run(tmp_path / "s" / f"{n}", [one]) for n, one in enumerate(what)]
+    def launch(*what, study="s", **own):
+        wanted = [Run(tmp_path / study / f"{n}", [one]) for n, one in enumerate(what)]
         return local.launch(wanted, settings(slots=1, **own), modules=[], environment={})
 
     return parent.started, launch
 
 
 def test_what_fails_or_takes_too_long_is_tried_again(made_up):
+    """And with fail_fast nothing is started after it."""
     started, launch = made_up
     found = launch("finishes", "dies", "hangs", "finishes", retries=1, timeout=0.1)
     assert started == ["finishes", "dies", "dies", "hangs", "hangs", "finishes"]
     assert [one.name for one in found] == ["finished", "failed", "failed", "finished"]
     assert "hydra.launcher.timeout=0.1" in found[2].detail
-
-
-def test_nothing_is_started_after_a_failure_with_fail_fast(made_up):
-    started, launch = made_up
-    found = launch("finishes", "dies", "finishes", fail_fast=True, retries=1)
-    assert started == ["finishes", "dies", "dies"]  # its further tries come first
+    started.clear()
+    found = launch("finishes", "dies", "finishes", study="t", fail_fast=True, retries=1)
+    assert started == ["finishes", "dies", "dies"]  # further tries of a run come first
     assert [one.name for one in found] == ["finished", "failed", "missing"]
 
 
@@ -177,13 +175,6 @@ def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path
 
 
 # Shares
-
-
-def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch):
-    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert local.threads(3, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    assert local.threads(20, {})["OMP_NUM_THREADS"] == "1"
-    assert local.threads(3, {"OMP_NUM_THREADS": "5"}) == {}
 
 
 def test_gpus_are_handed_out_and_more_than_there_are_refused(monkeypatch):
@@ -200,7 +191,12 @@ def test_gpus_are_handed_out_and_more_than_there_are_refused(monkeypatch):
             launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
 
 
-def test_auto_slots(monkeypatch):
+def test_slots_and_cores(monkeypatch):
+    """Cores are divided between slots, unless the person has said how many."""
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert local.threads(3, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert local.threads(20, {})["OMP_NUM_THREADS"] == "1"
+    assert local.threads(3, {"OMP_NUM_THREADS": "5"}) == {}
     for gpus, cores, each, slots in (
         (0, 2, 0, 2),
         (0, 64, 0, 4),
@@ -211,7 +207,6 @@ def test_auto_slots(monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda n=gpus: n)
         monkeypatch.setattr(local.os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
         assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
-        assert settings(slots=3, gpus_per_run=each).at_once({}) == 3
 
 
 def test_settings_without_a_meaning_are_refused():

@@ -1,15 +1,24 @@
-"""Designs: counts and cells by hand, and what a fraction confuses."""
+"""From a sweep's file to the arms and cells of a plan: designs counted and enumerated by hand, what
+a fraction confuses, arms composed and checked, and the ids of their runs."""
 
 from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_sweep import asked, laid_out, write_sweep
 from refusals import refused
 
+from ablate.config.composition import Composition
+from ablate.config.overrides import key_of, parse_one, value_text
+from ablate.config.tree import open_tree
 from ablate.study.plan import design
+from ablate.study.plan.cells import Cells
 from ablate.study.plan.design import Factor
 from ablate.study.plan.fraction import fraction
+from ablate.study.plan.layout import lay_out
+from ablate.study.plan.request import parse_request
+
+# Designs
 
 
 def factor(name, *options):
@@ -24,29 +33,20 @@ ALL = (SCORE, POS, NORM)
 OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
 
 
-def rows(kind, *factors):
+def changes(kind, *factors):
+    """Those of every cell, of which the baseline is the first, and none is there twice."""
     own = {factor.name: OWN[factor.name] for factor in factors}
     found = list(design.rows(kind, factors, own, resolution=3))
-    if kind != "fractional":
-        assert len(found) == design.count(kind, factors, own)
-    assert found[0] == own, "the baseline is the first"
-    assert len({tuple(row.items()) for row in found}) == len(found), "no cell twice"
-    return found
+    assert len(found) == design.count(kind, factors, own)
+    assert found[0] == own
+    assert len({tuple(row.items()) for row in found}) == len(found)
+    return [{k: v for k, v in row.items() if v != OWN[k]} for row in found]
 
 
-def changes(kind, *factors):
-    return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(kind, *factors)]
-
-
-def test_one_factor_and_leave_one_out():
+def test_designs():
     singles = [{}, {"model.attention": "dot"}, {"model.attention": "additive"}]
     assert changes("one_factor", *ALL) == [*singles, {"pos_enc": "none"}, {"norm": "post"}]
     assert changes("leave_one_out", POS, NORM) == [{}, {"pos_enc": "none"}, {"norm": "post"}]
-    with refused("leave_one_out: model.attention has 2 options"):
-        rows("leave_one_out", *ALL)
-
-
-def test_pairs_and_factorial():
     assert changes("pairs", *ALL) == [
         *changes("one_factor", *ALL),
         {"model.attention": "dot", "pos_enc": "none"},
@@ -55,29 +55,18 @@ def test_pairs_and_factorial():
         {"model.attention": "additive", "norm": "post"},
         {"pos_enc": "none", "norm": "post"},
     ]
-    assert len(rows("factorial", *ALL)) == 3 * 2 * 2
     one, other = {"norm": "post"}, {"pos_enc": "none"}
     assert changes("factorial", POS, NORM) == [{}, one, other, other | one]
-
-
-def test_fractional():
-    """C = AB: half of the eight cells."""
-    third = Factor("c", {"true": (), "false": ("model.residual=false",)})
-    own = {"pos_enc": "learned", "norm": "pre", "c": "true"}
-    found = design.rows("fractional", [POS, NORM, third], own, resolution=3)
-    assert [tuple(row.values()) for row in found] == [
-        ("learned", "pre", "true"),
-        ("learned", "post", "false"),
-        ("none", "pre", "false"),
-        ("none", "post", "true"),
-    ]
-    with refused("design=factorial"):
-        rows("fractional", *ALL)
-
-
-def test_a_quarter_of_five_factors_by_hand():
-    """D = AB and E = AC: of two changes in A and B neither shows in D, and so on."""
-    assert fraction(5, 3) == [(a, b, c, a ^ b, a ^ c) for a, b, c in product((0, 1), repeat=3)]
+    assert len(changes("factorial", *ALL)) == 3 * 2 * 2
+    third = factor("c", "yes", "no")  # C = AB
+    own = {"pos_enc": "learned", "norm": "pre", "c": "yes"}
+    half = design.rows("fractional", [POS, NORM, third], own, resolution=3)
+    assert [" ".join(row.values()) for row in half] == [
+        "learned pre yes", "learned post no", "none pre no", "none post yes",
+    ]  # fmt: skip
+    for kind, said in (("leave_one_out", "design=one_factor"), ("fractional", "design=factorial")):
+        with refused(f"{kind}: model.attention has 2 options", said):
+            list(design.rows(kind, ALL, OWN, resolution=3))
 
 
 # Factors, resolution -> cells, from the table of Box and Hunter (1961); also NIST's handbook,
@@ -88,9 +77,8 @@ TABLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "cells"), TABLE.items())
-def test_fractions_are_as_small_as_the_tables(asked, cells):
-    assert len(fraction(*asked)) == cells
+def test_fractions_are_as_small_as_the_tables():
+    assert {asked: len(fraction(*asked)) for asked in TABLE} == TABLE
 
 
 @given(st.integers(1, 8), st.integers(3, 5))
@@ -128,8 +116,131 @@ def test_two_factors_that_set_one_key_cannot_be_combined():
         arm({"norm": "post", "warmup": "off"}, both, own)
 
 
-def test_excluded_cells_have_all_of_an_entry():
-    entry = {"pos_enc": "none", "norm": "post"}
-    found = [row for row in rows("factorial", POS, NORM) if design.excluded_by(row, [entry])]
-    assert found == [entry]
-    assert len([r for r in rows("factorial", *ALL) if design.excluded_by(r, [entry])]) == 3
+# Arms
+
+
+def names(layout):
+    return [composed.name for composed in layout.arms]
+
+
+def test_the_baselines_own_option_is_the_baseline(tmp_path):
+    """By value, not by spelling; a named one by its overrides."""
+    layout = laid_out(
+        tmp_path,
+        """{baseline: [model.norm=post], factors: {
+            model.attention: [dot, scaled_dot], optimizer.lr: [0.002, 1.0e-2],
+            model.residual: [true, false], model.ffn_dim: [null, 24],
+            norm: {before: [model.norm=pre], after: [model.norm=post]}}}""",
+    )
+    changed = "model.attention=dot optimizer.lr=0.01 model.residual=false model.ffn_dim=24"
+    assert names(layout) == ["baseline", *changed.split(), "norm=before"]
+    own = "model.attention=scaled_dot optimizer.lr=0.002 model.residual=true model.ffn_dim=null"
+    assert [f"{key}={option}" for key, option in layout.baseline_options.items()] == [
+        *own.split(), "norm=after",
+    ]  # fmt: skip
+    assert [layout.arms[n].config.model.norm for n in (1, -1)] == ["post", "pre"]
+
+
+def test_the_command_line_wins_over_the_baseline_and_arms_win_over_both(tmp_path):
+    layout = laid_out(
+        tmp_path,
+        "{baseline: [model.norm=post, model.dropout=0.3], factors: {pos_enc: [none]}}",
+        "model.dropout=0.2",
+        body="optimizer: {lr: 0.5}",
+    )
+    for composed in layout.arms:
+        cfg = composed.config
+        assert (cfg.model.dropout, cfg.model.norm, cfg.optimizer.lr) == (0.2, "post", 0.5)
+    assert layout.arms[1].config.choices.pos_enc == "none"
+    assert len([t for t in layout.arms[1].overrides if key_of(t) == "model.dropout"]) == 1
+
+
+def test_a_part_that_one_model_of_several_lacks_is_illegal_there(tmp_path):
+    """Known names in a cell without a sense: a matter of study.on_invalid, not a typing mistake."""
+    study = """{design: factorial, on_invalid: skip, factors: {model.norm: [post],
+        kind: {gpt: [], rnn: [model=rnn_lm]}}}"""
+    with asked(tmp_path, study, left_out=("model.heads",)) as (question, composer):
+        layout = lay_out(question, composer)
+    assert names(layout) == ["baseline", "kind=rnn", "model.norm=post"]
+    assert "model.norm" in layout.invalid["model.norm=post kind=rnn"]
+
+
+def test_excluded_cells_are_left_out_and_remembered(tmp_path):
+    """Those that have all of an entry, whatever else they have."""
+    layout = laid_out(
+        tmp_path,
+        """{design: factorial, factors: {model.residual: [false], model.norm: [post, none]},
+            exclude: [{model.norm: none}], seeds: 3}""",
+    )
+    excluded = ["model.norm=none", "model.residual=false model.norm=none"]
+    assert layout.excluded == {name: {"model.norm": "none"} for name in excluded}
+    assert (len(layout.arms), layout.seeds) == (4, (0, 1, 2))
+
+
+def test_a_study_has_a_folder_of_its_own(tmp_path):
+    """Which a command with more values or seeds finds again, and a trial with fewer steps not."""
+    _, own, sweep, _ = write_sweep(tmp_path, "{name: mine, factors: {pos_enc: [none, learned]}}")
+
+    def name(*typed):
+        fixed = [text for text in typed if "," not in text]
+        with open_tree(own) as tree:
+            return parse_request(tree.load(fixed), typed, tree.loader).name
+
+    assert name(sweep) == name(sweep, "logger=none", "study.seeds=2") == "mine"
+    trial = name(sweep, "trainer.max_steps=10")
+    assert trial.startswith("mine-")
+    assert trial == name(sweep, "study.seeds=3", "trainer.max_steps=10")
+    assert trial != name(sweep, "model.dim=64")
+    assert name(sweep, "trainer.max_steps=10", "study.name=x") == "x"
+    commas = name("pos_enc=none,learned", "seed=0,1")
+    assert commas == name("pos_enc=none,rotary") != name("pos_enc=none,learned", "model.dim=8")
+
+
+# Cells
+
+
+def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_runs(tmp_path):
+    """Each composition is resolved once, unless a value of it is made of the seed."""
+    plan = "{factors: {pos_enc: [none, rotary]}, seeds: [4, 0]}"
+    arms = ["baseline", "pos_enc=none", "pos_enc=rotary"]
+    for more in ((), ("schedule.warmup=${seed}",)):
+        layout = laid_out(tmp_path, plan, *more)
+        cells = Cells().by_seed(layout.arms, layout.seeds)
+        assert [(cell.seed, cell.arm) for cell in cells] == [*product((4, 0), arms)]
+        for cell in cells:
+            arm = layout.arms[arms.index(cell.arm)]
+            arm.config.seed = cell.seed
+            assert cell.run_id == Composition(arm.config).id
+            assert cell.folder == f"{cell.arm}-{cell.run_id}"
+            assert cell.job[-1] == f"hydra.sweep.subdir={value_text(cell.folder)}"
+            assert {f"seed={cell.seed}", f"study.arm={value_text(cell.arm)}"} <= {*cell.overrides}
+        assert len({cell.run_id for cell in cells}) == 6
+
+
+# Of a mapping: Hydra's grammar has no quotes for them.
+KEYS = st.integers() | st.from_regex(r"[A-Za-z_][A-Za-z0-9_.=:,() -]*x", fullmatch=True)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**6), 10**6)
+        | st.floats()
+        | st.sampled_from(["true", "null", "inf", "nan", "-1", "1e5", "it's", "a\\'b", "/a/b-1"])
+        | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=4,
+    )
+)
+def test_a_value_is_read_back_as_it_was(value):
+    found = _plain(parse_one(f"key={value_text(value)}", "here").value())
+    assert repr(found) == repr(value)  # of nan too, which is not equal to itself
+
+
+def _plain(value):
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return getattr(value, "text", value)

@@ -1,15 +1,21 @@
-"""hydra/launcher=ray on a real Ray, private to these tests."""
+"""hydra/launcher=ray on a real Ray of one node on this machine, private to these tests."""
 
 import os
+import secrets
 import signal
+import subprocess
+import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import make_ray
 import pytest
+import yaml
 from make_launch import (
+    MODULES,
     ended,
+    environment,
     goes_on,
     met,
     metrics,
@@ -22,24 +28,47 @@ from make_launch import (
     tries,
     until,
 )
-from make_ray import launched
 from refusals import refused
 
 import ablate
+from ablate.config.tree import config_dir
 from ablate.study.launch import ray as launcher
-from ablate.study.launch.ray import Settings, train
+from ablate.study.launch.ray import Settings, launch, train
 from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line", "make_launch"]
 
 
+CPUS = 4  # said to Ray: a test's runs are small
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    if reason := make_ray.missing():
-        pytest.skip(reason)
+    """The environment of those who belong to it."""
+    if not find_spec("ray"):  # to import it would fix its mode of authentication
+        pytest.skip("not installed: the Python package ray")
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # Not below pytest's own folder: the names of sockets are short.
-    with TemporaryDirectory(prefix="ray") as place, make_ray.cluster(Path(place)) as around:
-        yield around
+    with TemporaryDirectory(prefix="ray") as folder:
+        place = Path(folder)
+        command = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            *("--port=0", "--node-ip-address=127.0.0.1", f"--num-cpus={CPUS}"),
+            *("--include-dashboard=false", f"--temp-dir={place}"),
+            *("--object-store-memory=80000000", "--disable-usage-stats"),
+        ]
+        with open(place / "started.out", "w") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=out, env=environment(**own), start_new_session=True
+            )
+        address = place / "ray_current_cluster"
+        try:
+            until(lambda: address.exists() or process.poll() is not None, 300)
+            assert address.exists(), (place / "started.out").read_text()
+            yield own | {"RAY_ADDRESS": address.read_text().strip()}
+        finally:
+            process.terminate()  # and with it what it has started
+            process.wait()
 
 
 @pytest.fixture
@@ -49,8 +78,13 @@ def member(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+def around(accident):
+    """The runtime environment in which runs meet an accident."""
+    return {"env_vars": {"ACCIDENT": accident, "PYTHONPATH": environment()["PYTHONPATH"]}}
+
+
 def on_ray(folder, *more, accident=""):
-    variables = make_ray.around(accident)["env_vars"]
+    variables = around(accident)["env_vars"]
     written = ", ".join(f"{name}: '{value}'" for name, value in variables.items())
     own = f"+hydra.launcher.ray.init.runtime_env={{env_vars: {{{written}}}}}"
     return study_line(folder, "ray", own, "hydra/launcher=ray", *more)
@@ -104,7 +138,9 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
         os.kill(parent_of(parent_of(process_of(run.folder))), signal.SIGKILL)
 
     threading.Thread(target=strike, daemon=True).start()
-    (found,) = launched(wanted, "pause-once 0 5 0")
+    file = yaml.safe_load((config_dir() / "hydra/launcher/ray.yaml").read_text())["ray"]
+    init = file["init"] | {"runtime_env": around("pause-once 0 5 0")}
+    (found,) = launch(wanted, Settings(init, file["remote"], grace=60), modules=MODULES)
     assert found.name == "finished", found
     assert tries(run.folder) == 2
     assert goes_on(run.folder)

@@ -75,6 +75,13 @@ def test_all_is_everything_each_time(study):
     assert not list(study.rglob("queued.json"))
 
 
+def test_what_failed_alone(study):
+    """Not what was stopped, nor what has not begun."""
+    write(study / "b", status="failed", error="nan")
+    assert trained(study, "failed", cells([*ALL, "new"])) == ["b"]
+    assert trained(study, "missing", cells([*ALL, "new"])) == ["a", "new"]
+
+
 def test_everything_that_was_killed_resumes(study, capsys):
     assert trained(study, "all", stops_at="b") == ["a"]
     assert capsys.readouterr().out == ""

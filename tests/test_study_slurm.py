@@ -228,11 +228,9 @@ def trainer(**own):
     ("own", "of_trainer", "part"),
     [
         ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
-        ({"nodes": 1}, {"num_nodes": 2}, "nodes=1: trainer.num_nodes=2 needs 2"),
         ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
         ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
         ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
-        ({"timeout_min": 0}, {}, "hydra.launcher.timeout_min=0"),
     ],
 )
 def test_settings_are_those_of_hydra_submitit_launcher(own, of_trainer, part):

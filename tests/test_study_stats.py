@@ -1,6 +1,5 @@
 """Paired statistics against scipy, statsmodels, published data sets and cases by hand."""
 
-import dataclasses
 import math
 import re
 from itertools import product
@@ -80,9 +79,8 @@ def test_what_cannot_be_compared_is_refused():
 # Sign flips
 
 
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
+def test_sign_flip_by_hand():
+    for differences, p in (
         ([1, 2, 3], 2 / 8),
         ([-1, 2, 3], 4 / 8),  # sums of +-6, +-4, +-2, 0: four are as far off as 4
         ([0, 1, 1], 4 / 8),  # a zero doubles each pattern
@@ -90,16 +88,12 @@ def test_what_cannot_be_compared_is_refused():
         ([0, 0, 0, 0], 1.0),
         ([5], 1.0),
         (SLEEP, 4 / 1024),  # nothing below zero, and one zero
-    ],
-)
-def test_sign_flip_by_hand(differences, p):
-    assert flip(differences).p == p
-    assert flip([-d for d in differences]).p == p
+    ):
+        assert flip(differences).p == flip([-d for d in differences]).p == p
 
 
-@pytest.mark.parametrize("n", [2, 12])
-def test_sign_flip_is_scipys_where_nothing_ties(n):
-    differences = np.random.default_rng(n).normal(0.4, 1, n)
+def test_sign_flip_is_scipys_where_nothing_ties():
+    differences = np.random.default_rng(12).normal(0.4, 1, 12)
     theirs = scipy_stats.permutation_test(
         (differences,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True
     )
@@ -133,7 +127,8 @@ def test_fishers_own_example_has_his_p_and_more_than_twelve_pairs_say_their_reso
 
 
 def test_students_sleep():
-    """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE)."""
+    """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE). The
+    bootstrap is scipy's, and the same every time."""
     found = only(*SLEEP)
     assert found.difference == pytest.approx(1.58)
     assert found.tests.t_p == pytest.approx(0.002833, abs=5e-7)
@@ -141,14 +136,11 @@ def test_students_sleep():
     assert ends == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
     tests = found.tests
     assert (tests.rests_on, tests.p, found.caution) == ("sign-flip", 4 / 1024, "")
-
-
-def test_bootstrap_is_scipys_and_the_same_every_time():
-    found = only(*SLEEP).bootstrap
     backwards = {arm: dict(reversed(own.items())) for arm, own in against_zero(SLEEP).items()}
-    assert compare(backwards, baseline="baseline", mode="min").arms[0].bootstrap == found
+    assert compare(backwards, baseline="baseline", mode="min").arms[0].bootstrap == found.bootstrap
     other = scipy_stats.bootstrap((SLEEP,), np.mean, n_resamples=40_000, method="BCa", rng=1)
-    assert (found.low, found.high) == pytest.approx([*other.confidence_interval], abs=0.05)
+    ends = (found.bootstrap.low, found.bootstrap.high)
+    assert ends == pytest.approx([*other.confidence_interval], abs=0.05)
 
 
 def test_effect_is_unbiased_with_five_seeds():
@@ -166,9 +158,10 @@ def test_equivalence_is_two_one_sided_t_tests():
     assert stats.equivalent_p(found, 1.0) == pytest.approx(max(sides))
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("count", [1, 7])
 def test_holm_is_statsmodels(count):
-    ps = np.random.default_rng(count).beta(0.3, 1, count).round(1 if count == 7 else 9)
+    """With ties."""
+    ps = np.random.default_rng(count).beta(0.3, 1, count).round(1)
     assert holm(list(ps)) == pytest.approx(list(multipletests(ps, method="holm")[1]))
 
 
@@ -195,17 +188,6 @@ def test_mode_says_which_way_is_better():
     found = [only(*d, mode=m).verdict for d in (up, down) for m in ("min", "max")]
     assert [one.kind for one in found] == ["worse", "better", "better", "worse"]
     assert found[1].words() == found[2].words()
-
-
-def test_what_a_seed_adds_to_every_arm_changes_nothing():
-    rng = np.random.default_rng(0)
-    arms = rng.normal(0.5, 1, (3, 7))
-    found = []
-    for some in (arms, arms + rng.normal(0, 100, 7)):
-        values = {str(i): dict(enumerate(arm)) for i, arm in enumerate(some)}
-        told = compare(values, baseline="0", mode="min").arms
-        found.append([n for each in told for n in (each.tests.p_holm, each.difference)])
-    assert found[0] == pytest.approx(found[1])
 
 
 def test_five_seeds_are_warned_about_and_still_show_what_is_large():
@@ -271,13 +253,10 @@ def test_no_number_of_a_comparison_is_nan(n):
 
 
 def test_words():
-    interval = stats.Interval(0.0249, 0.0371)
-    shown = Verdict("worse", 0.0312, interval, LEVEL, 5, 5, 0.002, 5, None, None)
-    said = "by 0.031 nats (95 % 0.025 to 0.037, 5 seeds,"
-    assert shown.words("nats") == f"worse {said} Holm p 0.0020)"
-    turned = {"loss": -0.0312, "interval": stats.Interval(-0.0371, -0.0249)}
-    better = dataclasses.replace(shown, kind="better", family=1, **turned)
-    assert better.words("nats") == f"better {said} p 0.0020)"
+    turned = stats.Interval(-0.0371, -0.0249)
+    better = Verdict("better", -0.0312, turned, LEVEL, 5, 5, 0.002, 1, None, None)
+    said = "better by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, p 0.0020)"
+    assert better.words("nats") == said
     interval = stats.Interval(-0.002, 0.01)
     open_ = Verdict("no difference shown", 0.004, interval, LEVEL, 5, 5, 0.31, 5, None, 23)
     assert open_.words("nats") == (

@@ -5,7 +5,6 @@ import re
 import signal
 import threading
 import time
-from html import unescape
 
 import pytest
 from make_launch import (
@@ -61,12 +60,6 @@ def reports(said, place):
     return "mine: val/loss, lower is better" in last and f"  {place / 'report.html'}\n" in last
 
 
-def written(place):
-    """The words of report.md and of report.html."""
-    page = re.sub("</?span>", "", (place / "report.html").read_text())
-    return (place / "report.md").read_text(), unescape(page)
-
-
 @pytest.mark.slow
 def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
     timeout = f"hydra.launcher.timeout={5 + 4 * straight[1]:g}"
@@ -78,7 +71,7 @@ def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
     assert "ablate: 4 of 6 runs are not finished: " in said.splitlines()[-1]
     assert "[6/6] " in said
     assert reports(said, place)
-    text, page = written(place)
+    text = (place / "report.md").read_text()
     for seed, reason in {
         RAISES: "what a part of one's own may raise",
         KILLED: "killed by SIGKILL (perhaps out of memory); last lines: gpt: ",
@@ -87,7 +80,6 @@ def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
     }.items():
         row = rf"^\| baseline \| {seed} \| failed \| .*{re.escape(reason)}"
         assert re.search(row, text, re.MULTILINE), text
-        assert reason in page
     assert "over 2 seeds." in text
 
     found = paths(place)
@@ -102,10 +94,9 @@ def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
     assert [path.read_text() for path in calm] == before[:-1]
     assert [tries(folder) for folder in found] == [2, 1, 2, 2, 2, 1]
     assert [goes_on(folder) for folder in found].count(True) == 4
-    text, page = written(place)
+    text = (place / "report.md").read_text()
     assert "over 6 seeds." in text
     assert "went wrong" not in text
-    assert "What failed" not in page
     assert not list(tmp_path.rglob("queued.json"))
 
 
@@ -133,7 +124,7 @@ def test_the_controller_is_killed_and_started_again(command, here, straight, tmp
 
     assert here(*study(tmp_path, "0,1,2,3", *own))[0] == 0  # the plan has grown
     assert [tries(folder) for folder in paths(place)] == [1, 2, 1, 1]
-    assert "over 4 seeds." in written(place)[0]
+    assert "over 4 seeds." in (place / "report.md").read_text()
     assert not list(tmp_path.rglob("queued.json"))
 
 

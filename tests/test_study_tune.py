@@ -1,7 +1,6 @@
 """study.tune: the grid, its seeds, and the choice."""
 
 import json
-from importlib import import_module
 
 import pytest
 from make_sweep import tiny_for, write_sweep
@@ -142,27 +141,26 @@ def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned,
 
 @pytest.mark.slow
 def test_an_arm_without_a_value_is_left_out_and_without_the_baseline_nothing_runs(
-    tuned, runs, fail, tmp_path, monkeypatch
+    tuned, runs, seen, tmp_path
 ):
-    nan = ablate.RunFailed("loss: nan")
-    with monkeypatch.context() as patch:
-        trained = (module := import_module("ablate.training.train")).train
+    measure, failing = seen["measure"], ["none"]
 
-        def train(composition, run_dir):
-            fail[:] = [nan] * (composition.cfg.choices.pos_enc == "none")
-            return trained(composition, run_dir)
+    def fails(cfg):
+        if cfg.choices.pos_enc in failing:
+            raise ablate.RunFailed("loss: nan")
+        return measure(cfg)
 
-        patch.setattr(module, "train", train)
-        code, out, err = tuned()
+    seen["measure"] = fails
+    code, out, err = tuned()
     assert (code, err.count("\n")) == (1, 1)
     assert "arm 'pos_enc=none' has no values with all of their runs finished" in err
     assert "left out: pos_enc=none: " in out
     assert [cfg.model.norm for cfg, _ in runs[6:]] == ["pre", "post"] * 2
     assert [one["arm"] for one in plan_of(tmp_path)["illegal"]] == ["pos_enc=none"]
-    fail.clear()
+    failing.clear()
     assert tuned()[0] == 0
     assert not plan_of(tmp_path)["illegal"]
-    fail.append(nan)
+    failing.append("learned")
     runs.clear()
     code, _, err = tuned("study.name=other")
     assert (code, err.count("\n"), len(runs)) == (1, 1, 6)
