@@ -26,9 +26,7 @@ CHANGES = {
     "dropped blocks": {"drop_path": 0.5},
     "shared blocks": {"share_layers": True},
     "chunks, computed again inside": {"attention": "additive", "kernel": CHUNKS},
-    "a table beside the blocks": {"pos_enc": "t5"},
-    "weights that are drawn": {"normalizer": "hard"},
-    "no attention": {"mixer": "fixed"},
+    "weights that are drawn": {"normalizer": "hard", "pos_enc": "t5"},
 }
 
 
@@ -43,7 +41,12 @@ def step(model, inputs):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [*(("gpt", change) for change in CHANGES), *((name, "dropped blocks") for name in MODELS)],
+    [
+        *(("gpt", change) for change in CHANGES),
+        ("bert", "shared blocks"),
+        ("vit", "dropped blocks"),
+        ("transformer", "dropped blocks"),
+    ],
 )
 def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch):
     make, inputs = MODELS[name]
