@@ -32,6 +32,7 @@ PRODUCTS: list[tuple[dict[str, Any], int]] = [  # of a pair: a multiplication an
     ({"pos_enc": "alibi", "normalizer": "hard"}, 6),
     ({"mixer": "fixed"}, 3),
     ({"share_layers": True, "dropout": 0.1}, 6),
+    ({"activation_checkpointing": True}, 6),  # what is computed twice is counted once
 ]
 
 
