@@ -51,7 +51,6 @@ CASES = {
     **{name: (name, SIZES) for name in scores()},
     **{f"{name}, widths apart": (name, SIZES_APART) for name in ("general", "gat")},
     **{f"{name}, hidden": (name, SIZES_APART | {"hidden": 3}) for name in ("additive", "gatv2")},
-    "location, longer table": ("location", SIZES | {"max_length": J + 2}),
 }
 
 
@@ -181,7 +180,7 @@ def test_a_refusal_names_the_slot(make, sizes, message):
 def test_location_refuses_what_its_table_has_no_room_for():
     score = Location(max_length=J + 1, **SIZES)
     q, fits = torch.randn(B, H, I, K), torch.empty(B, H, J + 1, 0)
-    assert score(q, fits).shape == (B, H, I, J + 1)
+    assert_close(score(q, fits), q @ score.table.mT)
     for call in (score.forward, score.lower):
         with pytest.raises(UserError, match=rf"model\.attention\.max_length={J + 2} or more"):
             call(q, torch.empty(B, H, J + 2, 0))

@@ -161,7 +161,7 @@ def ready(model, step=3):
 @pytest.mark.parametrize(
     ("make", "changes", "inputs", "other"),
     [
-        (gat, {}, graph(), "sparse"),
+        (gat, {"attention": "gatv2"}, graph(), "sparse"),
         *((gpt, {"normalizer": name}, (tokens(2, 7),), "chunked")
           for name in options("model.normalizer")),
         (gpt, {"attention": "scaled_dot", "kv_heads": 1}, (tokens(2, 7),), "sdpa"),
@@ -231,12 +231,10 @@ def masks(**changes):
 @pytest.mark.parametrize(
     "change",
     [
-        {"attention": "additive", "pos_enc": "relative"},
+        {"attention": "additive", "pos_enc": "relative", "activation_checkpointing": True},
         {"normalizer": "hard"},
         {"heads": 6},
-        {"mixer": "convolution"},
-        {"norm": "post", "norm_type": "batch"},
-        {"activation_checkpointing": True},
+        {"mixer": "convolution", "norm": "post", "norm_type": "batch"},
     ],
     ids=str,
 )
