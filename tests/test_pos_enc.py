@@ -182,6 +182,14 @@ def test_relative_is_the_sum_over_pairs(causal):
         assert_close(found, (bias, torch.einsum("bhij,ijk->bhik", weights, c)))
 
 
+@pytest.mark.parametrize(("keys", "values"), [(True, True), (True, False), (False, True)])
+def test_relative_creates_only_what_it_uses(keys, values):
+    part = build("relative", max_distance=4, keys=keys, values=values)
+    assert [p.shape for p in part.parameters()] == [(9, K)] * DEPTH * (keys + values)
+    bias = part.bias(normal(B, H, N, K), POSITIONS, POSITIONS, 0)
+    assert (bias is not None, part.value_term) == (keys, values)
+
+
 def published_bucket(ahead, *, causal, buckets, max_distance):
     """The text of section 2.1 and the formula of the authors' code, in double precision."""
     distance = max(-ahead, 0) if causal else abs(ahead)
