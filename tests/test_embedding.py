@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from make_model import gpt, part, rnn_seq2seq, tokens, transformer
-from tiny import overrides, pairs
+from tiny import SMALL, overrides, pairs
 from torch.testing import assert_close
 
 import ablate
@@ -146,7 +146,7 @@ def test_each_side_of_a_transformer_learns_from_its_own():
 
 
 def test_frozen_vectors_stay_and_are_loaded_with_a_run(tmp_path, monkeypatch):
-    folder, cfg = tmp_path / "run", ablate.compose(*overrides(tmp_path, *FROZEN))
+    folder, cfg = tmp_path / "run", ablate.compose(*overrides(tmp_path, *SMALL, *FROZEN))
     ablate.run(cfg, folder)
     first = build(cfg).embedding.weight
     monkeypatch.setitem(sys.modules, "gensim.models", None)

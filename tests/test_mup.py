@@ -11,7 +11,7 @@ import ablate
 from ablate.errors import UserError
 from ablate.training.build import build, build_data, make_task
 
-WIDTHS = (32, 64, 128, 256, 512)
+WIDTHS = (32, 64, 128, 256)
 RATE = 0.01
 
 
