@@ -31,7 +31,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_mixer_from_outside_trains_and_generates_from_its_state(own, tmp_path):
-    more = (*SMALL, "model.mixer=decay", "model.depth=2")
+    more = (*SMALL, "model.mixer=decay", "model.depth=2", "model.heads=4")
     cfg = ablate.compose(*overrides(tmp_path, *more), config_dir=own)
     result = ablate.run(cfg)
     assert (result["status"], result["choices"]["model.mixer"]) == ("finished", "decay")
