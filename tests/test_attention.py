@@ -51,6 +51,7 @@ CASES = {
     **{name: (name, SIZES) for name in scores()},
     **{f"{name}, widths apart": (name, SIZES_APART) for name in ("general", "gat")},
     **{f"{name}, hidden": (name, SIZES_APART | {"hidden": 3}) for name in ("additive", "gatv2")},
+    "location, longer table": ("location", SIZES | {"max_length": J + 2}),
 }
 
 
