@@ -94,6 +94,7 @@ def test_what_kernels_compute_with_is_forward(case):
 
 
 def test_initial_values_are_the_published_ones():
+    torch.manual_seed(0)
     sizes = {"heads": 4, "query_dim": 50, "key_dim": 50, "length": 60}
     for drawn in (General(**sizes).weight, Location(max_length=None, **sizes).table):
         assert drawn.abs().max() <= 0.1

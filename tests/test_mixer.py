@@ -11,6 +11,7 @@ from make_model import context, gpt, normal, part, place, random_parts
 from torch.testing import assert_close
 
 from ablate.errors import UserError
+from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear_mixer import Decay
 from ablate.model.layers.recurrence import recurrence
 from ablate.model.mask.causal import Causal
@@ -65,6 +66,14 @@ def test_a_convolution_of_an_image_goes_over_rows_and_columns():
             seen = x[:, (row + a) * 5 + column + b]
             expected[:, row * 5 + column] += conv.weight[:, 0, a + 1, b + 1] * seen
     assert_close(conv(x, context()), expected)
+
+
+def test_a_convolution_with_a_cache_reads_the_padding_of_its_own_tokens():
+    conv, x, cache = mixer("convolution", bias=True), normal(2, 6, D), Cache()
+    keep = torch.tensor([[False, False, True, True, True, True], [True] * 4 + [False, True]])
+    first = conv(x[:, :2], context(keep=keep[:, :2], cache=cache))
+    rest = conv(x[:, 2:], context(keep=keep, cache=cache, start=2))
+    assert_close(torch.cat([first, rest], 1), conv(x, context(keep=keep)))
 
 
 def test_fixed_weights_have_no_more_positions_than_in_training():
