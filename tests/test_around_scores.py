@@ -1,4 +1,5 @@
-"""What acts around the scores of attention: fewer heads of keys, QK norm, soft caps, sinks, gates.
+"""Multi-head attention, and what acts around its scores: fewer heads of keys, QK norm, soft caps,
+sinks, gates.
 
 One reference in plain operations on one head at a time has all of them.
 """
@@ -8,12 +9,12 @@ from itertools import product
 
 import pytest
 import torch
-from make_model import context, kernel, normal, options, part, place, random_parts
+from make_model import context, kernel, normal, part, place, random_parts
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.model.layers.layer import Cache, Memory
+from ablate.model.layers.layer import Memory
 from ablate.model.layers.multi_head import CrossAttention, recording
 from ablate.model.mixer.attention import Attention
 
@@ -38,14 +39,15 @@ NEAR = [
     {"short_conv": 2, "key_shift": True, "exclusive": True},
 ]
 KERNELS = ("reference", "sdpa", "chunked")
-POSITIONS = {"none": 0, "rotary": 2}  # and the numbers of a token that latent attention adds
+SETTINGS = {"chunked": {"chunk": 2, "compile": False}}
 
 
 def made(run, mask="causal", own=None, **changes):
-    settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
-    changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": kernel(run, **settings)}
-    changes.setdefault("score", "scaled_dot")
-    return random_parts(Attention(place(D, H, N, **changes), **(own or {})))
+    parts = {
+        "mask": part("model.mask", mask)(causal=True),
+        "kernel": kernel(run, **SETTINGS.get(run, {})),
+    }
+    return random_parts(Attention(place(D, H, N, **parts, **changes), **(own or {})))
 
 
 def normed(kind, x, norm, root, head):
@@ -103,25 +105,25 @@ def padding():
     return keep
 
 
-@pytest.mark.parametrize("run", KERNELS)
 @pytest.mark.parametrize("keys", AROUND, ids=str)
-@pytest.mark.parametrize(("mask", "padded"), [("causal", False), ("causal", True), ("none", True)])
-def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
-    if run == "sdpa" and "softcap" in keys:
-        pytest.skip("SDPA caps no scores")
-    mine, x, keep = made(run, mask, **keys), normal(B, N, D), padding()
+@pytest.mark.parametrize("mask", ["causal", "none"])
+def test_self_attention_is_the_formula_in_loops(mask, keys):
+    """Causal without padding, for which kernels have ways of their own; or padded."""
+    mine, x = made("reference", mask, **keys), normal(B, N, D)
+    keep = None if mask == "causal" else padding()
     seen = torch.ones(B, N, N, dtype=torch.bool)
-    seen = seen.tril() if mask == "causal" else seen
-    seen = seen & keep[:, None] if padded else seen
-    with recording(mine) as recorded:
-        output = mine(x, context(keep=keep if padded else None))
+    seen = seen.tril() if keep is None else seen & keep[:, None]
     expected, weights = reference(mine, *maps(mine, x, x), x, seen, keys)
-    assert_close(output, expected)
-    assert_close(recorded[0][0], weights)
-    ours, theirs = (
-        torch.autograd.grad(y.square().sum(), [*mine.parameters()]) for y in (output, expected)
-    )
-    assert_close(ours, theirs)
+    wanted = torch.autograd.grad(expected.square().sum(), [*mine.parameters()])
+    for run in KERNELS:
+        if run == "sdpa" and "softcap" in keys:
+            continue  # SDPA caps no scores
+        one = made(run, mask, **keys)
+        with recording(one) as recorded:
+            output = one(x, context(keep=keep))
+        assert_close((output, recorded[0][0]), (expected, weights))
+        found = torch.autograd.grad(output.square().sum(), [*one.parameters()])
+        assert_close(found, wanted)
 
 
 GROUPS = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
@@ -137,8 +139,7 @@ def test_cross_attention_is_the_formula_in_loops(score, keys, run):
     """Scores whose keys are prepared, or unused, read the keys of every head too."""
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
-    settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
-    whole = {"kernel": kernel(run, **settings), "score": score}
+    whole = {"kernel": kernel(run, **SETTINGS.get(run, {})), "score": score}
     mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))
     x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
     with recording(mine) as recorded:
@@ -197,31 +198,35 @@ def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name):
 
 @pytest.mark.parametrize("score", ["location", "uniform"])
 def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score):
-    for own in ({}, {"short_conv": 2}):
-        mine, every = (made("sdpa", own=own, kv_heads=g, score=score) for g in (2, H))
-        every.load_state_dict(of_every_head(mine, "value.", "value_conv."))
-        x = normal(B, N, D)
-        assert_close(mine(x, context()), every(x, context()))
+    mine, every = (made("sdpa", own={"short_conv": 2}, kv_heads=g, score=score) for g in (2, H))
+    every.load_state_dict(of_every_head(mine, "value.", "value_conv."))
+    x = normal(B, N, D)
+    assert_close(mine(x, context()), every(x, context()))
 
 
-def test_dropout_of_grouped_heads_is_that_of_every_head():
-    """SDPA leaves the training pass with dropout to the reference."""
-    outputs = []
-    for run in ("sdpa", "reference"):
-        torch.manual_seed(0)
-        outputs.append(made(run, kv_heads=2, dropout=0.5).train()(normal(B, N, D), context()))
-    assert_close(*outputs)
+@pytest.mark.parametrize(("run", "keys"), [("sdpa", {"softcap": 1.0}), ("flex", {"sink": "zero"})])
+def test_a_layer_tells_its_kernel_what_acts(run, keys):
+    with pytest.raises(UserError, match=r"capped|a sink"):
+        Attention(place(D, H, N, kernel=kernel(run), **keys))
 
 
-@pytest.mark.parametrize("run", options("kernel"))
-def test_kernels_say_what_they_cannot_do(run):
-    for keys, reason in (({"softcap": 1.0}, "capped"), ({"sink": "zero"}, "a sink")):
-        score = "additive" if run == "triton" else "scaled_dot"
-        chosen = part("kernel", run)
-        able = chosen.caps if "softcap" in keys else chosen.sinks
-        if not able:
-            with pytest.raises(UserError, match=reason):
-                Attention(place(D, H, N, score=score, kernel=chosen, **keys))
+def test_recorded_weights_are_those_before_dropout_and_change_nothing():
+    mine, x = made("reference", dropout=0.5), normal(B, N, D)
+    torch.manual_seed(0)
+    plain = mine(x, context())
+    torch.manual_seed(0)
+    with recording(mine) as weights:
+        assert torch.equal(mine(x, context()), plain)
+        mine(x, context())
+    assert len(weights[0]) == 2
+    for each in weights[0]:
+        assert_close(each.sum(-1), torch.ones(B, H, N, dtype=torch.float64))
+        assert not each.requires_grad
+    mine(x, context())
+    assert len(weights[0]) == 2  # recording has ended
+    with pytest.raises(RuntimeError), recording(mine):
+        mine(normal(B, N, D + 1), context())
+    assert mine.recorded is None
 
 
 def mixer(name, pos="none", around=None, **keys):
@@ -279,29 +284,3 @@ def test_differential_attention_is_the_formula_in_loops():
         read = (maps[0] - factor * maps[1]) @ v[b, : i + 1, at]
         joined[b, i, at] = 0.2 * mine.norm.weight * read / (read.square().mean() + EPS).sqrt()
     assert_close(mine(x, context(pos=encoding)), mine.out(joined))
-
-
-GROUPED = {"kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
-# Positions, mixer, what is around its scores, its keys, numbers that it keeps of a token.
-CACHED = [
-    *(("alibi", "attention", GROUPED, own, 2 * 4) for own in ({}, *NEAR)),
-    *((pos, "attention", GROUPED, own, 2 * 4) for pos in POSITIONS for own in ({}, *NEAR)),
-    *((pos, "latent", {}, {"rank": 5, "rotary_dim": 2}, 5 + n) for pos, n in POSITIONS.items()),
-    *((pos, "differential", {}, {}, 2 * D) for pos in POSITIONS),
-]
-
-
-@pytest.mark.parametrize(("pos", "name", "around", "own", "held"), CACHED, ids=str)
-def test_a_cache_and_one_position_change_nothing(pos, name, around, own, held):
-    """In parts of several lengths, the first of which is shorter than a convolution."""
-    (mine, encoding), x = mixer(name, pos, around, **own), normal(B, N, D)
-    expected, cache, parts = mine(x, context(pos=encoding)), Cache(), []
-    for new in x.split((1, 2, 3), dim=1):
-        parts.append(mine(new, context(pos=encoding, cache=cache, start=cache.tokens)))
-        cache.tokens += new.shape[1]
-    assert_close(torch.cat(parts, 1), expected)
-
-    assert sum(state.numel() for state in cache.states[0, mine][:2]) == B * N * held
-    for position in (0, 3):
-        alone = mine(x, context(pos=encoding, position=position))
-        assert_close(alone, expected[:, position : position + 1])

@@ -94,6 +94,7 @@ def test_what_kernels_compute_with_is_forward(case):
 
 
 def test_initial_values_are_the_published_ones():
+    torch.manual_seed(0)
     sizes = {"heads": 4, "query_dim": 50, "key_dim": 50, "length": 60}
     for drawn in (General(**sizes).weight, Location(max_length=None, **sizes).table):
         assert drawn.abs().max() <= 0.1
@@ -107,14 +108,6 @@ def test_initial_values_are_the_published_ones():
         assert parameter.abs().max() <= (6 / fans) ** 0.5
         assert parameter.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.08)
     assert Cosine(**sizes).sharpness().flatten().tolist() == pytest.approx([START] * 4)
-
-
-def test_the_sharpness_of_cosine_is_bounded():
-    score = Cosine(**SIZES).double()
-    q, _ = inputs(score)
-    with torch.no_grad():
-        score.log_t.fill_(50.0)
-    assert score(q, q).max().item() == pytest.approx(LARGEST)
 
 
 def test_cosine_of_zero_vectors_is_zero_with_finite_gradients():
@@ -189,7 +182,7 @@ def test_a_refusal_names_the_slot(make, sizes, message):
 def test_location_refuses_what_its_table_has_no_room_for():
     score = Location(max_length=J + 1, **SIZES)
     q, fits = torch.randn(B, H, I, K), torch.empty(B, H, J + 1, 0)
-    assert score(q, fits).shape == (B, H, I, J + 1)
+    assert_close(score(q, fits), q @ score.table.mT)
     for call in (score.forward, score.lower):
         with pytest.raises(UserError, match=rf"model\.attention\.max_length={J + 2} or more"):
             call(q, torch.empty(B, H, J + 2, 0))

@@ -47,10 +47,15 @@ def torchs(mine: Stack, *, activation: str, first: bool) -> nn.TransformerEncode
     return theirs
 
 
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("norm", "activation", "mask", "padded"),
+    [
+        ("pre", "relu", "none", True),
+        ("pre", "gelu", "causal", False),
+        ("post", "gelu", "none", True),
+        ("post", "relu", "causal", True),
+    ],
+)
 def test_blocks_equal_torchs(norm, activation, mask, padded):
     mine = stack(norm=norm, ffn=activation, mask=mask, depth=2)
     theirs = torchs(mine, activation=activation, first=norm == "pre")
@@ -78,15 +83,6 @@ def test_every_placement_is_its_formula(norm, residual):
     assert counted == {"pre": 5, "post": 4, "sandwich": 9, "output": 5, "none": 0}[norm]
 
 
-ONE_STREAM = {
-    "plain": lambda link, x, y, embedded: x + y,
-    "scaled": lambda link, x, y, embedded: x + 0.5 * y,  # 1 / sqrt(2 depth)
-    "rezero": lambda link, x, y, embedded: x + link.gain * y,
-    "layer_scale": lambda link, x, y, embedded: x + y * link.gain,
-    "x0": lambda link, x, y, embedded: link.stream * x + link.skip * embedded + y,
-}
-
-
 @pytest.mark.parametrize("name", options("model.connection"))
 def test_every_connection_is_its_formula(name):
     mine, x = stack(connection=part("model.connection", name), depth=2), normal(B, N, D)
@@ -106,11 +102,8 @@ def test_every_connection_is_its_formula(name):
             writes = [link.writes[s] + of[2] * more[s][..., -1:] for s in n]
             streams = [mix + write * y for mix, write in zip(mixed, writes, strict=True)]
         else:
-            streams = [ONE_STREAM[name](link, streams[0], y, x)]
+            streams = [link.write(streams[0], y, x)]  # test_formulas.py
     assert_close(mine(x), mine.final_norm(sum(streams)))
-    for position in (0, N - 1):  # which the last block computes alone
-        alone = mine(x, position=position)
-        assert_close(alone, mine(x)[:, position : position + 1])
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -134,7 +127,6 @@ def test_a_parallel_block_adds_both_to_one_input(norm):
     y = block.attention.norm_before(x)
     y = block.attention.norm_after(x + both.mixer(y, context()) + both.feed_forward(y))
     assert_close(mine(x), mine.final_norm(y))
-    assert_close(mine(x, position=2), mine(x)[:, 2:3])
 
 
 @pytest.mark.parametrize("recomputed", [True, False])
@@ -195,15 +187,6 @@ def test_drop_path_grows_linearly_with_depth(changes, rates):
     assert [getattr(drop_path, "p", 0.0) for drop_path in found] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("change", [{"dropout": 0.4}, {"drop_path": 0.5, "depth": 2}])
-def test_evaluation_drops_nothing(change):
-    mine, x = stack(**change), normal(8, N, D)
-    plain = stack(depth=change.get("depth", 1))
-    assert not torch.allclose(mine(x), plain(x))
-    assert torch.equal(mine.eval()(x), plain(x))
-    assert torch.equal(mine(x), mine(x))
-
-
 def test_drop_path_drops_whole_sublayers_of_whole_examples():
     mine, x = stack(drop_path=0.5, norm="none", ffn="none", ffn_dim=None), normal(400, N, D)
     torch.manual_seed(0)
@@ -221,8 +204,8 @@ def test_dropout_acts_on_input_weights_and_both_sublayers():
     assert mine.blocks[0].attention.function.dropout == 0.3
 
 
-def made(kind, *, bias=True, eps=1e-5):
-    return part("model.norm_type", kind)(D, bias=bias, eps=eps)
+def made(kind, *, eps=1e-5):
+    return part("model.norm_type", kind)(D, bias=True, eps=eps)
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
@@ -237,17 +220,6 @@ def test_norms_equal_torchs(eps):
         batch.eval(), flat.eval()
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_norms_have_a_bias_where_they_can(bias):
-    names = {
-        kind: {n for n, _ in made(kind, bias=bias).named_parameters()}
-        for kind in options("model.norm_type")
-    }
-    assert names["layer"] == ({"weight", "bias"} if bias else {"weight"})
-    assert names["rms"] == {"weight"}
-    assert names["batch"] == {"norm.weight", "norm.bias"}  # bias=false is refused: test_pairs.py
-
-
 def test_batch_norm_can_be_that_of_several_processes():
     """What Lightning does for trainer.sync_batchnorm=true, which trains on GPUs alone."""
     x = 3 + 2 * normal(B, N, D)
@@ -259,14 +231,10 @@ def test_batch_norm_can_be_that_of_several_processes():
     assert_close(synced(x), expected)
 
 
-KINDS = [name for name in options("model.ffn") if name not in ("none", "moe")]
-
-
-@pytest.mark.parametrize("dim", [32, 768])
-def test_gated_networks_have_as_many_parameters(dim):
-    def count(kind):
-        feed = part("model.ffn", kind)(dim, hidden=4 * dim, bias=True)
-        return sum(parameter.numel() for parameter in feed.parameters())
-
-    for kind in KINDS:
-        assert count(kind) == pytest.approx(count("gelu"), rel=0.01)
+def test_gated_networks_have_as_many_parameters():
+    counts = [
+        sum(p.numel() for p in part("model.ffn", kind)(32, hidden=128, bias=True).parameters())
+        for kind in options("model.ffn")
+        if kind not in ("none", "moe")
+    ]
+    assert counts == pytest.approx(counts[:1] * len(counts), rel=0.01)

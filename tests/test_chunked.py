@@ -17,17 +17,16 @@ from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
-from ablate.kernel import additive_cpu as module
 from ablate.kernel.additive_cpu import LIMITS, tanh_sum
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 
 
-@pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
 @pytest.mark.parametrize("mask", MASKS)
-def test_the_size_of_the_chunks_changes_nothing(mask, chunk):
+def test_the_size_of_the_chunks_changes_nothing(mask):
     attend = make("additive", "relative", mask, padding="some")
-    assert_as_reference(attend, kernel("chunked", chunk=chunk, compile=False))
+    sizes = (1, 2, LENGTH - 1, LENGTH + 1)
+    assert_as_reference(attend, *(kernel("chunked", chunk=n, compile=False) for n in sizes))
 
 
 def long(length, pos, mask):
@@ -56,13 +55,13 @@ def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
     return sum(kept.values()), max(sizes)
 
 
-def test_chunked_memory_grows_with_the_length_alone():
-    chunk = 4
-    small, large = (
-        cost(kernel("chunked", chunk=chunk, compile=False), length) for length in (64, 256)
-    )
+def test_memory_grows_with_the_length_alone():
+    run = kernel("chunked", chunk=4, compile=False)
+    small, large = cost(run, 64), cost(run, 256)
     assert large[0] <= 4 * small[0]
-    assert large[1] == 4 * small[1] == 2 * chunk * 256 * 8
+    assert large[1] == 4 * small[1] == 2 * 4 * 256 * 8
+    # Keys that no query of a chunk may see are skipped: the largest are the queries themselves.
+    assert cost(run, 64, mask="window")[1] == 2 * 64 * 8
     # The reference keeps all of queries x keys x width: the measure sees it.
     kept, biggest = cost(Reference(), 64)
     assert kept > biggest == 2 * 64 * 64 * 8
@@ -122,15 +121,7 @@ def test_chunks_are_as_large_as_fits(monkeypatch):
     monkeypatch.setattr(Chunked, "ELEMENTS", 2 * 4 * 64 * 8 + 1)
     _, biggest = cost(kernel("chunked", compile=False), 64)
     assert biggest == 2 * 4 * 64 * 8
-
-
-def test_chunked_skips_keys_that_no_query_of_a_chunk_may_see():
-    _, biggest = cost(kernel("chunked", chunk=4, compile=False), 64, mask="window")
-    assert biggest == 2 * 64 * 8  # the queries themselves
-
-
-def test_fitting_counts_the_hidden_width(monkeypatch):
-    """additive with a hidden width makes a tensor of queries x keys x hidden."""
+    # additive with a hidden width makes a tensor of queries x keys x hidden.
     monkeypatch.setattr(Chunked, "ELEMENTS", 2 * B * H * LENGTH * 32)
     score = part("model.attention", "additive", hidden=32)
     attend = make("additive")
@@ -141,9 +132,11 @@ def test_fitting_counts_the_hidden_width(monkeypatch):
     assert max(sizes) <= Chunked.ELEMENTS
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 3, LENGTH])
+@pytest.mark.parametrize("elements", [1, 50, 2**16])  # of a piece
+@pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("score", ["additive", "additive, hidden"])
-def test_a_fused_score_is_the_score(score, chunk):
+def test_a_fused_score_is_the_score(score, chunk, elements, monkeypatch):
+    monkeypatch.setattr(additive_cpu, "ELEMENTS", elements)
     for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
         attend = make(score, "alibi", "causal", shape=shape, padding=padding)
         run = kernel("chunked", chunk=chunk).resolve(Parts(attend.score, attend.pos))
@@ -205,19 +198,11 @@ def plain(q, k, v):
     return (torch.tanh(q[:, :, :, None] + k[:, :, None]) * v[:, None, None]).sum(-1)
 
 
-def assert_sum(given, weights=None):
+def assert_sum(*given):
     """And its gradients."""
     found, expected = tanh_sum(*given), plain(*given)
     assert_close(found, expected)
-    weights = torch.ones_like(found) if weights is None else weights
-    assert_close(*(torch.autograd.grad(y, given, weights) for y in (found, expected)))
-
-
-@pytest.mark.parametrize("elements", [1, 50, 130, 300, 2**16])
-def test_it_is_the_sum_in_any_pieces(elements, monkeypatch):
-    monkeypatch.setattr(module, "ELEMENTS", elements)
-    assert_sum(parts(), normal(2, 3, 5, 6, seed=9))
-    assert_sum(parts(j=0))  # what a window behind the end of the source leaves
+    assert_close(*(torch.autograd.grad(y.sum(), given) for y in (found, expected)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -230,23 +215,23 @@ def test_other_types_are_as_near_as_they_can_be(dtype):
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
-@pytest.mark.parametrize("share", [1.0, 1.01, 1000.0])
-def test_numbers_of_any_size_have_their_sum_and_gradients(dtype, share):
+def test_numbers_of_any_size_have_their_sum_and_gradients(dtype):
     """Up to the limit by exponentials of q and k alone, beyond it by one for each pair."""
-    limit, v = share * LIMITS[dtype], torch.ones(1, 1, dtype=dtype)
-    q = torch.tensor([limit, -limit, 0.0, limit - 1, 0.5], dtype=dtype)[None, None, :, None]
-    assert_sum([x.clone().requires_grad_() for x in (q, q, v)])
+    for share in (1.0, 1.01, 1000.0):
+        limit, v = share * LIMITS[dtype], torch.ones(1, 1, dtype=dtype)
+        q = torch.tensor([limit, -limit, 0.0, limit - 1, 0.5], dtype=dtype)[None, None, :, None]
+        assert_sum(*(x.clone().requires_grad_() for x in (q, q, v)))
+    assert_sum(*parts(j=0))  # what a window behind the end of the source leaves
 
 
-@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_what_is_no_number_stays_where_it_is(wrong):
+def test_what_is_no_number_stays_where_it_is():
     q, k, v = (x.detach() for x in parts())
-    q[0, 0, 2, 1] = wrong
+    q[0, 0, 2, 1], q[1, 0, 3, 0] = torch.nan, torch.inf
     assert_close(tanh_sum(q, k, v), plain(q, k, v), equal_nan=True)
 
 
 def test_a_compiler_is_told_what_comes_out():
     """Values, shapes and strides, of numbers that lie in memory in another order."""
     turned = [x.detach().transpose(0, -2).contiguous().transpose(0, -2) for x in parts()]
-    opcheck(module.sums, [x.requires_grad_() for x in turned])
-    opcheck(module.gradients, [normal(2, 3, 6, 5, seed=9).mT, *(x.detach() for x in turned)])
+    opcheck(additive_cpu.sums, [x.requires_grad_() for x in turned])
+    opcheck(additive_cpu.gradients, [normal(2, 3, 6, 5, seed=9).mT, *(x.detach() for x in turned)])

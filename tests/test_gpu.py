@@ -1,10 +1,13 @@
 """A GPU computes what a CPU does: runs of every model, its kernels, compiled.
 
-Skipped where there is none. What CUDA's kernels may differ by is rounding, in float32; dropout is
-off, since its numbers are drawn on the device.
+And every part computes where its input is, for which tests/fake_gpu.py needs no GPU.
+
+What CUDA's kernels may differ by is rounding, in float32; dropout is off, since its numbers are
+drawn on the device.
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,16 @@ import make_files
 import pytest
 import torch
 from make_axes import MODELS
-from tiny import overrides
+from make_model import options
+from test_kernel import MASKS, PADDING, make, results
+from tiny import in_a_process, overrides
 
 import ablate
 from ablate.config.composition import Composition
+from ablate.kernel.flex import Flex
+from ablate.kernel.reference import Reference
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")
 STEPS = ("trainer.max_steps=4", "schedule.warmup=2")
 
@@ -37,6 +44,7 @@ def require_near(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=2e-4)
 
 
+@on_a_gpu
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_as_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
@@ -50,6 +58,7 @@ def test_every_model_trains_as_on_a_cpu(
     assert mixed["metrics"]["val/loss"] == pytest.approx(gpu["metrics"]["val/loss"], rel=0.05)
 
 
+@on_a_gpu
 @pytest.mark.parametrize(
     ("parts", "kernel"),
     [
@@ -70,3 +79,49 @@ def test_a_kernel_trains_as_the_reference(
     for compile_ in ("false", "true"):
         more = (f"kernel={kernel}", f"compile={compile_}")
         require_near(reference, measured(tmp_path / compile_, typed, *more))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bias", ["none", "alibi", "t5", "relative, keys"])
+def test_the_gradients_of_flex_are_those_of_the_reference(
+    bias: str, mask: str, padding: str
+) -> None:
+    attend = make("scaled_dot", bias, mask, padding=padding)
+    q, k, v = (x.detach().cuda().float().requires_grad_() for x in (attend.q, attend.k, attend.v))
+    attend.score.cuda().float()
+    attend.pos.cuda().float()
+    keep = None if attend.keep is None else attend.keep.cuda()
+    there = replace(attend, q=q, k=k, v=v, keep=keep)
+    for mine, expected in zip(results(Flex(), there), results(Reference(), there), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
+
+
+GROUPS = (
+    "kernel",
+    "model",
+    "model.attention",
+    "model.embedding",
+    "model.gate",
+    "model.mask",
+    "model.mixer",
+    "model.normalizer",
+    "model.window",
+    "pos_enc",
+)
+SELF_COMPILED = {"kernel=flex"}  # which fake tensors cannot be
+# Which wait for the GPU in every step: torch packs sentences by lengths that the CPU must know.
+WAIT = {"model=rnn_seq2seq", "model.attention=none"}
+WAIT |= {f"model.window={name}" for name in options("model.window")}
+
+
+@pytest.mark.slow
+def test_no_part_makes_a_tensor_on_another_device_or_waits_for_one() -> None:
+    every = {f"{group}={name}" for group in GROUPS for name in options(group)} - SELF_COMPILED
+    script = Path(__file__).with_name("fake_gpu.py")
+    done = in_a_process(script, *sorted(every), TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    waiting = "DynamicOutputShapeException: aten._pack_padded_sequence.default"
+    assert found == dict.fromkeys(WAIT, waiting)

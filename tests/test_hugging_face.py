@@ -1,5 +1,6 @@
 """Weights and tokens of Hugging Face: outputs equal those of their models, all else is refused."""
 
+import re
 import sys
 
 import pytest
@@ -85,8 +86,9 @@ def untaken(model):
     return model.started_from["new"], model.started_from["left"]
 
 
-@pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("relu", "relu")])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("tied", "act"), [(True, ("gelu_new", "gelu_tanh")), (False, ("relu", "relu"))]
+)
 def test_a_gpt2_has_equal_outputs(tied, act, tmp_path):
     theirs = gpt2("GPT2LMHeadModel", activation_function=act[0], tie_word_embeddings=tied)
     mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}", f"{TIE}={tied}")
@@ -133,20 +135,18 @@ def test_a_bert_has_equal_outputs(tmp_path):
     assert untaken(mine) == ([], [])
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_bert_without_segments_has_their_first_one(tied, tmp_path):
-    theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=tied)
-    mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT, f"{TIE}={tied}")
+def test_a_bert_without_segments_has_their_first_one(tmp_path):
+    theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=False)
+    mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT, f"{TIE}=false")
     logits, _ = mine(TOKENS, PLACES)
     assert_close(logits[..., :11], theirs(TOKENS).logits, **EQUAL)
     assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
 
 
-@pytest.mark.parametrize("act", ["gelu", "relu"])
-def test_a_bert_of_classes_has_equal_outputs(act, tmp_path):
-    theirs = bert("BertForSequenceClassification", tmp_path, hidden_act=act)
+def test_a_bert_of_classes_has_equal_outputs(tmp_path):
+    theirs = bert("BertForSequenceClassification", tmp_path, hidden_act="relu")
     sizes = CLASSES | {"vocab_size": 14}
-    mine = ours(theirs, tmp_path, sizes, *BERT, *OF_CLASSES, f"model.ffn={act}")
+    mine = ours(theirs, tmp_path, sizes, *BERT, *OF_CLASSES, "model.ffn=relu")
     expected = theirs(TOKENS, attention_mask=KEEP.long()).logits
     assert_close(mine(TOKENS, KEEP), expected, **EQUAL)
 
@@ -167,9 +167,7 @@ REFUSED = [
     (gpt2, "GPT2Model", {"activation_function": "silu"}, [], "its activation is silu"),
     (gpt2, "GPT2Model", {"scale_attn_by_inverse_layer_idx": True}, [],
      "its scaling of the scores is not supported"),
-    (vit, "ViTModel", {}, GPT2, "this model: model=vit"),
     (vit, "ViTModel", {"image_size": [6, 24]}, [], "reads images or patches of 6 x 24"),
-    (gpt2, "GPT2ForTokenClassification", {}, [], "a GPT2ForTokenClassification; known"),
     (bert, "BertForMaskedLM", {"hidden_act": "relu"}, ["model.ffn=relu"],
      "through relu, and model=bert through gelu"),
     # Its classes are those of tokens, in a matrix of the same name and shape.
@@ -186,19 +184,15 @@ def test_what_does_not_fit_is_refused(network, kind, changes, overrides, says, t
     if network is bert:
         sizes, changes = sizes | {"vocab_size": 14}, changes | {"folder": tmp_path}
     theirs = network(kind, **changes)
-    with pytest.raises(UserError) as caught:
+    line = rf"\A.*{re.escape(str(tmp_path))}.*{re.escape(says)}[^\n]*\Z"
+    with pytest.raises(UserError, match=line):
         ours(theirs, tmp_path, sizes, *chosen)
-    message = str(caught.value)
-    assert says in message
-    assert str(tmp_path) in message
-    assert "\n" not in message
 
 
 def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
     wanted = compose(*GPT2, f"model.pretrained='hf:{tmp_path}/no'")
-    with pytest.raises(UserError, match=r"^model\.pretrained=hf:.*/no could not be loaded") as one:
+    with pytest.raises(UserError, match=r"\Amodel\.pretrained=hf:.*/no could not be loaded.*\Z"):
         build(wanted, Sizes(LANGUAGE))
-    assert "\n" not in str(one.value)
     with pytest.raises(UserError, match=r"^data\.tokenizer=hf:.*could not be loaded"):
         tokenizer_maker(f"hf:{tmp_path}/no")("", "", None)
     with pytest.raises(UserError, match="must be hf:NAME_OR_PATH, or null"):

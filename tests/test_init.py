@@ -21,13 +21,10 @@ def initial(seed: int = 0, **changes: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"mask": "none"},
-        {"norm": "post"},
-        {"ffn": "none"},
-        {"attention": "additive"},
-        {"tie_embeddings": False},
+        {"norm": "post", "mask": "none"},
+        {"attention": "additive", "ffn": "none"},
+        {"tie_embeddings": False, "bias": False},
         {"share_layers": True},
-        {"bias": False},
     ],
     ids=str,
 )
@@ -40,10 +37,9 @@ def test_arms_start_from_equal_values(change: dict[str, Any]) -> None:
         assert torch.equal(base[name], arm[name]), name
 
 
-@pytest.mark.parametrize("mixer", ["attention", "convolution"])
-@pytest.mark.parametrize("depth_scale", [True, False])
+@pytest.mark.parametrize(("mixer", "depth_scale"), [("attention", True), ("convolution", False)])
 def test_deeper_arms_start_from_equal_values_up_to_gpt2s_factor(
-    depth_scale: bool, mixer: str
+    mixer: str, depth_scale: bool
 ) -> None:
     """1 / sqrt(additions to the residual stream), two a block; without it all are equal."""
     changes = {"init_depth_scale": depth_scale, "mixer": mixer}

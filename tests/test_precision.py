@@ -75,6 +75,8 @@ def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> Non
     exact = results(made(score, pos_enc, "reference"), torch.float32, nullcontext)
     func = part("model.attention", score).func
     for kernel in kernels():
+        if kernel == "auto":  # which takes one of the others
+            continue
         if kernel == "sdpa" and (not func.lowers or pos_enc == "relative"):
             continue
         for dtype, around in PRECISIONS.values():
