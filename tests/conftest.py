@@ -47,7 +47,7 @@ AREAS = {
     "config": """add_a_part compose composition config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
-        block captioner dit draws dropout embedding flops forecasters formulas gpt
+        block captioner context_parallel dit draws dropout embedding flops forecasters formulas gpt
         gpt_seq2seq graph hugging_face init knobs layers linear_mixers local_attention
         mask mixer moe multi_head mup normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",

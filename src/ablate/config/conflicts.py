@@ -188,14 +188,16 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: (
-            c.shares_sequences and c.has("model.mixer") and not c.states("model.mixer", "splits")
+            c.shares_sequences and c.has("model.mixer") and not c.states("model.mixer", "in_parts")
         ),
         "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
         " and model.mixer={model.mixer} reads other positions than by keys and values"
         "{:splitting}",
     ),
     Conflict(
-        lambda c: c.shares_sequences and c.has("model.ffn") and not c.states("model.ffn", "splits"),
+        lambda c: (
+            c.shares_sequences and c.has("model.ffn") and not c.states("model.ffn", "in_parts")
+        ),
         "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
         " and model.ffn={model.ffn} does not compute each by itself; use another model.ffn",
     ),
@@ -211,9 +213,9 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c.shares_sequences and c.positions % (2 * c("trainer.context_parallel")) != 0,
-        "trainer.context_parallel={trainer.context_parallel}: a sequence has {:positions}"
-        " positions, and must have a multiple of 2 trainer.context_parallel, two chunks for each"
-        " process",
+        "trainer.context_parallel={trainer.context_parallel} cuts a sequence into two equal chunks"
+        " for each process, and it has {:positions} positions; make that a multiple of 2"
+        " trainer.context_parallel",
     ),
     Conflict(
         lambda c: c.shares_sequences and c("compile"),

@@ -201,17 +201,17 @@ class Facts:
 
     @property
     def several_processes(self) -> bool:
-        """Whether several processes may train the model; "auto" can be any number of GPUs."""
-        return self.processes > 1
+        """Whether several processes may train the model."""
+        return bool(self.processes > 1)
 
     @property
-    def processes(self) -> int | float:
-        """The processes that train the model; infinite for "auto", any number of GPUs."""
+    def processes(self) -> float:
+        """How many processes train the model; "auto" can be any number of GPUs, infinity."""
         devices = self("trainer.devices")
         if devices == "auto":
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
-        per_node: int | float = devices if isinstance(devices, int | float) else len(devices)
-        return per_node * int(self("trainer.num_nodes"))
+        per_node = devices if isinstance(devices, int | float) else len(devices)
+        return float(per_node * self("trainer.num_nodes"))
 
     @property
     def shares_sequences(self) -> bool:
@@ -232,7 +232,7 @@ class Facts:
     @property
     def splitting(self) -> str:
         """The mixers of which processes can share a sequence."""
-        return _use(**{"model.mixer": _options("model.mixer", "splits", bool)})
+        return _use(**{"model.mixer": _options("model.mixer", "in_parts", bool)})
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ class Layer(nn.Module):
     # Whether it reads a memory; `read` then prepares it.
     reads_memory: ClassVar[bool] = False
     # Whether it computes the positions of one process as if it had all (trainer.context_parallel).
-    splits: ClassVar[bool] = False
+    in_parts: ClassVar[bool] = False
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
 

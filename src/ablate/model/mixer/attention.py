@@ -63,7 +63,7 @@ class Attention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    splits = True
+    in_parts = True
     conflicts = tuple(
         Conflict(
             lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]

@@ -46,7 +46,7 @@ class DifferentialAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    splits = True
+    in_parts = True
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,

@@ -27,7 +27,7 @@ class LatentAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    splits = True
+    in_parts = True
     conflicts = (
         Conflict(
             lambda c: c.get("model.kv_heads", None) is not None,
