@@ -3,14 +3,15 @@
     OMP_NUM_THREADS=1 python benchmarks/context_parallel.py --length 4096 [OVERRIDE ...]
 
 A training step of a GPT of width 256 in 4 blocks, of one text, in float32, by one, two and four
-processes with gloo. `kept` is what the forward pass keeps for the backward pass beside the
-parameters, in MB of the process with the most; `peak` is how much a process grew in two steps,
-which counts what is made and given back in between; `pairs` is the share of the pairs of queries
-and keys that the busiest process computes.
+processes with gloo. `kept` is what the forward pass leaves for the backward pass beside parameters
+and their gradients, in MB of tensors (torch's profiler) of the process with the most; `peak` is the
+most during the step; `pairs` is the share of the pairs of queries and keys under a causal mask that
+the busiest process computes.
 """
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
+from torch.profiler import ProfilerActivity, profile, record_function
 
 import ablate
 from ablate.kernel.context_parallel import Part, join_group
@@ -29,24 +31,21 @@ SIZES = ["model.dim=256", "model.depth=4", "model.heads=4", "logger=none"]
 VOCABULARY = 256
 
 
-class Kept:
-    """Counts the bytes of the tensors that autograd keeps, but for those of the parameters."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        self.bytes: dict[int, int] = {}
-
-    def pack(self, x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in self.parameters:
-            self.bytes[storage.data_ptr()] = storage.nbytes()
-        return x
-
-
-def status(key: str) -> float:
-    """MB, of the kernel's record of this process."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key))
-    return int(line.split()[1]) / 1024
+def memory(step: Callable[[], Tensor]) -> tuple[float, float]:
+    """MB of tensors between forward and backward pass, and the most of a step."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        loss = step()
+        with record_function("BACKWARD"):
+            loss.backward()  # type: ignore[no-untyped-call]
+    events = sorted(found.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    now = most = kept = 0
+    for event in events:
+        if event.name() == "BACKWARD":
+            kept = now
+        elif event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    return kept / 2**20, most / 2**20
 
 
 def measure(rank: int, size: int, length: int, overrides: list[str], folder: str) -> None:
@@ -63,15 +62,14 @@ def measure(rank: int, size: int, length: int, overrides: list[str], folder: str
         for stack in model.modules():
             if isinstance(stack, Stack):
                 stack.part = part
-    before, kept = status("VmRSS"), Kept(model)
-    for _ in range(2):
-        kept.bytes.clear()
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda x: x):
-            logits = model(read)
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
-        model.zero_grad()
-    found = {"kept": sum(kept.bytes.values()) / 2**20, "peak": status("VmHWM") - before}
+
+    def step() -> Tensor:
+        logits = model(read)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    memory(step)  # gradients are there from now on
+    kept, peak = memory(step)
+    found = {"kept": kept, "peak": peak}
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

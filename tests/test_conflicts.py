@@ -136,7 +136,6 @@ FILES data.val_source=c data.val_target=d data.test_fraction=0.1
 model=transformer data=copy data.min_length=25 model.mixer=none model.ffn=none
 model.norm_type=batch trainer.devices=auto
 model.mixer=none trainer.context_parallel=2 trainer.devices=4 model.mask=causal
-model.norm_type=batch model.norm=none trainer.context_parallel=2 trainer.devices=2
 model.norm_type=batch trainer=ddp trainer.devices=1
 model.norm_type=batch trainer=gpu trainer.devices=[3]
 model=transformer model.mixer=fixed model.attention=additive kernel=reference

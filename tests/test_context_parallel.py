@@ -72,12 +72,12 @@ def each(**values: list[Any]) -> list[str]:
     return [f"model.depth={max(map(len, values.values()))}", *of_layers(**values)]
 
 
+MIXERS = [m for m in options("model.mixer") if states("model.mixer", m, "in_parts") and m != "none"]
 BERT = ["model=bert", "task.mask_rate=0.3"]
 CASES: dict[str, list[str]] = {
     **{f"scores and masks, pos_enc={name}": every_pair(name) for name in ENCODINGS},
     "normalizers": each(normalizer=options("model.normalizer")),
-    "mixers": [*each(mixer=[m for m in options("model.mixer") if states("model.mixer", m, "in_parts")
-                            and m != "none"]), "pos_enc=rotary"],
+    "mixers": [*each(mixer=MIXERS), "pos_enc=rotary"],
     "networks": each(
         ffn=[name for name in options("model.ffn") if name != "moe"],
         norm_type=["layer", "rms", "dyt"],

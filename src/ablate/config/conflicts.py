@@ -202,11 +202,7 @@ CONFLICTS = [
         " and model.ffn={model.ffn} does not compute each by itself; use another model.ffn",
     ),
     Conflict(
-        lambda c: (
-            c.shares_sequences
-            and c("model.norm") != "none"
-            and bool(c.stated("model.norm_type", "mixes_examples"))
-        ),
+        lambda c: c.shares_sequences and bool(c.stated("model.norm_type", "mixes_examples")),
         "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
         " and model.norm_type={model.norm_type} has statistics of all of them; use"
         " model.norm_type=layer or rms",

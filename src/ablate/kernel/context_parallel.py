@@ -31,12 +31,14 @@ class Part:
     """The positions of a process among those that share a sequence: two chunks of equal length.
 
     rank, size: of the process among them. group: of torch.distributed. length: of the sequence.
+    again: blocks are computed once more in the backward pass, and keep nothing.
     """
 
     rank: int
     size: int
     length: int
     group: Any
+    again: bool = False
 
     def __post_init__(self) -> None:
         if self.length % (2 * self.size):
@@ -116,7 +118,7 @@ def of_part(kernel: Kernel, attend: Attend, part: Part) -> Float[Tensor, "b h i 
     assert attend.keep is None
     chunks = []
     for q, start in zip(attend.q.chunk(2, dim=2), part.starts, strict=True):
-        rows = replace(attend, q=q, start=start)
+        rows = replace(attend, q=q, start=start, lean=not part.again)
         # Kernels that go by ranges skip what a chunk may not attend to themselves.
         chunks.append(kernel(rows if kernel.by_ranges else rows.rows(0, part.chunk)))
     return torch.cat(chunks, dim=2)

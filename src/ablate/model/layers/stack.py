@@ -5,6 +5,7 @@ Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -150,6 +151,7 @@ class Stack(nn.Module):
             x = self.dropout(self.embedding_norm(x), rows=part.starts)
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        part = None if part is None else replace(part, again=again)
         self.losses = []
         first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
