@@ -163,7 +163,7 @@ def test_every_data_set_feeds_its_model(name, tmp_path, monkeypatch):
 
 # Modules beside the options, which several of them share.
 SHARED = {
-    "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
+    "kernel": listed("additive_cpu additive_triton additive_triton_kernels context_parallel heap"),
     "logger": ["role"],
     "task": listed("""accumulation attention decoding experts judge paint policy sampler segment
         text_metrics translate"""),
