@@ -47,9 +47,9 @@ AREAS = {
     "config": """add_a_part compose config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
-        block captioner dit draws embedding flops forecasters formulas gpt graph
-        hugging_face init knobs layers local_attention loop mask mixer moe mup normalizer
-        one_position pairs pos_enc precision
+        block captioner context_parallel dit draws embedding flops forecasters formulas gpt
+        graph hugging_face init knobs layers local_attention loop mask mixer moe mup
+        normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled gpu kernel triton",
     "data": "data_* image_file knobs_data",

@@ -1,6 +1,8 @@
 """Combinations of keys that are refused, with what to change, and what model, task and data state
 compared; what a part refuses stands in its class."""
 
+import math
+
 from ablate.config.facts import SERIES, Conflict
 
 TOO_LONG = (
@@ -164,6 +166,63 @@ CONFLICTS = [
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
         "compile=true compiles whole models, which trainer.strategy={trainer.strategy} shards;"
         " use trainer=ddp or compile=false",
+    ),
+    Conflict(
+        lambda c: (
+            c.shares_sequences
+            and c.processes != math.inf
+            and c.processes % c("trainer.context_parallel") != 0
+        ),
+        "trainer.context_parallel={trainer.context_parallel} processes share a sequence, and"
+        " trainer.devices={trainer.devices} times trainer.num_nodes={trainer.num_nodes} is no"
+        " multiple of it",
+    ),
+    Conflict(
+        lambda c: (
+            c.shares_sequences
+            and not (c.states("model", "by_position") and c.states("task", "by_position"))
+        ),
+        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
+        " and model={model} with task={task} does not compute each by itself around the attention"
+        "{:by_position}",
+    ),
+    Conflict(
+        lambda c: (
+            c.shares_sequences and c.has("model.mixer") and not c.states("model.mixer", "in_parts")
+        ),
+        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
+        " and model.mixer={model.mixer} reads other positions than by keys and values"
+        "{:splitting}",
+    ),
+    Conflict(
+        lambda c: (
+            c.shares_sequences and c.has("model.ffn") and not c.states("model.ffn", "in_parts")
+        ),
+        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
+        " and model.ffn={model.ffn} does not compute each by itself; use another model.ffn",
+    ),
+    Conflict(
+        lambda c: c.shares_sequences and bool(c.stated("model.norm_type", "mixes_examples")),
+        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
+        " and model.norm_type={model.norm_type} has statistics of all of them; use"
+        " model.norm_type=layer or rms",
+    ),
+    Conflict(
+        lambda c: c.shares_sequences and c.positions % (2 * c("trainer.context_parallel")) != 0,
+        "trainer.context_parallel={trainer.context_parallel} cuts a sequence into two equal chunks"
+        " for each process, and it has {:positions} positions; make that a multiple of 2"
+        " trainer.context_parallel",
+    ),
+    Conflict(
+        lambda c: c.shares_sequences and c("compile"),
+        "compile=true compiles whole models, in which processes that share a sequence"
+        " (trainer.context_parallel={trainer.context_parallel}) exchange keys and values; use"
+        " compile=false",
+    ),
+    Conflict(
+        lambda c: c.shares_sequences and (c.get("trainer.tensor_parallel", None) or 1) != 1,
+        "trainer.context_parallel={trainer.context_parallel} with trainer.tensor_parallel="
+        "{trainer.tensor_parallel}: not supported together; set one null",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),

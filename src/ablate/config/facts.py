@@ -201,12 +201,38 @@ class Facts:
 
     @property
     def several_processes(self) -> bool:
-        """Whether several processes may train the model; "auto" can be any number of GPUs."""
+        """Whether several processes may train the model."""
+        return bool(self.processes > 1)
+
+    @property
+    def processes(self) -> float:
+        """How many processes train the model; "auto" can be any number of GPUs, infinity."""
         devices = self("trainer.devices")
         if devices == "auto":
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
         per_node = devices if isinstance(devices, int | float) else len(devices)
-        return bool(per_node * self("trainer.num_nodes") > 1)
+        return float(per_node * self("trainer.num_nodes"))
+
+    @property
+    def shares_sequences(self) -> bool:
+        """Whether several processes share each sequence."""
+        return self.get("trainer.context_parallel", None) is not None
+
+    @property
+    def by_position(self) -> str:
+        """The models and tasks of which processes can share a sequence."""
+        return _use(
+            **{
+                group: _options(group, "by_position", bool)
+                for group in ("model", "task")
+                if not self.states(group, "by_position")
+            }
+        )
+
+    @property
+    def splitting(self) -> str:
+        """The mixers of which processes can share a sequence."""
+        return _use(**{"model.mixer": _options("model.mixer", "in_parts", bool)})
 
 
 @dataclass(frozen=True)

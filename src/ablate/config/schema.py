@@ -80,6 +80,7 @@ VALUES: dict[str, Rule] = {
     "trainer.gradient_clip_val": or_null(POSITIVE),
     "trainer.accumulate_grad_batches": COUNT,
     "trainer.log_every_n_steps": COUNT,
+    "trainer.context_parallel": or_null(Int(2, PROCESSES)),
     "trainer.deterministic": either(Bool(), one_of("warn")),
 }
 

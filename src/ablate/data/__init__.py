@@ -68,6 +68,8 @@ class Data(LightningDataModule):
         self.seed = seed
         self.train_batches: int | None = None
         self.one_batch = False  # training uses only the first batch
+        # Processes that share each example in training; in validation each has examples of its own.
+        self.context_parallel = 1
         self.measured_as: Data | None = None
         self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
         self._ready = False
@@ -121,7 +123,7 @@ class Data(LightningDataModule):
 
         With `one_batch` all of them are the first.
         """
-        order = self.train_order(self._share())
+        order = self.train_order(self.training_share())
         stream = OneBatch if self.one_batch else Stream
         return self._loader("train", stream(order, self.train_batches or len(order)))
 
@@ -189,13 +191,30 @@ class Data(LightningDataModule):
     def _share(self) -> Share:
         if self.trainer is None:
             return Share()
-        rank, world = self.trainer.global_rank, self.trainer.world_size
-        if self.batch_size % world:
+        return self._checked(Share(self.trainer.global_rank, self.trainer.world_size))
+
+    def training_share(self) -> Share:
+        """The slice of a training batch that this process reads, alone or with others."""
+        if self.trainer is None:
+            return Share()
+        rank, world, size = self.trainer.global_rank, self.trainer.world_size, self.context_parallel
+        if world % size:
             raise UserError(
-                f"data.batch_size={self.batch_size}: must be a multiple of the {world} processes "
-                "that share it (trainer.devices times trainer.num_nodes)"
+                f"trainer.context_parallel={size}: that many processes share a sequence, and there"
+                f" are {world}, which is no multiple of it (trainer.devices times"
+                " trainer.num_nodes)"
             )
-        return Share(rank, world)
+        return self._checked(Share(rank // size, world // size))
+
+    def _checked(self, share: Share) -> Share:
+        if self.batch_size % share.world:
+            by = f", over trainer.context_parallel={self.context_parallel}"
+            raise UserError(
+                f"data.batch_size={self.batch_size}: must be a multiple of the {share.world}"
+                " processes that share it (trainer.devices times trainer.num_nodes"
+                f"{by if self.context_parallel > 1 else ''})"
+            )
+        return share
 
     def _batches_done(self) -> int:
         """Batches of the current epoch already trained on, 0 after the last.

@@ -49,6 +49,8 @@ class Attend:
     training: bool = False  # a normalizer may sample its weights in training
     # Key of the random stream of `dropout` and such a normalizer.
     stream: Int[Tensor, ""] | None = None
+    # Make masks and biases again in the backward pass, rather than keep them.
+    lean: bool = False
 
     @property
     def source(self) -> Source:
@@ -77,9 +79,11 @@ class Attend:
 
     def rows(self, first: int, last: int) -> Attend:
         """Restrict to the queries `first` to `last` (exclusive) and the keys they may attend to."""
-        assert self.first_key == 0
-        begin, end = self.mask.span(self.start + first, self.start + last, self.keys)
+        here = self.first_key
+        begin, end = self.mask.span(self.start + first, self.start + last, here + self.keys)
+        begin, end = max(begin - here, 0), max(end - here, 0)
         if not self.score.key:  # such a score identifies keys by their position, counted from 0
+            assert here == 0
             begin = 0
         prepared, factors, edges = self.prepared, self.factors, self.edges
         if edges is not None:  # they index keys from 0; the mask of a graph allows every key
@@ -91,7 +95,7 @@ class Attend:
             k=self.k[:, :, begin:end],
             v=self.v[:, :, begin:end],
             start=self.start + first,
-            first_key=begin,
+            first_key=here + begin,
             keep=None if self.keep is None else self.keep[:, begin:end],
             edges=edges,
             prepared=None if prepared is None else prepared[:, :, begin:end],

@@ -1,9 +1,11 @@
 """torch.nn.functional.scaled_dot_product_attention, for scores with an exact `lower`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
@@ -74,24 +76,12 @@ class SDPA(Kernel):
                 # The first key is the sink; is_causal compares indices: a first query for it.
                 q = F.pad(q, (0, 0, 1, 0))
                 return self._run(attend, q, k, v, None, scale, causal=True)[:, :, 1:, :width]
-        bias, allowed = attend.bias_and_mask()
-        empty = None
-        if allowed is not None and attend.keep is not None:
-            # Only padding can mask every key of a query. Such a row is computed without the mask,
-            # so that no backend gets an empty row, and then set to zero.
-            empty = ~allowed.any(-1, keepdim=True)
-            allowed = allowed | empty
-        if bias is None:
-            where = allowed
-        elif allowed is None:
-            where = bias
+        where, empty = added(attend)
+        if where is not None and attend.lean and not where.requires_grad:
+            with made_again(where := as_numbers(where, v), lambda: as_numbers(added(attend)[0], v)):
+                context = self._run(attend, q, k, v, where, scale)[..., :width]
         else:
-            where = bias.masked_fill(~allowed, -torch.inf)
-        if where is not None and attend.sink is not None:
-            where = F.pad(where, (1, 0), value=True if where.dtype is torch.bool else 0.0)
-        if where is not None:
-            where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
-        context = self._run(attend, q, k, v, where, scale)[..., :width]
+            context = self._run(attend, q, k, v, where, scale)[..., :width]
         return context if empty is None else context.masked_fill(empty, 0.0)
 
     def describe(self) -> str:
@@ -135,6 +125,56 @@ class SDPA(Kernel):
             return F.scaled_dot_product_attention(q, k, v, **how)
         with torch.autocast(q.device.type, enabled=False):  # it would cast back to bfloat16
             return F.scaled_dot_product_attention(q, k, v, **how).to(attend.v.dtype)
+
+
+Added = Shaped[Tensor, "#b #h i j"] | Shaped[Tensor, "i j"] | None
+
+
+def added(attend: Attend) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
+    """The bias and the mask as torch takes them, and which queries have no key to attend to."""
+    bias, allowed = attend.bias_and_mask()
+    empty = None
+    if allowed is not None and attend.keep is not None:
+        # Only padding can mask every key of a query. Such a row is computed without the mask,
+        # so that no backend gets an empty row, and then set to zero.
+        empty = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | empty
+    if bias is None:
+        where = allowed
+    elif allowed is None:
+        where = bias
+    else:
+        where = bias.masked_fill(~allowed, -torch.inf)
+    if where is not None and attend.sink is not None:
+        where = F.pad(where, (1, 0), value=True if where.dtype is torch.bool else 0.0)
+    if where is not None:
+        where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
+    return where, empty
+
+
+def as_numbers(where: Added, like: Tensor) -> Tensor:
+    """A mask as what is added to the scores, which torch would make of it, and keep."""
+    assert where is not None
+    if where.dtype is not torch.bool:
+        return where.to(like.dtype)
+    return torch.zeros_like(where, dtype=like.dtype).masked_fill_(~where, -torch.inf)
+
+
+@contextmanager
+def made_again(tensor: Tensor, make: Callable[[], Tensor]) -> Iterator[None]:
+    """Let the backward pass make this tensor again where it needs it, and not keep it."""
+    storage = tensor.untyped_storage().data_ptr()
+
+    def pack(x: Tensor) -> Any:
+        if x.untyped_storage().data_ptr() != storage:
+            return x.detach()  # x itself would hold what holds it
+        return x.shape, x.stride(), x.storage_offset()
+
+    def unpack(packed: Any) -> Tensor:
+        return packed if isinstance(packed, Tensor) else make().as_strided(*packed)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
 
 
 def with_sink(

@@ -41,6 +41,7 @@ class BERT(Model):
 
     outputs = ("masked tokens", "classes")
     causal = False
+    by_position = True
     conflicts = (
         Conflict(
             lambda c: (

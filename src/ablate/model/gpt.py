@@ -51,6 +51,7 @@ class GPT(LanguageModel):
 
     outputs = ("next tokens", "classes", "scores")
     causal = True
+    by_position = True
     conflicts = (
         Conflict(
             lambda c: (

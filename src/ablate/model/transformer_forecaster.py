@@ -22,6 +22,7 @@ class TransformerForecaster(Forecaster):
 
     outputs = ("next values",)
     causal = True
+    by_position = True
     positions = "layers"
     embeddings = ("stack.pos_enc.",)
 

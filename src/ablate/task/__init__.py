@@ -26,6 +26,7 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.figures.maps import Map
 from ablate.fsdp import Sharded
+from ablate.kernel.context_parallel import Part, join_group
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.stack import Stack
 from ablate.random.draws import Draws
@@ -74,6 +75,9 @@ class Task(L.LightningModule):
     # The unit of the loss.
     loss_unit: ClassVar[str] = "nats"
     has_reference: ClassVar[bool] = False
+    # The entries of a batch with a row for each position, whose losses are averaged: processes may
+    # share them (trainer.context_parallel). None: its loss is not one of positions.
+    by_position: ClassVar[tuple[str, ...]] = ()
     # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
     # and some of them, as an example.
     family: ClassVar[str] = ""
@@ -109,6 +113,8 @@ class Task(L.LightningModule):
         self.draws = Draws(model)
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
+        self.group: Any = None  # the processes that share a sequence with this one
+        self.part: Part | None = None  # in a training step, the positions of this process
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
@@ -159,11 +165,40 @@ class Task(L.LightningModule):
         """How many of `unit` are in a batch."""
         raise NotImplementedError
 
+    def on_fit_start(self) -> None:
+        if (size := self.data.context_parallel) > 1:
+            self.group = join_group(size)
+
+    @contextmanager
+    def own_positions(self, batch: Batch) -> Iterator[Batch]:
+        """The positions of a training batch that this process computes, of the model, too."""
+        if self.group is None:
+            yield batch
+            return
+        rank, size = self.global_rank % self.data.context_parallel, self.data.context_parallel
+        part = Part(rank, size, batch[self.by_position[0]].shape[1], self.group)
+        stacks = [module for module in self.model.modules() if isinstance(module, Stack)]
+        try:
+            self._share(part, stacks)
+            yield self.of_part(batch, part)
+        finally:
+            self._share(None, stacks)
+
+    def _share(self, part: Part | None, stacks: Iterable[Stack]) -> None:
+        self.part = part
+        for stack in stacks:
+            stack.part = part
+
+    def of_part(self, batch: Batch, part: Part) -> Batch:
+        """The rows of a batch that a process has, where several share its positions."""
+        return batch | {name: part.of(batch[name]) for name in self.by_position}
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
         # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
         # resumed run repeats it, and validation in between does not change it.
-        seed = derive(self.seed, "step", batch_idx, self.global_rank)
+        share = self.data.training_share()
+        seed = derive(self.seed, "step", batch_idx, share.rank)
         if self.device.type == "cpu":
             # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
             torch.default_generator.manual_seed(seed)
@@ -175,16 +210,19 @@ class Task(L.LightningModule):
     def keys_of_batch(self, number: int) -> Tensor:
         """The keys of the model's random streams for a training batch, counted from 0."""
         step, part = divmod(number, self.trainer.accumulate_grad_batches)
-        share = self.data.batch_size // self.trainer.world_size  # as `Order.slice` cuts a batch
+        share = self.data.training_share()
+        examples = self.data.batch_size // share.world  # as `Order.slice` cuts a batch
         return self.draws.of_batch(
-            self.seed, step, part * self.data.batch_size + self.global_rank * share
+            self.seed, step, part * self.data.batch_size + share.rank * examples
         )
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.draws.keys = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        terms = self.terms(self.prepare(batch, batch_idx // self.trainer.accumulate_grad_batches))
+        batch = self.prepare(batch, batch_idx // self.trainer.accumulate_grad_batches)
+        with self.own_positions(batch) as own:
+            terms = self.terms(own)
         loss = total(terms)
         self._watch(loss.detach())
         self.step_so_far.add({"loss": loss, **terms})

@@ -42,6 +42,7 @@ class CausalLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
+    by_position: ClassVar[tuple[str, ...]] = ("tokens", "targets")
     family: ClassVar[str] = "language"
     options: ClassVar[tuple[str, ...]] = (
         "prompt", "tokens", "temperature", "top_k", "top_p", "seed",

@@ -55,6 +55,7 @@ class Policy(CausalLM):
         ),
     )
     has_reference: ClassVar[bool] = True
+    by_position = ()  # whole responses are drawn
     data: Preferences
     model: LanguageModel
     reference: LanguageModel

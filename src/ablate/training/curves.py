@@ -44,7 +44,8 @@ class Curves(Callback):
         if not self._since:
             self._since = time.perf_counter()
         assert isinstance(pl_module, Task)
-        self.units = self.units + pl_module.units(batch) * trainer.world_size
+        of_all = trainer.world_size // pl_module.data.context_parallel
+        self.units = self.units + pl_module.units(batch) * of_all
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

@@ -41,6 +41,7 @@ def make_trainer(
     }
     if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
         settings |= {"strategy": Sharded(), "inference_mode": False}
+    data.context_parallel = settings.pop("context_parallel", None) or 1  # older configs lack it
     data.train_batches = steps * settings["accumulate_grad_batches"]
     shown = progress()
     trainer: L.Trainer = make(

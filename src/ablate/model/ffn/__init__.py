@@ -21,6 +21,7 @@ class FeedForward(Layer):
     that three matrices have as many parameters as two."""
 
     mixes = False
+    in_parts = True
     gated: ClassVar[bool] = False
 
     def __init__(

@@ -74,11 +74,12 @@ class Sublayer(nn.Module):
             read, gate = self.modulation(read, context.condition)
         y = self.norm_inside(self.function(read, context))
         y = y if gate is None else gate * y
-        first, embedded = 0, context.embedded
-        if context.position is not None:
-            first, embedded = context.position, context.selected().embedded
+        starts, embedded = context.starts, context.embedded
+        if (first := context.position) is not None:
+            one = context.selected()
+            starts, embedded = one.starts, one.embedded
             x = x[:, first : first + 1]
-        y = self.drop_path(self.dropout(y, context.use, context.start + first), context.use)
+        y = self.drop_path(self.dropout(y, context.use, starts), context.use)
         if self.connection is not None:
             y = self.connection.write(x, y, embedded)
         return self.norm_after(y)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Width
 from ablate.kernel import Kernel
+from ablate.kernel.context_parallel import Part
 from ablate.model.attention import Score
 from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
@@ -112,7 +113,8 @@ class Context:
     before. use: how often the layer was applied before in this pass, which shared layers are
     several times. pos: the position encoding of the block. condition: what sublayers with a
     `Modulation` follow. embedded: the input of the first block. first_values: the values of the
-    first block of this pass with model.mixer.value_residual, by its `step`.
+    first block of this pass with model.mixer.value_residual, by its `step`. part: the positions of
+    the input, where processes share the sequence.
     """
 
     pos: PosEnc
@@ -127,6 +129,18 @@ class Context:
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
     first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
+    part: Part | None = None
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The position of the first row of the input, or of each of its equal pieces."""
+        return (self.start,) if self.part is None else self.part.starts
+
+    def positions(self, x: Float[Tensor, "b i d"]) -> Int[Tensor, " i"]:
+        """The positions of the rows of the input."""
+        if self.part is not None:
+            return self.part.positions(x.device)
+        return torch.arange(self.start, self.start + x.shape[1], device=x.device)
 
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""
@@ -228,6 +242,8 @@ class Layer(nn.Module):
     caches: ClassVar[bool] = False
     # Whether it reads a memory; `read` then prepares it.
     reads_memory: ClassVar[bool] = False
+    # Whether it computes the positions of one process as if it had all (trainer.context_parallel).
+    in_parts: ClassVar[bool] = False
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
 

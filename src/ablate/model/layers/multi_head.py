@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.kernel import Attend, Parts, attention_weights, every_head
+from ablate.kernel.context_parallel import Part, of_part
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
@@ -154,9 +155,12 @@ class MultiHeadAttention(Layer):
         keep: Bool[Tensor, "b j"] | None = None,
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
+        part: Part | None = None,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads. use: counts the uses of this layer in a pass; the other arguments
-        as in Attend."""
+        """What each head reads. use: counts the uses of this layer in a pass; part: the positions
+        of q, k and v, where processes share the sequence; the other arguments as in Attend."""
+        if part is not None:
+            k, v = part.gather(k, v)
         attend = Attend(
             q=q,
             k=k,
@@ -179,7 +183,8 @@ class MultiHeadAttention(Layer):
             every = replace(attend.ungrouped(), training=False)
             self.recorded.append(attention_weights(every).detach())
         grouped = self.kernel.groups and self.score.key and self.sink is None
-        return self.kernel(attend if grouped else attend.ungrouped())
+        attend = attend if grouped else attend.ungrouped()
+        return self.kernel(attend) if part is None else of_part(self.kernel, attend, part)
 
     def join(
         self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]

@@ -5,6 +5,7 @@ Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from ablate.config.rules import Depth, KeysOf, Positive, Share
 from ablate.errors import UserError
 from ablate.kernel import Kernel
+from ablate.kernel.context_parallel import Part
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
@@ -118,6 +120,8 @@ class Stack(nn.Module):
         modulation = keys[-1].get("modulation")
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
+        # The positions of the input in training, where processes share the sequence.
+        self.part: Part | None = None
 
     def forward(
         self,
@@ -134,13 +138,20 @@ class Stack(nn.Module):
         position: return the state of this position alone. If possible, the last block does
         not compute the others. `losses` then holds what layers add to the loss of a training step.
         """
-        start, count = cache.length() if cache else 0, x.shape[1]
+        start, count, part = cache.length() if cache else 0, x.shape[1], self.part
+        assert part is None or (keep is cache is memory is condition is position is None)
         x = x if self.scale == 1 else x * self.scale
         for encoding in dict.fromkeys(self.positions):
             encoding.prepare(x)
-        x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
+        if part is None:
+            x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
+        else:
+            pieces = zip(x.chunk(2, dim=1), part.starts, strict=True)
+            x = torch.cat([self.pos_enc.embed(piece, first) for piece, first in pieces], dim=1)
+            x = self.dropout(self.embedding_norm(x), rows=part.starts)
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        part = None if part is None else replace(part, again=again)
         self.losses = []
         first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
@@ -159,6 +170,7 @@ class Stack(nn.Module):
                 use=use,
                 losses=self.losses,
                 first_values=first_values,
+                part=part,
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None

@@ -63,11 +63,22 @@ class Attention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
+    in_parts = True
     conflicts = tuple(
         Conflict(
             lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
             f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
             f" model={{model}} reads an image; leave it out",
+        )
+        for key in ("short_conv", "key_shift")
+    ) + tuple(
+        Conflict(
+            lambda c, key=key: (  # type: ignore[misc]
+                c.get("trainer.context_parallel", None) is not None
+                and bool(c(f"model.mixer.{key}"))
+            ),
+            "trainer.context_parallel={trainer.context_parallel} splits the positions, and"
+            f" model.mixer.{key}={{model.mixer.{key}}} reads those before each; leave it out",
         )
         for key in ("short_conv", "key_shift")
     )
@@ -109,12 +120,14 @@ class Attention(MultiHeadAttention):
         if self.value_residual is not None:
             v = self.value_residual(v, context)
         self_value = v[:, :, first:last]
-        new = torch.arange(start, start + x.shape[1], device=x.device)
+        new = context.positions(x)
         q, k = pos.rotate(q, k, new[first:last], new)
         if earlier is not None:
             k, v = (torch.cat(both, dim=2) for both in zip(earlier[:2], (k, v), strict=True))
         context.remember(self, k, v, *state)
-        y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        y = self.context(
+            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+        )
         if self.exclusive:
             along = F.normalize(every_head(self_value, self.heads), dim=-1)
             y = y - (y * along).sum(-1, keepdim=True) * along

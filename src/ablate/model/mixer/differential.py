@@ -46,6 +46,7 @@ class DifferentialAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
+    in_parts = True
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,
@@ -88,13 +89,15 @@ class DifferentialAttention(MultiHeadAttention):
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         q, k = self.queries(x[:, first:last]), self.keys(x)
         v = rearrange(self.value(x), "b j (h k) -> b h j k", k=2 * self.head_dim)
-        new = torch.arange(start, start + x.shape[1], device=x.device)
+        new = context.positions(x)
         q, k = pos.rotate(q, k, new[first:last], new)
         if (earlier := context.recall(self)) is not None:
             k, v = (torch.cat(both, dim=2) for both in zip(earlier, (k, v), strict=True))
         context.remember(self, k, v)
         v = v.repeat_interleave(2, dim=1)
-        y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        y = self.context(
+            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+        )
         positive, negative = rearrange(y, "b (h two) i k -> two b h i k", two=2)
         y = (1 - self.initial) * self.norm(positive - self.difference() * negative)
         return self.out(rearrange(y, "b h i k -> b i (h k)"))

@@ -27,6 +27,7 @@ class LatentAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
+    in_parts = True
     conflicts = (
         Conflict(
             lambda c: c.get("model.kv_heads", None) is not None,
@@ -69,7 +70,7 @@ class LatentAttention(MultiHeadAttention):
         state: State = (self.latent_norm(self.down(x)),)
         q = self.queries(x[:, first:last])
         if self.rotary_query is not None and self.rotary_key is not None:
-            new = torch.arange(start, start + x.shape[1], device=x.device)
+            new = context.positions(x)
             turned, key = pos.rotate(
                 self._heads(self.rotary_query, x[:, first:last], self.heads),
                 self._heads(self.rotary_key, x, 1),
@@ -83,5 +84,7 @@ class LatentAttention(MultiHeadAttention):
         k, v = self.keys(state[0]), self.values(state[0])
         if self.rotary_dim:
             k = torch.cat([k, state[1][:, None].expand(-1, self.heads, -1, -1)], dim=-1)
-        y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        y = self.context(
+            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+        )
         return self.join(y, x[:, first:last])
