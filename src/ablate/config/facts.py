@@ -201,12 +201,43 @@ class Facts:
 
     @property
     def several_processes(self) -> bool:
-        """Whether several processes may train the model; "auto" can be any number of GPUs."""
+        """Whether several processes may train the model."""
+        return bool(self.processes > 1)
+
+    @property
+    def processes(self) -> float:
+        """How many processes train the model; "auto" can be any number of GPUs, infinity."""
         devices = self("trainer.devices")
         if devices == "auto":
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
         per_node = devices if isinstance(devices, int | float) else len(devices)
-        return bool(per_node * self("trainer.num_nodes") > 1)
+        return float(per_node * self("trainer.num_nodes"))
+
+    @property
+    def tensor_parallel(self) -> int:
+        """The processes that share out heads and hidden units; 1: each has all."""
+        return int(self("trainer.tensor_parallel") or 1)
+
+    @property
+    def whole(self) -> str | None:
+        """A part that does not state how processes share it out, as GROUP=NAME."""
+        if not self.states("model", "tensor_parallel"):
+            return f"model={self.name('model')}"
+        for group in ("model.mixer", "model.attention", "model.cross_attention", "pos_enc",
+                      "model.ffn"):  # fmt: skip
+            if self._is_whole(group):
+                return f"{group}={self.name(group)}"
+        return None
+
+    def _is_whole(self, group: str) -> bool:
+        try:
+            if group == "model.attention" and not self.states("model.mixer", "attends"):
+                return False
+            if group == "pos_enc" and self.stated(group, "acts_in") != "attention":
+                return False
+            return self.stated(group, "splits") is None
+        except Unreadable:  # it has no such part, or makes no layer
+            return False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ablate.data.loader import (
     Share,
     Shuffled,
     Stream,
+    share_of,
 )
 from ablate.errors import UserError
 
@@ -189,13 +190,14 @@ class Data(LightningDataModule):
     def _share(self) -> Share:
         if self.trainer is None:
             return Share()
-        rank, world = self.trainer.global_rank, self.trainer.world_size
-        if self.batch_size % world:
+        share = share_of(self.trainer)
+        if self.batch_size % share.world:
             raise UserError(
-                f"data.batch_size={self.batch_size}: must be a multiple of the {world} processes "
-                "that share it (trainer.devices times trainer.num_nodes)"
+                f"data.batch_size={self.batch_size}: must be a multiple of the {share.world}"
+                " processes that share it (trainer.devices times trainer.num_nodes, over"
+                " trainer.tensor_parallel)"
             )
-        return Share(rank, world)
+        return share
 
     def _batches_done(self) -> int:
         """Batches of the current epoch already trained on, 0 after the last.

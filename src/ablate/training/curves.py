@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from ablate.data.loader import share_of
 from ablate.task import Task
 from ablate.training.record import write_text
 
@@ -44,7 +45,7 @@ class Curves(Callback):
         if not self._since:
             self._since = time.perf_counter()
         assert isinstance(pl_module, Task)
-        self.units = self.units + pl_module.units(batch) * trainer.world_size
+        self.units = self.units + pl_module.units(batch) * share_of(trainer).world
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
