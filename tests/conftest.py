@@ -57,7 +57,7 @@ AREAS = {
         segmentation speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
-        security sizes threads train transfer trust wandb_server""",
+        security sizes tensor_parallel threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands export figures generate imports mutations package pipe
         say wheel""",

@@ -1,9 +1,22 @@
 """trainer.tensor_parallel: processes that share out heads and hidden units are as one."""
 
+import csv
+import json
+from functools import cache
 from typing import Any
 
+import accident
+import held
 import pytest
+import torch
 from make_parallel import Difference, differences
+from refusals import refused
+from tiny import images, in_a_process, overrides, pairs
+
+import ablate
+from ablate.evaluate import evaluate
+from ablate.interface.splits import Part
+from ablate.model.layers.split import split
 
 BLOCK: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -11,7 +24,7 @@ BLOCK: dict[str, dict[str, Any]] = {
         name: {"attention": name}
         for name in ("dot", "general", "additive", "cosine", "location", "uniform", "gatv2", "gat")
     },
-    "additive without hidden": {"attention": "additive", "kernel": "chunked"},
+    "in chunks": {"attention": "additive", "kernel": "chunked"},
     **{name: {"pos_enc": name} for name in ("t5", "alibi", "rotary", "relative", "learned")},
     "grouped": {"heads": 8, "kv_heads": 4, "kernel": "sdpa"},
     **{f"qk {name}": {"qk_norm": name} for name in ("l2", "rms", "layer")},
@@ -36,8 +49,162 @@ CASES = {
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_values_and_gradients_are_those_of_one_process(tmp_path, processes):
+    """In float64, with dropout; and what is left of the gradients when their norm is clipped."""
     for name, found in differences(CASES, processes, tmp_path).items():
         assert isinstance(found, Difference), f"{name}: {found}"
         wrong = {path: error for path, error in found.gradients.items() if error > 1e-12}
-        assert (found.output < 1e-12, wrong, found.norm < 1e-12) == (True, {}, True), name
-        assert found.kept < (0.9 if processes == 2 else 0.8), name
+        assert (found.output < 1e-12, wrong, found.clipped < 1e-12) == (True, {}, True), name
+        assert found.kept < {2: 0.6, 4: 0.4}[processes], name
+
+
+# Whole runs: the tiny one, how it is shared out, and the error that is left
+
+TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.tensor_parallel=2")
+FOUR = (*TWO, "trainer.devices=4")
+SHARDS = ("trainer=fsdp", *FOUR[1:], "trainer.precision=32-true")
+EXACT = "trainer.precision=64-true"
+
+
+def texts(folder, *more):
+    return overrides(folder, "model.depth=2", "pos_enc=t5", "model.attention=additive", *more)
+
+
+def translations(folder, *more):
+    """Two batches a step, which hold different numbers of targets."""
+    more = ("model=transformer", "model.heads=2", "trainer.accumulate_grad_batches=2", *more)
+    return pairs(folder, *more)
+
+
+RUNS = {
+    "text": (texts, TWO, EXACT, 1e-11),
+    "text of both": (texts, FOUR, EXACT, 1e-11),
+    "images": (images, FOUR, EXACT, 1e-11),
+    "pairs": (translations, FOUR, EXACT, 1e-11),
+    "shards": (texts, (*SHARDS, held.OVERRIDE), "trainer.precision=32-true", 2e-5),
+}
+
+
+def train(line, folder, disaster=""):
+    done = in_a_process("-m", "ablate", *line, f"hydra.run.dir={folder}", ACCIDENT=disaster)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """The name of a run -> its folder, and that of the same in one process."""
+    place = tmp_path_factory.mktemp("runs")
+    overrides(place)  # writes the text
+
+    @cache
+    def pair(name):
+        tiny, more, precision, _ = RUNS[name]
+        line = ("model.dropout=0.1", "checkpoint_every=1", precision)
+        code, errors = train(tiny(place, *more, *line), place / name)
+        assert code == 0, errors
+        ablate.run(ablate.compose(*tiny(place, *line)), place / f"{name} in one")
+        return place / name, place / f"{name} in one"
+
+    return pair
+
+
+def curves(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [{key: float(x) for key, x in row.items() if x} for row in csv.DictReader(file)]
+
+
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def moments(folder):
+    """What the optimizer of one process makes of a checkpoint: both of Adam's, by name."""
+    task = ablate.load(folder, allow=["held"]).task
+    optimizer = task.make_optimizer(task.parameter_groups())
+    optimizer.load_state_dict(last(folder)["optimizer_states"][0])
+    return {
+        (name, key): optimizer.state[parameter][key]
+        for name, parameter in task.model.named_parameters()
+        for key in ("exp_avg", "exp_avg_sq")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_that_of_one_process(started, name):
+    """Losses and measures of every step, weights, and the state of the optimizer."""
+    error = RUNS[name][-1]
+    ours, theirs = started(name)
+    assert curves(ours) == [pytest.approx(row, rel=error, abs=error) for row in curves(theirs)]
+    weights = last(theirs)["state_dict"]
+    assert weights.keys() == last(ours)["state_dict"].keys()
+    for path, value in last(ours)["state_dict"].items():
+        if not path.endswith("key.bias"):  # its gradient is rounding alone, which Adam scales up
+            assert torch.allclose(value, weights[path], atol=10 * error, rtol=0), path
+    of_one = moments(theirs)
+    for key, value in moments(ours).items():
+        torch.testing.assert_close(value, of_one[key], atol=error, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_what_was_shared_out_is_read_by_one_process(started):
+    """The best weights, and what is measured of them again."""
+    folder, _ = started("shards")
+    said = json.loads((folder / "result.json").read_text())["metrics"]
+    assert evaluate(ablate.load(folder, allow=["held"]), {}) == pytest.approx(said, abs=2e-5)
+
+
+@pytest.mark.slow
+def test_each_process_holds_its_part_of_a_shard(started):
+    folder, _ = started("shards")
+    total = json.loads((folder / "result.json").read_text())["parameters"]["total"]
+    each = [json.loads((folder / f"HELD_{rank}.json").read_text()) for rank in range(4)]
+    assert max(one["parameters"] for one in each) < 0.4 * total
+    assert max(one["state"] for one in each) < 0.8 * total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(*TWO, EXACT), SHARDS], ids=["parts", "shards"])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path, more):
+    """To the last bit."""
+    line = texts(tmp_path, *more, accident.OVERRIDE)
+    assert train(line, tmp_path / "straight")[0] == 0
+    code, errors = train(line, tmp_path / "stopped", "interrupt 0 5")
+    assert (code, last(tmp_path / "stopped")["global_step"]) == (130, 6), errors
+    code, errors = train(line, tmp_path / "stopped")
+    assert code == 0, errors
+    assert curves(tmp_path / "stopped") == curves(tmp_path / "straight")
+    ours, theirs = (last(tmp_path / name)["state_dict"] for name in ("stopped", "straight"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+# Refusals
+
+PAIR = "trainer=ddp trainer.accelerator=cpu trainer.devices=2 trainer.tensor_parallel=2"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("trainer.tensor_parallel=2", "use trainer=ddp or trainer=fsdp"),
+        (f"{PAIR} trainer.devices=3", "does not divide the number of processes"),
+        (f"{PAIR} model.heads=1", "does not divide model.heads=1"),
+        (f"{PAIR} model.kv_heads=1", "does not divide model.kv_heads=1"),
+        (f"{PAIR} model.mixer=mamba2 pos_enc=learned", "model.mixer=mamba2 does not state"),
+        (f"{PAIR} model.mixer=convolution pos_enc=none", "model.mixer=convolution does not state"),
+        (f"{PAIR} model=rnn_lm", "model=rnn_lm does not state"),
+        (f"{PAIR} model=captioner", "model=captioner does not state"),
+        (f"{PAIR} model.normalizer=hard", "model.normalizer=hard"),
+        (f"{PAIR} optimizer=muon", "optimizer=muon"),
+        (f"{PAIR} compile=true", "compile=true"),
+        (f"{PAIR} trainer.accelerator=gpu trainer.precision=16-mixed", "scale their losses apart"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(line, says):
+    with refused(says):
+        ablate.compose(*line.split())
+
+
+def test_hidden_units_that_processes_cannot_share_are_refused(tmp_path):
+    model = ablate.build(ablate.compose(*overrides(tmp_path, "model.ffn_dim=33")))
+    with pytest.raises(ablate.UserError, match=r"tensor_parallel=2 does not divide .*up\.weight"):
+        split(model, Part(0, 2), dry=True)

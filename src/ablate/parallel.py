@@ -76,6 +76,11 @@ class Sharing(ModelParallelStrategy):
         """The processes that read other data and have the same part of the model."""
         return self.device_mesh["data_parallel"].get_group()
 
+    def require(self, model: Model) -> None:
+        """Raise UserError for a model that cannot be shared out by `tensor` processes."""
+        if self.tensor > 1:
+            split(model, Part(0, self.tensor), dry=True)
+
     def split(self, model: Model) -> None:
         """Split for training; keep a whole CPU copy for `joined()`."""
         # The copy shares the kernels, which record for result.json what they ran.

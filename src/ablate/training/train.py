@@ -227,6 +227,9 @@ def prepare(
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
+    if isinstance(trainer.strategy, Sharing):  # refused before there are processes
+        task.require_one_model(trainer.strategy)
+        trainer.strategy.require(model)
     return trainer, task, curves, checkpoints
 
 
