@@ -58,7 +58,7 @@ AREAS = {
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
         security sizes tensor_parallel threads train transfer trust wandb_server""",
-    "study": "multirun optuna publish report report_* study_*",
+    "study": "multirun optuna publish report report_* slurm_nodes study_*",
     "cli": """cli command commands export figures generate imports mutations package pipe
         say wheel""",
 }

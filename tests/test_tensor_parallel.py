@@ -134,7 +134,11 @@ def test_a_run_is_that_of_one_process(started, name):
     """Losses and measures of every step, weights, and the state of the optimizer."""
     error = RUNS[name][-1]
     ours, theirs = started(name)
-    assert curves(ours) == [pytest.approx(row, rel=error, abs=error) for row in curves(theirs)]
+    for mine, row in zip(curves(ours), curves(theirs), strict=True):
+        assert mine.keys() == row.keys()
+        for key, value in row.items():  # torchmetrics sums in float32
+            least = error if key.startswith("train/") else 2e-5
+            assert mine[key] == pytest.approx(value, rel=least, abs=least), (row["step"], key)
     weights = last(theirs)["state_dict"]
     assert weights.keys() == last(ours)["state_dict"].keys()
     for path, value in last(ours)["state_dict"].items():
