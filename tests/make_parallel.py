@@ -58,7 +58,7 @@ def _difference(name: str, keys: Mapping[str, Any], part: Part) -> Difference:
     expected = computed(name, whole)
     layout = split(mine, part)
     got = computed(name, mine)
-    strategy = Sharing(tensor=part.size, shards=False)
+    strategy = Sharing(tensor=part.size, sharded=False)
     strategy._model = nn.ModuleDict({"model": mine})
     strategy.layout, strategy.part, strategy._data_parallel_size = layout, part, 1
     strategy.reduce_gradients()
@@ -84,7 +84,10 @@ def _difference(name: str, keys: Mapping[str, Any], part: Part) -> Difference:
 
 
 def made(name: str, keys: Mapping[str, Any]) -> Any:
-    model = make_model.tiny(name, **{**SIZES, **keys}).double()
+    keys = {**SIZES, **keys}
+    if isinstance(changed := keys.get("mixer"), dict):  # attention with keys of its own
+        keys["mixer"] = make_model.part("model.mixer", "attention", **changed)
+    model = make_model.tiny(name, **keys).double()
     torch.manual_seed(0)
     for parameter in model.parameters():  # those that start at zero, too
         nn.init.normal_(parameter, std=0.3)

@@ -9,11 +9,14 @@ import accident
 import held
 import pytest
 import torch
+from make_model import CONF, SLOTS, options
 from make_parallel import Difference, differences
 from refusals import refused
 from tiny import images, in_a_process, overrides, pairs
 
 import ablate
+from ablate.config.keys import option_content
+from ablate.config.stated import stated
 from ablate.evaluate import evaluate
 from ablate.interface.splits import Part
 from ablate.model.layers.split import split
@@ -34,6 +37,10 @@ BLOCK: dict[str, dict[str, Any]] = {
     **{name: {"mixer": name} for name in ("fixed", "gla", "retention", "delta", "gated_delta")},
     "latent": {"mixer": "latent", "pos_enc": "rotary"},
     "differential": {"mixer": "differential"},
+    "no mixer": {"mixer": "none"},
+    "around attention": {
+        "mixer": {"short_conv": 3, "key_shift": True, "exclusive": True, "value_residual": True}
+    },
     **{name: {"ffn": name} for name in ("swiglu", "moe", "none")},
     "parallel": {"parallel": True, "norm_type": "rms"},
     "shared": {"share_layers": True, "activation_checkpointing": True},
@@ -57,10 +64,24 @@ def test_values_and_gradients_are_those_of_one_process(tmp_path, processes):
         assert found.kept < {2: 0.6, 4: 0.4}[processes], name
 
 
+@pytest.mark.parametrize("slot", ["attention", "mixer", "pos_enc"])
+def test_every_option_that_can_be_shared_out_is_tried(slot):
+    group = SLOTS[slot]
+    targets = {
+        name: option_content(CONF / group / f"{name}.yaml")[0]["_target_"]
+        for name in options(group)
+    }
+    states = {name for name, part in targets.items() if stated(part, "splits") is not None}
+    usual = {"attention": "scaled_dot", "mixer": "attention", "pos_enc": "none"}[slot]
+    tried = {str(keys.get(slot, usual)) for _, keys in CASES.values()}
+    assert states <= tried
+
+
 # Whole runs: the tiny one, how it is shared out, and the error that is left
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.tensor_parallel=2")
 FOUR = (*TWO, "trainer.devices=4")
+COPIES = ("trainer=fsdp", *TWO[1:3], "trainer.devices=4", "trainer.shards=2")
 SHARDS = ("trainer=fsdp", *FOUR[1:], "trainer.precision=32-true")
 EXACT = "trainer.precision=64-true"
 
@@ -81,6 +102,7 @@ RUNS = {
     "images": (images, FOUR, EXACT, 1e-11),
     "pairs": (translations, FOUR, EXACT, 1e-11),
     "shards": (texts, (*SHARDS, held.OVERRIDE), "trainer.precision=32-true", 2e-5),
+    "copies": (texts, (*COPIES, held.OVERRIDE), "trainer.precision=32-true", 2e-5),
 }
 
 
@@ -158,12 +180,14 @@ def test_what_was_shared_out_is_read_by_one_process(started):
 
 
 @pytest.mark.slow
-def test_each_process_holds_its_part_of_a_shard(started):
-    folder, _ = started("shards")
+@pytest.mark.parametrize(("name", "share"), [("shards", 0.4), ("copies", 0.55)])
+def test_each_process_holds_its_part(started, name, share):
+    """Of four processes: half of a half, or a half, of which another has a copy."""
+    folder, _ = started(name)
     total = json.loads((folder / "result.json").read_text())["parameters"]["total"]
     each = [json.loads((folder / f"HELD_{rank}.json").read_text()) for rank in range(4)]
-    assert max(one["parameters"] for one in each) < 0.4 * total
-    assert max(one["state"] for one in each) < 0.8 * total
+    assert max(one["parameters"] for one in each) < share * total
+    assert max(one["state"] for one in each) < 2 * share * total  # both moments of Adam
 
 
 @pytest.mark.slow
@@ -190,6 +214,8 @@ PAIR = "trainer=ddp trainer.accelerator=cpu trainer.devices=2 trainer.tensor_par
     ("line", "says"),
     [
         ("trainer.tensor_parallel=2", "use trainer=ddp or trainer=fsdp"),
+        (f"{PAIR} trainer.shards=2", "trainer.shards=2 has no effect"),
+        (f"{PAIR} trainer=fsdp trainer.shards=2", "does not divide the number of processes"),
         (f"{PAIR} trainer.devices=3", "does not divide the number of processes"),
         (f"{PAIR} model.heads=1", "does not divide model.heads=1"),
         (f"{PAIR} model.kv_heads=1", "does not divide model.kv_heads=1"),

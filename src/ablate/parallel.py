@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -50,13 +50,14 @@ PREFIX = "model."  # of the model's parameters in the task
 class Sharing(ModelParallelStrategy):
     """Several processes train one model, each with a part of it.
 
-    tensor: the processes that share out heads and hidden units; shards: whether the groups of so
-    many processes keep a shard of every parameter each, or all of them, as data parallel does.
+    tensor: the processes that share out heads and hidden units. sharded: whether the groups of so
+    many keep a shard of every parameter each, or all of them, as data parallel does. shards: how
+    many groups share the shards, which the others have copies of (HSDP); None: all.
     """
 
-    def __init__(self, *, tensor: int = 1, shards: bool = True) -> None:
+    def __init__(self, *, tensor: int = 1, sharded: bool = True, shards: int | None = None) -> None:
         super().__init__(tensor_parallel_size=tensor, save_distributed_checkpoint=False)
-        self.tensor, self.shards = tensor, shards
+        self.tensor, self.sharded, self.shards = tensor, sharded, shards
         self.full_model: Model | None = None
         self.layout = Layout()
         self.part = Part(0, 1)
@@ -68,13 +69,29 @@ class Sharing(ModelParallelStrategy):
                 f"trainer.tensor_parallel={self.tensor} does not divide the {processes} processes"
                 " (trainer.devices times trainer.num_nodes)"
             )
-        self._data_parallel_size = processes // self.tensor
+        self._data_parallel_size = groups = processes // self.tensor
+        if groups % (self.shards or 1):
+            raise UserError(
+                f"trainer.shards={self.shards} does not divide the {groups} processes that share"
+                " the data (trainer.devices times trainer.num_nodes, over trainer.tensor_parallel)"
+            )
         super().setup_environment()
+        self.shard_mesh = self.device_mesh["data_parallel"]
+        if self.shards is not None:
+            sizes = groups // self.shards, self.shards, self.tensor
+            names = "copy", "shard", "tensor"
+            mesh = init_device_mesh(self.root_device.type, sizes, mesh_dim_names=names)
+            self.shard_mesh = mesh["copy", "shard"]
 
     @property
     def data_group(self) -> Any:
         """The processes that read other data and have the same part of the model."""
         return self.device_mesh["data_parallel"].get_group()
+
+    @property
+    def shard_group(self) -> Any:
+        """The processes that have the shards of a parameter, or of this process's part of it."""
+        return self.shard_mesh["shard"].get_group() if self.shards else self.data_group
 
     def require(self, model: Model) -> None:
         """Raise UserError for a model that cannot be shared out by `tensor` processes."""
@@ -90,8 +107,8 @@ class Sharing(ModelParallelStrategy):
             mesh = self.device_mesh["tensor_parallel"]
             self.part = Part(mesh.get_local_rank(), mesh.size(), mesh.get_group())
             self.layout = split(model, self.part)
-        if self.shards:
-            shard(model, self.device_mesh["data_parallel"])
+        if self.sharded:
+            shard(model, self.shard_mesh)
 
     def joined(self, model: Model) -> Model:
         """Return the whole model with the trained weights, in every process."""
@@ -129,7 +146,7 @@ class Sharing(ModelParallelStrategy):
         """Average the gradients over the groups, where shards do not, and sum those of parameters
         that some of the heads read; once for each step of the optimizer."""
         gradients = [*self._gradients()]
-        if not self.shards and self._data_parallel_size != 1:
+        if not self.sharded and self._data_parallel_size != 1:
             every = [gradient for _, gradient in gradients]
             _sum(every, self.data_group)
             for gradient in every:
@@ -142,8 +159,8 @@ class Sharing(ModelParallelStrategy):
         gradients = [*self._gradients()]
         # In the order of the parameters and by their norms, as torch does it.
         squares = torch.stack([torch.linalg.vector_norm(x).square() for _, x in gradients])
-        if self.shards:
-            dist.all_reduce(squares, group=self.data_group)
+        if self.sharded:
+            dist.all_reduce(squares, group=self.shard_group)
         cut = squares.new_tensor([float(name in self.layout.axes) for name, _ in gradients])
         parts = squares * cut
         if self.tensor > 1:

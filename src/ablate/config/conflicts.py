@@ -170,6 +170,21 @@ CONFLICTS = [
         " bf16-mixed or 32-true",
     ),
     Conflict(
+        lambda c: c("trainer.shards") is not None and c("trainer.strategy") != "fsdp",
+        "trainer.shards={trainer.shards} has no effect with trainer.strategy={trainer.strategy},"
+        " which splits no parameters; use trainer=fsdp, or trainer.shards=null",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.shards") is not None
+            and c.processes < math.inf
+            and c.processes % (c("trainer.shards") * c.tensor_parallel) != 0
+        ),
+        "trainer.shards={trainer.shards}, times trainer.tensor_parallel, does not divide the number"
+        " of processes, trainer.devices={trainer.devices} times"
+        " trainer.num_nodes={trainer.num_nodes}",
+    ),
+    Conflict(
         lambda c: c.tensor_parallel > 1 and c("trainer.strategy") == "auto",
         "trainer.tensor_parallel={trainer.tensor_parallel} shares out a model over several"
         " processes; use trainer=ddp or trainer=fsdp, with trainer.devices",

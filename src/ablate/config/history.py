@@ -46,6 +46,7 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "model.mixer.key_shift": False,
     "model.mixer.value_residual": False,
     "model.parallel": False,
+    "trainer.shards": None,
     "trainer.tensor_parallel": None,  # since 2026-11-26; a null of the Trainer's counts
 }
 

@@ -376,7 +376,7 @@ class Task(L.LightningModule):
     def require_one_model(self, strategy: Sharing) -> None:
         """Raise UserError if there are copies of the model, which are not split."""
         if (self.average or self.reference) is not None:
-            key = "strategy=fsdp" if strategy.shards else f"tensor_parallel={strategy.tensor}"
+            key = "strategy=fsdp" if strategy.sharded else f"tensor_parallel={strategy.tensor}"
             raise UserError(
                 f"trainer.{key}: {type(self).__name__} keeps a copy of its model, which is not"
                 f" sharded; use trainer=ddp{'' if strategy.tensor == 1 else ' without it'}"

@@ -40,9 +40,10 @@ def make_trainer(
         # Lightning warns of an interval longer than the training, which would log no training loss.
         "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
-    tensor, shards = settings.pop("tensor_parallel", None) or 1, settings["strategy"] == "fsdp"
-    if shards or tensor > 1:  # Lightning's own FSDP needs a GPU
-        strategy = Sharing(tensor=tensor, shards=shards)
+    tensor, shards = settings.pop("tensor_parallel", None) or 1, settings.pop("shards", None)
+    sharded = settings["strategy"] == "fsdp"
+    if sharded or tensor > 1:  # Lightning's own FSDP needs a GPU
+        strategy = Sharing(tensor=tensor, sharded=sharded, shards=shards)
         settings |= {"strategy": strategy, "inference_mode": False}
         if settings["precision"] == "64-true":  # Lightning refuses the name alone
             settings |= {"precision": None, "plugins": [DoublePrecision()]}

@@ -20,6 +20,7 @@ class NoMixer(Layer):
         ),
     )
     mixes = False
+    splits = {}
 
     def __new__(cls, place: Place) -> None:  # type: ignore[misc]
         return None
