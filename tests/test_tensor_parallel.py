@@ -9,6 +9,7 @@ import accident
 import held
 import pytest
 import torch
+from make_launch import environment
 from make_model import CONF, SLOTS, options
 from make_parallel import Difference, differences
 from refusals import refused
@@ -107,7 +108,8 @@ RUNS = {
 
 
 def train(line, folder, disaster=""):
-    done = in_a_process("-m", "ablate", *line, f"hydra.run.dir={folder}", ACCIDENT=disaster)
+    command = ["-m", "ablate", *line, f"hydra.run.dir={folder}"]
+    done = in_a_process(*command, **environment(disaster))
     return done.returncode, done.stderr
 
 

@@ -113,7 +113,7 @@ class Sharing(ModelParallelStrategy):
     def joined(self, model: Model) -> Model:
         """Return the whole model with the trained weights, in every process."""
         assert self.full_model is not None
-        state = get_model_state_dict(model, options=EVERYWHERE)
+        state: dict[str, Any] = get_model_state_dict(model, options=EVERYWHERE)
         whole = {name: self._whole(name, tensor) for name, tensor in state.items()}
         if (precise := next(model.parameters()).dtype) is torch.float64:
             self.full_model.to(precise)
@@ -146,11 +146,13 @@ class Sharing(ModelParallelStrategy):
         """Average the gradients over the groups, where shards do not, and sum those of parameters
         that some of the heads read; once for each step of the optimizer."""
         gradients = [*self._gradients()]
-        if not self.sharded and self._data_parallel_size != 1:
+        groups = self._data_parallel_size
+        assert isinstance(groups, int)
+        if not self.sharded and groups > 1:
             every = [gradient for _, gradient in gradients]
             _sum(every, self.data_group)
             for gradient in every:
-                gradient /= self._data_parallel_size
+                gradient /= groups
         _sum([x for name, x in gradients if name in self.layout.shared], self.part.group)
 
     @torch.no_grad()
@@ -185,7 +187,7 @@ class Sharing(ModelParallelStrategy):
         assert self.model is not None
         if self.tensor == 1:
             return get_model_state_dict(self.model, options=IN_FILE)
-        state = get_model_state_dict(self.model, options=EVERYWHERE)
+        state: dict[str, Any] = get_model_state_dict(self.model, options=EVERYWHERE)
         return {
             name: whole.cpu()
             for name, tensor in state.items()
@@ -199,7 +201,7 @@ class Sharing(ModelParallelStrategy):
         assert self.model is not None
         if self.tensor == 1:
             return get_optimizer_state_dict(self.model, optimizer, options=IN_FILE)
-        state = get_optimizer_state_dict(self.model, optimizer, options=EVERYWHERE)
+        state: dict[str, Any] = get_optimizer_state_dict(self.model, optimizer, options=EVERYWHERE)
         return {**state, "state": self._of_optimizer(state["state"], self._whole, "cpu")}
 
     def _of_optimizer(
@@ -229,7 +231,7 @@ class Sharing(ModelParallelStrategy):
         """Read the file in every process and load that process's shard."""
         assert self.model is not None
         checkpoint = read_state(Path(checkpoint_path))
-        weights = {
+        weights: dict[str, Any] = {
             name: self._mine(name.removeprefix(PREFIX), x)
             for name, x in checkpoint["state_dict"].items()
         }

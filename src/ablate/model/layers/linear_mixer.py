@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
+from ablate.interface.splits import Splits
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.recurrence import recurrence
@@ -56,7 +57,7 @@ class LinearMixer(Layer):
     causal = True
     has_heads = True
     caches = True
-    splits = {
+    splits: ClassVar[Splits | None] = {
         "heads": 0,
         "query": 0,
         "key": 0,
