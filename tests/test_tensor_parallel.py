@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -13,7 +15,7 @@ from make_launch import environment
 from make_model import CONF, SLOTS, options
 from make_parallel import Difference, differences
 from refusals import refused
-from tiny import images, in_a_process, overrides, pairs
+from tiny import images, overrides, pairs
 
 import ablate
 from ablate.config.keys import option_content
@@ -108,8 +110,15 @@ RUNS = {
 
 
 def train(line, folder, disaster=""):
-    command = ["-m", "ablate", *line, f"hydra.run.dir={folder}"]
-    done = in_a_process(*command, **environment(disaster))
+    """As a terminal does, in a process group of its own, which accidents interrupt."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ablate", *line, f"hydra.run.dir={folder}"],
+        env=environment(disaster),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        start_new_session=True,
+    )
     return done.returncode, done.stderr
 
 
