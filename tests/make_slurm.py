@@ -1,7 +1,8 @@
-"""A private Slurm of one node on this machine, with ports, keys and folders of its own.
+"""A private Slurm on this machine, with ports, keys and folders of its own.
 
-It needs root and the programs of Debian's slurmctld, slurmd, slurm-client and munge. The node is
+It needs root and the programs of Debian's slurmctld, slurmd, slurm-client and munge. A node is
 said to have more processors than there may be: a test's runs are small, and waiting is not.
+Several nodes are one machine under several names, which each slurmd knows in namespaces of its own.
 """
 
 import os
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ from ablate.study.launch.state import QUEUED, State
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "munged")
 PACKAGES = ("submitit", "hydra_plugins.hydra_submitit_launcher")
 CPUS = 8
+NODE = "NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 State=UNKNOWN"
+# As root: a host name, and a file of host names, that only this process and its children see.
+APART = ["unshare", "--uts", "--mount", "sh", "-c",
+         'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"']  # fmt: skip
 
 # A job that is requeued waits until its credential has expired. Jobs of `low` give way to those of
 # `urgent` at once, those of `slow_to_go` after a time of grace.
@@ -35,17 +40,16 @@ CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={place}/munge.sock,cred_expire=5
 StateSaveLocation={place}/state
-SlurmdSpoolDir={place}/spool
+SlurmdSpoolDir={place}/spool.%n
 SlurmctldPidFile={place}/slurmctld.pid
-SlurmdPidFile={place}/slurmd.pid
+SlurmdPidFile={place}/slurmd.%n.pid
 SlurmctldLogFile={place}/slurmctld.log
-SlurmdLogFile={place}/slurmd.log
+SlurmdLogFile={place}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -58,7 +62,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
+{nodes}
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=slow_to_go Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=120
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
@@ -74,14 +78,27 @@ def missing() -> str:
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
+def no_namespaces() -> str:
+    """Why there cannot be several nodes, or nothing."""
+    done = subprocess.run([*APART, "node1", "/etc/hosts", "true"], capture_output=True, text=True)
+    return f"no namespaces here: {done.stderr.strip()}" if done.returncode else ""
+
+
 @contextmanager
-def slurm(place: Path) -> Iterator[Path]:
+def slurm(place: Path, nodes: int = 1) -> Iterator[Path]:
     """Runs while the block does; gives the configuration, for the variable SLURM_CONF."""
-    for name in ("state", "spool"):
-        (place / name).mkdir(parents=True)
-    conf = place / "slurm.conf"
     host = socket.gethostname().split(".")[0]
-    conf.write_text(CONF.format(place=place, host=host, ports=_free_ports(), cpus=CPUS))
+    names = [host] if nodes == 1 else [f"node{number}" for number in range(nodes)]
+    for name in ("state", *(f"spool.{name}" for name in names)):
+        (place / name).mkdir(parents=True)
+    conf, ports = place / "slurm.conf", _free_ports(1 + nodes)
+    lines = [
+        NODE.format(name=name, port=port, cpus=CPUS)
+        for name, port in zip(names, ports[1:], strict=True)
+    ]
+    conf.write_text(CONF.format(place=place, host=host, ports=ports, nodes="\n".join(lines)))
+    hosts = place / "hosts"
+    hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", host, *names)))
     key = place / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
@@ -92,12 +109,15 @@ def slurm(place: Path) -> Iterator[Path]:
     commands = (
         ["munged", "--foreground", "--force", *munge],
         ["slurmctld", "-D", "-f", str(conf)],
-        ["slurmd", "-D", "-f", str(conf)],
+        *(
+            [*([*APART, name, str(hosts)] if nodes > 1 else []), "slurmd", "-D", "-f", str(conf)]
+            for name in names
+        ),
     )
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for command in commands:
-            with open(place / f"{command[0]}.out", "wb") as out:
+        for number, command in enumerate(commands):
+            with open(place / f"{command[0]}.{number}.out", "wb") as out:
                 started.append(
                     subprocess.Popen(
                         command, stdout=out, stderr=out, env=around, start_new_session=True
@@ -105,7 +125,8 @@ def slurm(place: Path) -> Iterator[Path]:
                 )
             if command[0] == "munged":
                 until((place / "munge.sock").exists, 60)
-        until(lambda: "idle" in _said("sinfo", "-h", "-o", "%T", env=around), 60)
+        states = ["sinfo", "-h", "-N", "-p", "low", "-o", "%T"]
+        until(lambda: _said(*states, env=around).split() == ["idle"] * nodes, 60)
         yield conf
     finally:
         _said("scancel", "--user=root", env=around)
@@ -139,11 +160,12 @@ def ask(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (one, other)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _said(*command: str, env: dict[str, str]) -> str:

@@ -22,7 +22,7 @@ from ablate.config.composition import Composition, compose
 from ablate.config.keys import option_content
 from ablate.config.make import make_data
 from ablate.config.stated import Unreadable, stated
-from ablate.kernel.context_parallel import Part
+from ablate.kernel.context_parallel import Chunks
 from ablate.model.mask.causal import Causal
 
 HERE = Path(__file__).parent
@@ -177,7 +177,7 @@ def test_four_processes_have_the_loss_and_gradients_of_one(
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_process_has_as_many_positions_and_as_much_causal_work(size: int) -> None:
     length = 12 * size
-    parts = [Part(rank, size, length, None) for rank in range(size)]
+    parts = [Chunks(rank, size, length, None) for rank in range(size)]
     places = [part.positions(torch.device("cpu")) for part in parts]
     assert torch.cat(places).sort().values.tolist() == list(range(length))
     assert {int((place + 1).sum()) for place in places} == {length * (length + 1) // 2 // size}
@@ -187,7 +187,7 @@ def test_every_process_has_as_many_positions_and_as_much_causal_work(size: int) 
 
 
 def test_a_process_knows_where_its_positions_are() -> None:
-    part = Part(1, 2, 16, None)
+    part = Chunks(1, 2, 16, None)
     whole = torch.arange(32).view(1, 16, 2)
     own = part.of(whole)
     assert own[0, :, 0].tolist() == [8, 10, 12, 14, 16, 18, 20, 22]
@@ -199,7 +199,7 @@ def test_a_process_knows_where_its_positions_are() -> None:
 def test_a_length_that_cannot_be_cut_is_refused() -> None:
     """Data of one's own, of which the check does not know the length."""
     with refused("trainer.context_parallel=2", "18 positions", "multiple of 4"):
-        Part(0, 2, 18, None)
+        Chunks(0, 2, 18, None)
 
 
 def test_the_key_at_null_changes_no_id(tmp_path: Path) -> None:

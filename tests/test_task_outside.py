@@ -17,7 +17,7 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.cli.summary import show_result
 from ablate.errors import UserError
-from ablate.fsdp import Sharded
+from ablate.parallel import Sharing
 from ablate.run_files.sealed import read_state
 from ablate.training.build import build, build_data, make_task
 
@@ -108,7 +108,7 @@ def test_what_has_no_meaning_is_refused(own):
     with pytest.raises(UserError, match=r"^task.ema=1.5: must be .* less than 1"):
         composed(own, "task.ema=1.5")
     task = built(own)
-    task.trainer = SimpleNamespace(strategy=Sharded())
+    task.trainer = SimpleNamespace(strategy=Sharing())
     with pytest.raises(UserError, match="Denoising keeps a copy of its model"):
         task.configure_model()
 

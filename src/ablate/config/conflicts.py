@@ -10,6 +10,13 @@ TOO_LONG = (
     " schedule.warmup=auto, 0, or a share of the training such as 0.1"
 )
 
+# Optimizers whose step for a number of a parameter depends on its own gradients alone.
+ELEMENTWISE = (
+    *("torch.optim.SGD", "torch.optim.Adam", "torch.optim.AdamW", "torch.optim.NAdam"),
+    *("torch.optim.RAdam", "torch.optim.Adamax", "torch.optim.Adagrad", "torch.optim.Adadelta"),
+    *("torch.optim.RMSprop", "torch.optim.Rprop", "torch.optim.ASGD", "timm.optim.Lion"),
+)
+
 CONFLICTS = [
     # model, task and data
     Conflict(
@@ -161,6 +168,72 @@ CONFLICTS = [
         ),
         "trainer.precision={trainer.precision} is not supported with trainer.strategy=fsdp; use"
         " bf16-mixed or 32-true",
+    ),
+    Conflict(
+        lambda c: c("trainer.shards") is not None and c("trainer.strategy") != "fsdp",
+        "trainer.shards={trainer.shards} has no effect with trainer.strategy={trainer.strategy},"
+        " which splits no parameters; use trainer=fsdp, or trainer.shards=null",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.shards") is not None
+            and c.processes < math.inf
+            and c.processes % (c("trainer.shards") * c.tensor_parallel) != 0
+        ),
+        "trainer.shards={trainer.shards}, times trainer.tensor_parallel, does not divide the number"
+        " of processes, trainer.devices={trainer.devices} times"
+        " trainer.num_nodes={trainer.num_nodes}",
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c("trainer.strategy") == "auto",
+        "trainer.tensor_parallel={trainer.tensor_parallel} shares out a model over several"
+        " processes; use trainer=ddp or trainer=fsdp, with trainer.devices",
+    ),
+    Conflict(
+        lambda c: (
+            c.tensor_parallel > 1
+            and c.processes < math.inf
+            and c.processes % c.tensor_parallel != 0
+        ),
+        "trainer.tensor_parallel={trainer.tensor_parallel} does not divide the number of processes,"
+        " trainer.devices={trainer.devices} times trainer.num_nodes={trainer.num_nodes}",
+    ),
+    *(
+        Conflict(
+            lambda c, key=key: (  # type: ignore[misc]
+                c.tensor_parallel > 1 and (c.get(key, None) or 0) % c.tensor_parallel != 0
+            ),
+            f"trainer.tensor_parallel={{trainer.tensor_parallel}} does not divide {key}={{{key}}},"
+            " which the processes share out",
+        )
+        for key in ("model.heads", "model.kv_heads")
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c.whole is not None,
+        "trainer.tensor_parallel={trainer.tensor_parallel}: {:whole} does not state how processes"
+        " share out its heads or hidden units; use trainer.tensor_parallel=null",
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c.states("model.normalizer", "samples"),
+        "trainer.tensor_parallel={trainer.tensor_parallel} is not supported with"
+        " model.normalizer={model.normalizer}, whose samples are drawn for all heads at once; use"
+        " trainer.tensor_parallel=null",
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c("optimizer._target_") not in ELEMENTWISE,
+        "trainer.tensor_parallel={trainer.tensor_parallel} needs an optimizer that treats every"
+        " number of a parameter alone, and optimizer={optimizer} reads whole matrices or keeps an"
+        " average of the model; use optimizer=adamw, adam, sgd or lion",
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c("trainer.precision") == "16-mixed",
+        "trainer.precision=16-mixed is not supported with trainer.tensor_parallel, whose processes"
+        " would scale their losses apart; use bf16-mixed or 32-true",
+    ),
+    Conflict(
+        lambda c: c.tensor_parallel > 1 and c("compile"),
+        "compile=true compiles whole models, which trainer.tensor_parallel shares out; use"
+        " compile=false",
     ),
     Conflict(
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),

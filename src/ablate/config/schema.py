@@ -70,6 +70,8 @@ VALUES: dict[str, Rule] = {
     "trainer.devices": either(Int(1, PROCESSES), one_of("auto"), ListOf(Int(0))),
     "trainer.num_nodes": Int(1, 2**16),
     "trainer.strategy": one_of("auto", "ddp", "fsdp"),
+    "trainer.tensor_parallel": or_null(Int(2, PROCESSES)),
+    "trainer.shards": or_null(Int(2, PROCESSES)),
     "trainer.precision": one_of(
         "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"
     ),

@@ -25,6 +25,7 @@ from ablate.data.loader import (
     Share,
     Shuffled,
     Stream,
+    share_of,
 )
 from ablate.errors import UserError
 
@@ -191,13 +192,13 @@ class Data(LightningDataModule):
     def _share(self) -> Share:
         if self.trainer is None:
             return Share()
-        return self._checked(Share(self.trainer.global_rank, self.trainer.world_size))
+        return self._checked(share_of(self.trainer))
 
     def training_share(self) -> Share:
         """The slice of a training batch that this process reads, alone or with others."""
         if self.trainer is None:
             return Share()
-        rank, world, size = self.trainer.global_rank, self.trainer.world_size, self.context_parallel
+        (rank, world), size = share_of(self.trainer), self.context_parallel
         if world % size:
             raise UserError(
                 f"trainer.context_parallel={size}: that many processes share a sequence, and there"
@@ -208,11 +209,14 @@ class Data(LightningDataModule):
 
     def _checked(self, share: Share) -> Share:
         if self.batch_size % share.world:
-            by = f", over trainer.context_parallel={self.context_parallel}"
+            assert self.trainer is not None
+            by = ", over trainer.tensor_parallel"
+            if self.context_parallel > 1:
+                by = f", over trainer.context_parallel={self.context_parallel}"
             raise UserError(
                 f"data.batch_size={self.batch_size}: must be a multiple of the {share.world}"
                 " processes that share it (trainer.devices times trainer.num_nodes"
-                f"{by if self.context_parallel > 1 else ''})"
+                f"{by if share.world < self.trainer.world_size else ''})"
             )
         return share
 

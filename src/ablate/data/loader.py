@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import lightning.pytorch as L
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -23,6 +24,14 @@ class Share(NamedTuple):
 
     rank: int = 0
     world: int = 1
+
+
+def share_of(trainer: L.Trainer) -> Share:
+    """The share of this process; those that share out one model read the same."""
+    if trainer.world_size == 1:
+        return Share()
+    of_sampler = trainer.strategy.distributed_sampler_kwargs  # type: ignore[attr-defined]
+    return Share(of_sampler["rank"], of_sampler["num_replicas"])
 
 
 class Request(NamedTuple):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunks:
     """The positions of a process among those that share a sequence: two chunks of equal length.
 
     rank, size: of the process among them. group: of torch.distributed. length: of the sequence.
@@ -91,7 +91,7 @@ class Gather(Function):
     """All gathered; backward, each process gets the sum of the gradients of what it gave."""
 
     @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "b h i w"], part: Part) -> Float[Tensor, "b h j w"]:
+    def forward(ctx: Any, x: Float[Tensor, "b h i w"], part: Chunks) -> Float[Tensor, "b h j w"]:
         ctx.part = part
         x = x.contiguous()
         every = x.new_empty(part.size * len(x), *x.shape[1:])
@@ -104,7 +104,7 @@ class Gather(Function):
     def backward(
         ctx: Any, gradient: Float[Tensor, "b h j w"]
     ) -> tuple[Float[Tensor, "b h i w"], None]:
-        part: Part = ctx.part
+        part: Chunks = ctx.part
         chunks = gradient.chunk(2 * part.size, dim=2)
         pairs = zip(chunks[: part.size], reversed(chunks[part.size :]), strict=True)
         every = torch.cat([torch.cat(pair, dim=2) for pair in pairs])
@@ -113,7 +113,7 @@ class Gather(Function):
         return own, None
 
 
-def of_part(kernel: Kernel, attend: Attend, part: Part) -> Float[Tensor, "b h i w"]:
+def of_part(kernel: Kernel, attend: Attend, part: Chunks) -> Float[Tensor, "b h i w"]:
     """What the queries of a process read. `attend` has these, and the keys and values of all."""
     assert attend.keep is None
     chunks = []

@@ -49,6 +49,8 @@ class Model(nn.Module):
     by_position: ClassVar[bool] = False
     # Whether its positions are the patches of an image, in rows and columns.
     has_grid: ClassVar[bool] = False
+    # Whether trainer.tensor_parallel can share out its layers, which are those of its blocks.
+    tensor_parallel: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()

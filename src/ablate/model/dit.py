@@ -58,6 +58,7 @@ class DiT(Model):
     """
 
     kinds = ("captions",)
+    tensor_parallel = True
     outputs = ("denoised images",)
     positions = "layers"
     has_grid = True

@@ -49,6 +49,7 @@ class GPT(LanguageModel):
     None: the standard parametrisation.
     """
 
+    tensor_parallel = True
     outputs = ("next tokens", "classes", "scores")
     causal = True
     by_position = True

@@ -20,6 +20,7 @@ from ablate.model.layers.stack import Stack
 class TransformerForecaster(Forecaster):
     """`stack` holds the keys of Stack."""
 
+    tensor_parallel = True
     outputs = ("next values",)
     causal = True
     by_position = True

@@ -28,6 +28,7 @@ class Relative(PosEnc):
     """
 
     distances: ClassVar[bool] = True
+    splits = {"heads": 0, "key_tables": "shared", "value_tables": "shared"}
     conflicts = (
         Conflict(
             lambda c: c("pos_enc.keys") and not c.states("model.attention", "query"),

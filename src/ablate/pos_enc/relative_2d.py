@@ -26,6 +26,7 @@ class Relative2d(PosEnc):
     """A vector learned for each offset between rows, and for each between columns."""
 
     reads_query = True
+    splits = {"heads": 0, "row_tables": "shared", "column_tables": "shared"}
     conflicts = (
         Conflict(
             lambda c: not c.states("model.attention", "query"),

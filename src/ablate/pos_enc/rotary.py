@@ -39,6 +39,7 @@ class Rotary(Randomised):
 
     compares: ClassVar[bool] = True
     rotates = True
+    splits = {"heads": 0}
     conflicts = (
         Conflict(
             lambda c: (

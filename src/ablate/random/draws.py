@@ -36,7 +36,7 @@ class Source(NamedTuple):
     @property
     def from_row(self) -> Tensor:
         """The key of a stream whose row 0 is this first row."""
-        return self.key + signed(self.row * ROW * GOLDEN)
+        return moved(self.key, self.row * ROW)
 
 
 class Draws:
@@ -204,6 +204,11 @@ def uniform_alone(source: Source, like: Tensor) -> Tensor:
 def normal(source: Source, like: Tensor) -> Tensor:
     """Standard normal numbers of the shape b h i j of `like`; float32 or wider."""
     return 2**0.5 * torch.erfinv(2 * uniform_alone(source, like) - 1)
+
+
+def moved(key: Tensor, counter: int) -> Tensor:
+    """The key of a stream whose first number is the one that `key` has at this counter."""
+    return key + signed(counter * GOLDEN)
 
 
 def signed(number: int) -> int:

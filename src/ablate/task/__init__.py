@@ -25,10 +25,10 @@ from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.figures.maps import Map
-from ablate.fsdp import Sharded
-from ablate.kernel.context_parallel import Part, join_group
+from ablate.kernel.context_parallel import Chunks, join_group
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.stack import Stack
+from ablate.parallel import Sharing
 from ablate.random.draws import Draws
 from ablate.random.seeding import derive
 from ablate.run_files import write_text
@@ -114,7 +114,7 @@ class Task(L.LightningModule):
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
         self.group: Any = None  # the processes that share a sequence with this one
-        self.part: Part | None = None  # in a training step, the positions of this process
+        self.part: Chunks | None = None  # in a training step, the positions of this process
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
@@ -176,7 +176,7 @@ class Task(L.LightningModule):
             yield batch
             return
         rank, size = self.global_rank % self.data.context_parallel, self.data.context_parallel
-        part = Part(rank, size, batch[self.by_position[0]].shape[1], self.group)
+        part = Chunks(rank, size, batch[self.by_position[0]].shape[1], self.group)
         stacks = [module for module in self.model.modules() if isinstance(module, Stack)]
         try:
             self._share(part, stacks)
@@ -184,12 +184,12 @@ class Task(L.LightningModule):
         finally:
             self._share(None, stacks)
 
-    def _share(self, part: Part | None, stacks: Iterable[Stack]) -> None:
+    def _share(self, part: Chunks | None, stacks: Iterable[Stack]) -> None:
         self.part = part
         for stack in stacks:
             stack.part = part
 
-    def of_part(self, batch: Batch, part: Part) -> Batch:
+    def of_part(self, batch: Batch, part: Chunks) -> Batch:
         """The rows of a batch that a process has, where several share its positions."""
         return batch | {name: part.of(batch[name]) for name in self.by_position}
 
@@ -197,8 +197,7 @@ class Task(L.LightningModule):
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
         # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
         # resumed run repeats it, and validation in between does not change it.
-        share = self.data.training_share()
-        seed = derive(self.seed, "step", batch_idx, share.rank)
+        seed = derive(self.seed, "step", batch_idx, self.data.training_share().rank)
         if self.device.type == "cpu":
             # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
             torch.default_generator.manual_seed(seed)
@@ -210,11 +209,9 @@ class Task(L.LightningModule):
     def keys_of_batch(self, number: int) -> Tensor:
         """The keys of the model's random streams for a training batch, counted from 0."""
         step, part = divmod(number, self.trainer.accumulate_grad_batches)
-        share = self.data.training_share()
-        examples = self.data.batch_size // share.world  # as `Order.slice` cuts a batch
-        return self.draws.of_batch(
-            self.seed, step, part * self.data.batch_size + share.rank * examples
-        )
+        rank, world = self.data.training_share()
+        share = self.data.batch_size // world  # as `Order.slice` cuts a batch
+        return self.draws.of_batch(self.seed, step, part * self.data.batch_size + rank * share)
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.draws.keys = None
@@ -399,15 +396,41 @@ class Task(L.LightningModule):
                 module.reset()
 
     def configure_model(self) -> None:
-        """Shard the model in training, if the strategy does so; evaluation uses the whole model."""
+        """Split the model in training, if the strategy does so; evaluation uses the whole model."""
         strategy = self.trainer.strategy
-        if isinstance(strategy, Sharded) and (self.average or self.reference) is not None:
-            raise UserError(
-                f"trainer.strategy=fsdp: {type(self).__name__} keeps a copy of its model, which is"
-                f" not sharded; use trainer=ddp"
-            )
-        if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
+        if not isinstance(strategy, Sharing):
+            return
+        self.require_one_model(strategy)
+        if strategy.tensor > 1:  # the others of a group have measured the same
+            for module in self.modules():
+                if isinstance(module, Metric):
+                    module.process_group = strategy.data_group
+        if self.trainer.state.fn == TrainerFn.FITTING:
             strategy.split(self.model)
+
+    def require_one_model(self, strategy: Sharing) -> None:
+        """Raise UserError if there are copies of the model, which are not split."""
+        if (self.average or self.reference) is not None:
+            key = "strategy=fsdp" if strategy.sharded else f"tensor_parallel={strategy.tensor}"
+            raise UserError(
+                f"trainer.{key}: {type(self).__name__} keeps a copy of its model, which is not"
+                f" sharded; use trainer=ddp{'' if strategy.tensor == 1 else ' without it'}"
+            )
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By the norm of the whole model, where processes have a part each."""
+        strategy = self.trainer.strategy
+        by_norm = gradient_clip_algorithm in (None, "norm")
+        if isinstance(strategy, Sharing) and strategy.tensor > 1 and by_norm:
+            if gradient_clip_val:
+                strategy.clip_gradients(gradient_clip_val)
+            return
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The trained parameters, with weight decay and without, as in nanoGPT: all

@@ -12,6 +12,7 @@ from ablate.config.facts import LABELLED, Conflict
 from ablate.config.rules import NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
+from ablate.data.loader import share_of
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
 from ablate.random.seeding import derive
@@ -75,7 +76,7 @@ class Classification(Task):
         self.by_class = MulticlassAccuracy(classes, average=None)
 
     def setup(self, stage: str) -> None:
-        processes = self.trainer.world_size
+        processes = share_of(self.trainer).world
         if stage == "fit" and self.mix is not None and self.data.batch_size % (2 * processes):
             raise UserError(
                 f"data.batch_size={self.data.batch_size}: task.mixup and task.cutmix mix pairs, so "
@@ -92,7 +93,7 @@ class Classification(Task):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
         # timm's Mixup draws from numpy.
-        np.random.seed(derive(self.seed, "mixup", batch_idx, self.global_rank) % 2**32)
+        np.random.seed(derive(self.seed, "mixup", batch_idx, share_of(self.trainer).rank) % 2**32)
 
     def loss(self, batch: Batch) -> Tensor:
         targets = batch["targets"]

@@ -19,7 +19,7 @@ from ablate.data import IGNORED, Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.kernel.context_parallel import Part
+from ablate.kernel.context_parallel import Chunks
 from ablate.model.bert import BERT
 from ablate.task import Task, write_sample
 from ablate.task.causal_lm import by_example
@@ -96,7 +96,7 @@ class MaskedLM(Task):
                 losses["next_sentence"] *= self.part.size if self.part.rank == 0 else 0
         return losses
 
-    def of_part(self, batch: Batch, part: Part) -> Batch:
+    def of_part(self, batch: Batch, part: Chunks) -> Batch:
         names = {*self.by_position, "segments"} & batch.keys()
         own = batch | {name: part.of(batch[name]) for name in names}
         positions, here = part.places(batch["positions"])

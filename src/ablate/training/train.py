@@ -16,10 +16,10 @@ from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
-from ablate.fsdp import Sharded
 from ablate.logger import RunLogger
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
+from ablate.parallel import Sharing
 from ablate.run_files import RESULT, best_weights, write_json
 from ablate.run_files.records import FINISHED, read_result
 from ablate.run_files.shape import misfit
@@ -227,6 +227,9 @@ def prepare(
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
+    if isinstance(trainer.strategy, Sharing):  # refused before there are processes
+        task.require_one_model(trainer.strategy)
+        trainer.strategy.require(model)
     return trainer, task, curves, checkpoints
 
 
@@ -246,7 +249,7 @@ def fit(
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)
-    if isinstance(trainer.strategy, Sharded):
+    if isinstance(trainer.strategy, Sharing):
         task.model = trainer.strategy.joined(task.model)
 
 

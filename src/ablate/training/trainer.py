@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,7 +15,7 @@ from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.fsdp import Sharded
+from ablate.parallel import Sharing
 from ablate.schedule import AUTO_STEPS, warmup_steps
 from ablate.training.compile import CompileNotice
 from ablate.training.progress import progress
@@ -39,9 +40,14 @@ def make_trainer(
         # Lightning warns of an interval longer than the training, which would log no training loss.
         "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
-    if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
-        settings |= {"strategy": Sharded(), "inference_mode": False}
     data.context_parallel = settings.pop("context_parallel", None) or 1  # older configs lack it
+    tensor, shards = settings.pop("tensor_parallel", None) or 1, settings.pop("shards", None)
+    sharded = settings["strategy"] == "fsdp"
+    if sharded or tensor > 1:  # Lightning's own FSDP needs a GPU
+        strategy = Sharing(tensor=tensor, sharded=sharded, shards=shards)
+        settings |= {"strategy": strategy, "inference_mode": False}
+        if settings["precision"] == "64-true":  # Lightning refuses the name alone
+            settings |= {"precision": None, "plugins": [DoublePrecision()]}
     data.train_batches = steps * settings["accumulate_grad_batches"]
     shown = progress()
     trainer: L.Trainer = make(

@@ -92,6 +92,8 @@ class Parallel(Layer):
     https://arxiv.org/abs/2204.02311.
     """
 
+    splits = {}
+
     def __init__(self, mixer: Layer, feed_forward: Layer):
         super().__init__()
         self.mixer, self.feed_forward = mixer, feed_forward

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Width
+from ablate.interface.splits import Part, Splits
 from ablate.kernel import Kernel
-from ablate.kernel.context_parallel import Part
+from ablate.kernel.context_parallel import Chunks
 from ablate.model.attention import Score
 from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
@@ -129,7 +130,7 @@ class Context:
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
     first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
-    part: Part | None = None
+    part: Chunks | None = None
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -246,6 +247,10 @@ class Layer(nn.Module):
     in_parts: ClassVar[bool] = False
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
+    # How its heads or hidden units are shared out by trainer.tensor_parallel (interface/splits.py);
+    # None: they are not. part: those of this process; None: all.
+    splits: ClassVar[Splits | None] = None
+    part: Part | None = None
 
     @property
     def selects(self) -> bool:
@@ -255,6 +260,10 @@ class Layer(nn.Module):
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         """All positions, or `context.position` alone."""
         raise NotImplementedError
+
+    def enter(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        """What heads and hidden units read, the same in every process that has some of them."""
+        return x if self.part is None else self.part.enter(x)
 
     def read(self, source: Float[Tensor, "b j d"]) -> State:
         """What the layer reads of an encoded source, for `Memory`."""

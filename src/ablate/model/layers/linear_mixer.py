@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
+from ablate.interface.splits import Splits
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.recurrence import recurrence
@@ -56,6 +57,18 @@ class LinearMixer(Layer):
     causal = True
     has_heads = True
     caches = True
+    splits: ClassVar[Splits | None] = {
+        "heads": 0,
+        "query": 0,
+        "key": 0,
+        "value": 0,
+        "query_conv": 0,
+        "key_conv": 0,
+        "value_conv": 0,
+        "norm": "shared",
+        "gate": 0,
+        "out": "rows",
+    }
     gated: ClassVar[bool] = True
 
     def __init__(
@@ -86,7 +99,7 @@ class LinearMixer(Layer):
         return self.out(y if self.gate is None else y * F.silu(self.gate(x)))
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        padding = None
+        x, padding = self.enter(x), None
         if context.keep is not None:
             padding = ~context.keep[:, -x.shape[1] :]  # without those of a cache
             x = x.masked_fill(padding[..., None], 0.0)
@@ -123,6 +136,8 @@ class Decay(nn.Module):
 
     exp(a) starts between 1 and 16, and dt between 0.001 and 0.1, uniform in its logarithm.
     """
+
+    splits = {"rate": 0, "bias": 0, "linear": 0}
 
     def __init__(self, dim: int, heads: int, *, std: float):
         super().__init__()

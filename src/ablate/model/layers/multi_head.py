@@ -25,19 +25,19 @@ from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.kernel import Attend, Parts, attention_weights, every_head
-from ablate.kernel.context_parallel import Part, of_part
+from ablate.kernel.context_parallel import Chunks, of_part
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
-from ablate.random.draws import Stream
+from ablate.random.draws import HEAD, Stream, moved
 
 
 class MultiHeadAttention(Layer):
@@ -49,6 +49,17 @@ class MultiHeadAttention(Layer):
 
     attends = True
     has_heads = True
+    splits = {
+        "heads": 0,
+        "kv_heads": 0,
+        "query": 0,
+        "key": 0,
+        "value": 0,
+        "query_norm": "shared",
+        "key_norm": "shared",
+        "output_gate": 0,
+        "out": "rows",
+    }
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: (
@@ -155,7 +166,7 @@ class MultiHeadAttention(Layer):
         keep: Bool[Tensor, "b j"] | None = None,
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
-        part: Part | None = None,
+        part: Chunks | None = None,
     ) -> Float[Tensor, "b h i w"]:
         """What each head reads. use: counts the uses of this layer in a pass; part: the positions
         of q, k and v, where processes share the sequence; the other arguments as in Attend."""
@@ -175,7 +186,7 @@ class MultiHeadAttention(Layer):
             normalizer=self.normalizer,
             dropout=self.dropout if self.training else 0.0,
             training=self.training,
-            stream=self.draws.key(v, use) if self.random else None,
+            stream=self._stream(v, use) if self.random else None,
             softcap=self.softcap,
             sink=None if self.sink is None else self.sink(),
         )
@@ -185,6 +196,11 @@ class MultiHeadAttention(Layer):
         grouped = self.kernel.groups and self.score.key and self.sink is None
         attend = attend if grouped else attend.ungrouped()
         return self.kernel(attend) if part is None else of_part(self.kernel, attend, part)
+
+    def _stream(self, v: Float[Tensor, "b g j w"], use: int) -> Int[Tensor, ""]:
+        """The random numbers of these heads, which may be a part of all."""
+        key = self.draws.key(v, use)
+        return key if self.part is None else moved(key, self.part.rank * self.heads * HEAD)
 
     def join(
         self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]
@@ -206,6 +222,8 @@ class MultiHeadAttention(Layer):
 
 class Sink(nn.Module):
     """The score of one more key in each head."""
+
+    splits = {"score": 0}
 
     def __init__(self, heads: int, *, learned: bool):
         super().__init__()
@@ -246,6 +264,7 @@ class CrossAttention(MultiHeadAttention):
         """Keys and values for `Memory`; the keys are prepared by the score, unless it is a
         dot product, whose kernels take the plain keys.
         """
+        source = self.enter(source)
         k, v = self.keys(source), self.values(source)
         if not self.score.lowers:
             k, v = every_head(k, self.heads), every_head(v, self.heads)
@@ -253,6 +272,7 @@ class CrossAttention(MultiHeadAttention):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         assert context.memory is not None
+        x = self.enter(x)
         k, v = context.memory.states[self]
         prepared = None if self.score.lowers else k
         q, keep = self.queries(x), context.memory.keep

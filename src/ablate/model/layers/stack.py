@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from ablate.config.rules import Depth, KeysOf, Positive, Share
 from ablate.errors import UserError
 from ablate.kernel import Kernel
-from ablate.kernel.context_parallel import Part
+from ablate.kernel.context_parallel import Chunks
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
@@ -121,7 +121,7 @@ class Stack(nn.Module):
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
         # The positions of the input in training, where processes share the sequence.
-        self.part: Part | None = None
+        self.part: Chunks | None = None
 
     def forward(
         self,

@@ -64,6 +64,7 @@ class Attention(MultiHeadAttention):
     reads_mask = True
     caches = True
     in_parts = True
+    splits = {"query_conv": 0, "key_conv": 0, "value_conv": 0, "value_residual": "shared"}
     conflicts = tuple(
         Conflict(
             lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
@@ -106,6 +107,7 @@ class Attention(MultiHeadAttention):
         )
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
+        x = self.enter(x)
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         earlier = context.recall(self)

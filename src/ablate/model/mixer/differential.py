@@ -47,6 +47,7 @@ class DifferentialAttention(MultiHeadAttention):
     reads_mask = True
     caches = True
     in_parts = True
+    splits = {"difference": "shared", "norm": "shared"}
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,
@@ -85,6 +86,7 @@ class DifferentialAttention(MultiHeadAttention):
         self.initial = initial
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
+        x = self.enter(x)
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         q, k = self.queries(x[:, first:last]), self.keys(x)

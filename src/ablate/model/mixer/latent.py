@@ -28,6 +28,12 @@ class LatentAttention(MultiHeadAttention):
     reads_mask = True
     caches = True
     in_parts = True
+    splits = {
+        "down": "shared",
+        "latent_norm": "shared",
+        "rotary_query": 0,
+        "rotary_key": "shared",
+    }
     conflicts = (
         Conflict(
             lambda c: c.get("model.kv_heads", None) is not None,
@@ -64,6 +70,7 @@ class LatentAttention(MultiHeadAttention):
             self.rotary_key = Linear(place.dim, rotated, bias=False, std=place.std)
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
+        x = self.enter(x)
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         earlier = context.recall(self)

@@ -1,0 +1,73 @@
+"""One training over two nodes of a real Slurm, which is private to these tests."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import make_slurm
+import pytest
+import torch
+from make_launch import environment, printed, runs
+from make_slurm import submitted
+
+from ablate.study.launch import state as state_module
+
+pytestmark = pytest.mark.slow
+
+# Nodes are one machine here, whose processes find each other by its loopback.
+NEAR = {"GLOO_SOCKET_IFNAME": "lo"}
+WAYS = {
+    "data": ["trainer=ddp", "trainer.precision=64-true"],
+    "shards": ["trainer=fsdp", "trainer.precision=32-true"],
+    "heads": ["trainer=ddp", "trainer.precision=64-true", "trainer.tensor_parallel=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    if reason := make_slurm.missing() or make_slurm.no_namespaces():
+        pytest.skip(reason)
+    with make_slurm.slurm(tmp_path_factory.mktemp("slurm"), nodes=2) as conf:
+        yield conf
+
+
+@pytest.fixture
+def slurm(nodes, monkeypatch):
+    """This process belongs to it."""
+    for name, value in {**environment(), **NEAR, "SLURM_CONF": str(nodes)}.items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    state_module._slurm_jobs.cache_clear()
+
+
+def weights(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def curves(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [{key: float(x) for key, x in row.items() if x} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_nodes_train_as_one_launch_of_two_processes(slurm, tmp_path, way):
+    """To the last bit: a sum of two numbers is the same in either order."""
+    place = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2"]
+    (run,) = wanted = runs(tmp_path, [0], *WAYS[way], *place)
+    (found,) = submitted(wanted, tmp_path)
+    assert found.name == "finished", (found, printed(run.folder))
+    hosts = json.loads((run.folder / "result.json").read_text())
+    assert hosts["status"] == "finished"
+    line = [word for word in run.arguments[:-2] if word not in place]
+    here = ["trainer.accelerator=cpu", "trainer.devices=2", f"hydra.run.dir={tmp_path / 'here'}"]
+    subprocess.run(
+        [sys.executable, "-m", "ablate", *line, *here],
+        check=True,
+        capture_output=True,
+        env=environment(),
+    )
+    assert curves(run.folder) == curves(tmp_path / "here")
+    ours, theirs = weights(run.folder), weights(tmp_path / "here")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
