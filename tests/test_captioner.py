@@ -139,7 +139,7 @@ def test_a_run_from_start_to_end(tmp_path):
         "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "der", "aer",
         "accuracy/length_1-5",
     }  # fmt: skip
-    assert result["kernels"] == {"decoder.context": "chunked (fused)"}
+    assert result["kernels"] == {"decoder.context": "loop"}
     run = ablate.load(Composition(cfg).folder)
     assert drawn(run.path / "figures" / "alignment.png")
     assert (run.path / "sample.txt").read_text().startswith("reference  ")

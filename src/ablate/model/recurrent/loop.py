@@ -427,7 +427,7 @@ def planned(
         if number:
             sums, w = bias.expand(steps, len(embedded), -1), weight
             ones = embedded.new_ones(len(embedded), steps, layer.hidden_size)
-            dropped = recurrent.dropout(ones, number, state.position)
+            dropped = recurrent.dropout(ones, number, (state.position,))
             masks.append(None if dropped is ones else dropped.transpose(0, 1))
         else:
             width = embedded.shape[2]
