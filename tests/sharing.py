@@ -32,7 +32,7 @@ EXAMPLES = 2
 
 def step(task: Task, batch: Mapping[str, Tensor], rank: int, world: int) -> dict[str, Tensor]:
     """The loss and the gradients of a step, averaged over the processes."""
-    trainer: Any = SimpleNamespace(world_size=world, global_rank=rank)
+    trainer: Any = SimpleNamespace(world_size=world, global_rank=rank, strategy=None)
     task._trainer, task.step_so_far = trainer, Accumulated(1)
     task.draws.keys = task.draws.of_batch(0, 3)
     task.zero_grad()

@@ -212,7 +212,10 @@ def test_the_key_at_null_changes_no_id(tmp_path: Path) -> None:
 
 def test_the_share_of_a_process_is_that_of_all_with_its_sequence() -> None:
     data: Any = make_data(compose("data=recall", "task=recall", "data.batch_size=6"))
-    data.trainer, data.context_parallel = SimpleNamespace(global_rank=5, world_size=6), 2
+    data.trainer, data.context_parallel = (
+        SimpleNamespace(global_rank=5, world_size=6, strategy=None),
+        2,
+    )
     assert data.training_share() == (2, 3)
     data.context_parallel = 4  # where their number is known as they start: trainer.devices=auto
     with refused("trainer.context_parallel=4", "there are 6"):

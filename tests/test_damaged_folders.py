@@ -103,7 +103,10 @@ def keyed(path, count):
     """A file without some of its keys, and with other values in their place."""
     write = yaml.safe_dump if path.suffix == ".yaml" else json.dumps
     made = list(changes(yaml.safe_load(path.read_text()), OTHERS))
-    return [(what, write(one).encode()) for what, one in made[:: len(made) // (count or len(made))]]
+    return [
+        (what, write(one).encode())
+        for what, one in made[:: max(1, len(made) // (count or len(made)))]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def scaled_by_positions(old: DictConfig) -> None:
         ("model=gpt", renamed, None),  # a key that no id counts
         ("model=gpt", with_keys_that_are_gone, None),
         ("model=gpt model.ffn=swiglu model.norm_type=rms", ungrouped, None),
-        ("model=rnn_seq2seq model.cell=lstm model.decoder=bahdanau", ungrouped, None),
+        ("model=rnn_seq2seq model.cell=lstm", ungrouped, None),
         # What commit 6085061 of 2026-11-24 called pos_enc.scale, with its ids.
         ("model=gpt pos_enc=sinusoidal", scaled_by_positions, "9126b67ece42"),
         ("model=transformer", scaled_by_positions, "6b32860ede37"),

@@ -30,8 +30,9 @@ def share_of(trainer: L.Trainer) -> Share:
     """The share of this process; those that share out one model read the same."""
     if trainer.world_size == 1:
         return Share()
-    of_sampler = trainer.strategy.distributed_sampler_kwargs  # type: ignore[attr-defined]
-    return Share(of_sampler["rank"], of_sampler["num_replicas"])
+    # Those that share out a model (ablate.parallel) have neighbouring ranks.
+    of_model = getattr(trainer.strategy, "tensor", 1)
+    return Share(trainer.global_rank // of_model, trainer.world_size // of_model)
 
 
 class Request(NamedTuple):
