@@ -78,7 +78,7 @@ def task_of(processes, **values):
     settings = {"label_smoothing": 0.0, "mixup": 0.2, "cutmix": 0.0, "seed": 0}
     model = torch.nn.Linear(1, 1)
     task = Classification(model, data=data, optimizer=None, schedule=None, **settings)
-    task.trainer = SimpleNamespace(world_size=processes)
+    task.trainer = SimpleNamespace(world_size=processes, global_rank=0, strategy=None)
     return task
 
 

@@ -12,7 +12,7 @@ import held
 import pytest
 import torch
 from make_launch import environment
-from make_model import CONF, SLOTS, options
+from make_model import CONF, options
 from make_parallel import Difference, differences
 from refusals import refused
 from tiny import images, overrides, pairs
@@ -69,7 +69,7 @@ def test_values_and_gradients_are_those_of_one_process(tmp_path, processes):
 
 @pytest.mark.parametrize("slot", ["attention", "mixer", "pos_enc"])
 def test_every_option_that_can_be_shared_out_is_tried(slot):
-    group = SLOTS[slot]
+    group = "pos_enc" if slot == "pos_enc" else f"model.{slot}"
     targets = {
         name: option_content(CONF / group / f"{name}.yaml")[0]["_target_"]
         for name in options(group)

@@ -58,7 +58,7 @@ class Part(NamedTuple):
         return torch.cat(parts, axis)
 
 
-def summed(x: Tensor, group: Any) -> Tensor:
+def summed(x: Shaped[Tensor, "*n"], group: Any) -> Shaped[Tensor, "*n"]:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
@@ -66,20 +66,20 @@ def summed(x: Tensor, group: Any) -> Tensor:
 
 class _Enter(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, x: Shaped[Tensor, "*n"], group: Any) -> Shaped[Tensor, "*n"]:
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Shaped[Tensor, "*n"]) -> tuple[Shaped[Tensor, "*n"], None]:
         return summed(gradient, ctx.group), None
 
 
 class _Leave(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, x: Shaped[Tensor, "*n"], group: Any) -> Shaped[Tensor, "*n"]:
         return summed(x, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Shaped[Tensor, "*n"]) -> tuple[Shaped[Tensor, "*n"], None]:
         return gradient, None

@@ -152,7 +152,7 @@ def added(attend: Attend) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
     return where, empty
 
 
-def as_numbers(where: Added, like: Tensor) -> Tensor:
+def as_numbers(where: Added, like: Float[Tensor, "..."]) -> Float[Tensor, "*batch i j"]:
     """A mask as what is added to the scores, which torch would make of it, and keep."""
     assert where is not None
     if where.dtype is not torch.bool:
@@ -161,7 +161,9 @@ def as_numbers(where: Added, like: Tensor) -> Tensor:
 
 
 @contextmanager
-def made_again(tensor: Tensor, make: Callable[[], Tensor]) -> Iterator[None]:
+def made_again(
+    tensor: Float[Tensor, "..."], make: Callable[[], Float[Tensor, "..."]]
+) -> Iterator[None]:
     """Let the backward pass make this tensor again where it needs it, and not keep it."""
     storage = tensor.untyped_storage().data_ptr()
 

@@ -90,7 +90,7 @@ class Steps(ABC):
     def backward(self, t: int, d_h: Float[Tensor, "b d"]) -> Float[Tensor, "b f"]:
         """d_h: the gradient of h(t + 1) beside that of later steps -> that of x(t)."""
 
-    def gradients(self, x: Float[Tensor, "i b f"]) -> tuple[Tensor, ...]:
+    def gradients(self, x: Float[Tensor, "i b f"]) -> tuple[Float[Tensor, ...], ...]:
         """Those of sums, w, u, bias and `before`: one product for all steps."""
         d_w = self.d_gates.flatten(0, 1).T @ x.flatten(0, 1)
         of_u = self.d_hidden.flatten(0, 1)
@@ -108,11 +108,15 @@ class Steps(ABC):
         return (self.h[-1],)
 
 
-def tanh_gradient(d: Tensor, y: Tensor, out: Tensor) -> Tensor:
+def tanh_gradient(
+    d: Float[Tensor, "*n"], y: Float[Tensor, "*n"], out: Float[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
     """d (1 - y^2), the gradient of x where y = tanh(x)."""
     return torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=out)
 
 
-def sigmoid_gradient(d: Tensor, y: Tensor, out: Tensor) -> Tensor:
+def sigmoid_gradient(
+    d: Float[Tensor, "*n"], y: Float[Tensor, "*n"], out: Float[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
     """d y (1 - y), the gradient of x where y = sigmoid(x)."""
     return torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=out)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.errors import UserError
@@ -28,7 +29,7 @@ class _Stated(NamedTuple):
 
     owner: nn.Module
     name: str
-    tensor: Tensor
+    tensor: Float[Tensor, "..."]
     how: Split
 
     @property

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -27,6 +27,9 @@ from ablate.model.cell import Cell, Steps, sigmoid_gradient, tanh_gradient
 from ablate.model.decoder import RNNState
 from ablate.model.recurrent.recurrent import Recurrent
 from ablate.model.recurrent.rnn_attention import LastState, RNNAttention
+
+# Of parameters and states of several shapes.
+Tensors = Sequence[Shaped[Tensor, "..."]]
 
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -56,7 +59,7 @@ class Layers:
             out = out + h if self.residual else h
         return out
 
-    def start_backward(self, d_after: Sequence[Tensor]) -> None:
+    def start_backward(self, d_after: Tensors) -> None:
         states = len(self.cells[0].after)
         for number, cells in enumerate(self.cells):
             cells.start_backward(d_after[number * states : (number + 1) * states])
@@ -70,7 +73,7 @@ class Layers:
             d = d + below if self.residual else below
         return self.cells[0].backward(t, d)
 
-    def gradients(self, x: Float[Tensor, "i b f"]) -> list[Tensor]:
+    def gradients(self, x: Float[Tensor, "i b f"]) -> Tensors:
         inputs = [x, *self.inputs]
         pairs = zip(self.cells, inputs, strict=True)
         return [d for cells, below in pairs for d in cells.gradients(below)]
@@ -89,7 +92,7 @@ class Products:
     def backward(self, t: int, d: Float[Tensor, "b j"]) -> Float[Tensor, "b d"]:
         return torch.bmm(d[:, None], self.k)[:, 0]
 
-    def gradients(self, d: Float[Tensor, "i b j"]) -> tuple[Tensor, ...]:
+    def gradients(self, d: Float[Tensor, "i b j"]) -> Tensors:
         return (torch.bmm(d.permute(1, 2, 0), self.q.transpose(0, 1)),)
 
 
@@ -135,7 +138,7 @@ class TanhSums:
             self.d_k[rows] += slope
         return self.d_qw[t, :, 0].mul_(4 * self.v) @ self.w.T
 
-    def gradients(self, d: Float[Tensor, "i b j"]) -> tuple[Tensor, ...]:
+    def gradients(self, d: Float[Tensor, "i b j"]) -> Tensors:
         d_w = self.q.flatten(0, 1).T @ self.d_qw.flatten(0, 2)
         return self.d_k * (4 * self.v), d_w, d.sum() - 2 * self.d_v.sum(0)
 
@@ -182,7 +185,7 @@ class Context:
         )
         return self.scores.backward(t, self.d_scores[t])
 
-    def gradients(self) -> list[Tensor]:
+    def gradients(self) -> Tensors:
         of_values = torch.bmm(self.weights.permute(1, 2, 0), self.d_out.transpose(0, 1))
         return [of_values, *self.scores.gradients(self.d_scores)]
 
@@ -201,23 +204,23 @@ class Fixed:
         self.d_out += d
         return torch.zeros_like(d)
 
-    def gradients(self) -> list[Tensor]:
+    def gradients(self) -> Tensors:
         return [self.d_out]
 
 
 class Loop:
-    """All steps of a decoder. `forward` fills `outputs`."""
+    """All steps of a decoder. `run` fills `outputs`."""
 
-    outputs: tuple[Tensor, ...]
+    outputs: Tensors
 
     def __init__(self, layers: Layers, context: Context | Fixed) -> None:
         self.layers, self.context = layers, context
         self.steps = layers.cells[0].count
 
-    def forward(self) -> None:
+    def run(self) -> None:
         raise NotImplementedError
 
-    def backward(self, *d_outputs: Tensor) -> list[Tensor]:
+    def backward(self, *d_outputs: Shaped[Tensor, ...]) -> Tensors:
         """The gradients of the tensors of the layers, of the context, and of the subclass."""
         raise NotImplementedError
 
@@ -241,7 +244,7 @@ class AttendsAfter(Loop):
         self.outputs = (self.a[1:],)
         self.split = width - dim
 
-    def forward(self) -> None:
+    def run(self) -> None:
         for t in range(self.steps):
             s = self.layers.forward(t, self.a[t])
             both = self.both[t]
@@ -249,7 +252,7 @@ class AttendsAfter(Loop):
             both[:, self.split :] = s
             torch.mm(both, self.combine_in, out=self.a[t + 1]).tanh_()
 
-    def backward(self, *d_outputs: Tensor) -> list[Tensor]:
+    def backward(self, *d_outputs: Shaped[Tensor, ...]) -> Tensors:
         (d_a,) = d_outputs
         d_sums, fed = torch.empty_like(self.a[1:]), torch.zeros_like(self.a[0])
         for t in reversed(range(self.steps)):
@@ -273,7 +276,7 @@ class AttendsBefore(Loop):
         layers: Layers,
         context: Context | Fixed,
         first: Float[Tensor, "b d"],
-        *gate: Tensor,
+        *gate: Float[Tensor, ...],
     ) -> None:
         super().__init__(layers, context)
         self.s = first.new_empty(self.steps + 1, *first.shape)
@@ -283,7 +286,7 @@ class AttendsBefore(Loop):
         self.share = first.new_empty(self.steps, len(first), 1)
         self.outputs = (self.s[1:], self.fed)
 
-    def forward(self) -> None:
+    def run(self) -> None:
         for t in range(self.steps):
             fed = self.fed[t].copy_(self.context.forward(t, self.s[t]))
             if self.gate:
@@ -292,7 +295,7 @@ class AttendsBefore(Loop):
                 fed *= share
             self.s[t + 1] = self.layers.forward(t, fed)
 
-    def backward(self, *d_outputs: Tensor) -> list[Tensor]:
+    def backward(self, *d_outputs: Shaped[Tensor, ...]) -> Tensors:
         d_s, d_fed = d_outputs
         of_share = torch.empty_like(self.share)
         later = torch.zeros_like(self.s[0])
@@ -324,7 +327,7 @@ class Plan:
     weighs: bool
     allowed: Bool[Tensor, "i b j"] | None
 
-    def make(self, groups: Sequence[Sequence[Tensor]]) -> Loop:
+    def make(self, groups: Sequence[Tensors]) -> Loop:
         *of_layers, of_context, own = groups
         cells = [
             steps(sums, w, u, bias, before)
@@ -347,17 +350,19 @@ class Unrolled(torch.autograd.Function):
     """A loop as one operation of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, plan: Plan, sizes: Sequence[int], *tensors: Shaped[Tensor, ...]
+    ) -> Tensors:
         rest = iter(tensors)
         loop = ctx.loop = plan.make([list(islice(rest, size)) for size in sizes])
-        loop.forward()
+        loop.run()
         after = [part for cells in loop.layers.cells for part in cells.after]
         # Views: autograd marks what is returned, and the loop must not hold its own node.
         return tuple(x.view_as(x) for x in (*loop.outputs, *after))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *d: Shaped[Tensor, ...]) -> tuple[Shaped[Tensor, ...] | None, ...]:
         loop = ctx.loop
         count = len(loop.outputs)
         loop.layers.start_backward(d[count:])
@@ -370,7 +375,7 @@ def unroll(
     attention: RNNAttention | LastState,
     embedded: Float[Tensor, "b i e"],
     state: RNNState,
-    own: Sequence[Tensor],
+    own: Tensors,
 ) -> tuple[Float[Tensor, "b i d"], ...] | None:
     """The outputs of the next steps, and the state advanced; None where a part has no written form.
 
@@ -398,8 +403,8 @@ def planned(
     attention: RNNAttention | LastState,
     embedded: Float[Tensor, "b i e"],
     state: RNNState,
-    own: Sequence[Tensor],
-) -> tuple[Plan, list[Sequence[Tensor]]] | None:
+    own: Tensors,
+) -> tuple[Plan, list[Tensors]] | None:
     memory, steps = state.memory, embedded.shape[1]
     wide = embedded.dtype in (torch.float32, torch.float64)
     if embedded.device.type != "cpu" or not wide or torch.is_autocast_enabled("cpu"):
