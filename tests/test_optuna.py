@@ -65,7 +65,7 @@ def test_optuna_runs_for_real(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
 def test_a_trial_may_have_several_seeds(tmp_path):
-    folder, best, results = searched(tmp_path, 2, 1, "study.seeds=2", "hydra/launcher=basic")
+    folder, best, results = searched(tmp_path, 2, 1, "study.seeds=2")
     assert folder.name.startswith("optuna-")
     assert sorted(result["seed"] for result in results) == [0, 0, 1, 1]
     config = [yaml.safe_load((p / "config.yaml").read_text()) for p in folder.glob("*/")]
@@ -80,3 +80,10 @@ def test_every_search_has_a_folder_of_its_own():
     assert named[0] == named[1] != named[2]
     assert named_search(["hydra/sweeper=optuna", "study.name=x"])[-1] == "study.name=x"
     assert named_search(["model=vit"]) == ["model=vit"]
+
+
+def test_the_seeds_of_a_trial_are_one_job():
+    words = ["hydra/sweeper=optuna", "study.seeds=2", "study.name=x"]
+    assert named_search(words) == [*words, "hydra/launcher=basic"]
+    with pytest.raises(UserError, match="^hydra/launcher=local with study.seeds=2 and .*=basic$"):
+        named_search([*words, "hydra/launcher=local"])

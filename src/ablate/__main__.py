@@ -75,10 +75,21 @@ def _arguments() -> Namespace:
 
 def named_search(overrides: list[str]) -> list[str]:
     """With a name for a search by Optuna or the like, unless one was typed: the results of every
-    search stand in a folder of their own, that of the same command."""
+    search stand in a folder of their own, that of the same command. Raises UserError for several
+    seeds of a trial, which are one job, with a launcher that starts a run as a job."""
     typed = {key_of(text): text.partition("=")[2] for text in overrides}
     sweeper = typed.get("hydra/sweeper")
-    if sweeper in (None, "ablation", "basic") or "study.name" in typed:
+    if sweeper in (None, "ablation", "basic"):
+        return overrides
+    if "study.seeds" in typed:
+        if typed.setdefault("hydra/launcher", "basic") != "basic":
+            raise UserError(
+                f"hydra/launcher={typed['hydra/launcher']} with study.seeds={typed['study.seeds']}"
+                f" and hydra/sweeper={sweeper}: the seeds of a trial are trained by one process;"
+                " use hydra/launcher=basic"
+            )
+        overrides = [*overrides, "hydra/launcher=basic"]
+    if "study.name" in typed:
         return overrides
     search = sha256(" ".join(sorted(overrides)).encode()).hexdigest()[:6]
     return [*overrides, f"study.name={sweeper}-{search}"]
