@@ -85,5 +85,5 @@ def test_every_search_has_a_folder_of_its_own():
 def test_the_seeds_of_a_trial_are_one_job():
     words = ["hydra/sweeper=optuna", "study.seeds=2", "study.name=x"]
     assert named_search(words) == [*words, "hydra/launcher=basic"]
-    with pytest.raises(UserError, match="^hydra/launcher=local with study.seeds=2 and .*=basic$"):
+    with pytest.raises(UserError, match=r"^hydra/launcher=local with study.seeds=2 and .*=basic$"):
         named_search([*words, "hydra/launcher=local"])
