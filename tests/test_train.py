@@ -16,6 +16,7 @@ from tiny import images, overrides
 
 import ablate
 from ablate.config.composition import Composition
+from ablate.data import Share
 from ablate.errors import RunFailed, UserError
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
@@ -208,20 +209,23 @@ def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):
         assert curves.train_seconds == seconds
 
 
-def test_units_are_those_of_all_processes(tmp_path):
-    curves, task = Curves(tmp_path / "metrics.csv"), Mock(spec=Task, units=lambda batch: 8)
+@pytest.mark.parametrize("sharing", [1, 2])  # a sequence, whose positions count once
+def test_units_are_those_of_all_processes(tmp_path, sharing):
+    data = SimpleNamespace(context_parallel=sharing)
+    curves = Curves(tmp_path / "metrics.csv")
+    task = Mock(spec=Task, units=lambda batch: 8, data=data)
     for _ in range(3):
         curves.on_train_batch_start(SimpleNamespace(world_size=2), task, {}, 0)
-    assert curves.units == 3 * 8 * 2
+    assert curves.units == 3 * 8 * 2 // sharing
 
 
 @pytest.mark.parametrize(("rank", "world", "first"), [(0, 1, 8), (0, 2, 8), (1, 2, 12)])
 def test_the_numbers_of_an_example_are_the_same_in_any_process(rank, world, first):
     """The fifth batch of 8 is the second of a step of three."""
-    trainer = SimpleNamespace(accumulate_grad_batches=3, world_size=world)
-    parts = {"data": SimpleNamespace(batch_size=8), "trainer": trainer}
+    data = SimpleNamespace(batch_size=8, training_share=lambda: Share(rank, world))
+    parts = {"data": data, "trainer": SimpleNamespace(accumulate_grad_batches=3)}
     draws = SimpleNamespace(of_batch=lambda *keys: keys)
-    task = Mock(spec=Task, seed=7, global_rank=rank, draws=draws, **parts)
+    task = Mock(spec=Task, seed=7, draws=draws, **parts)
     assert Task.keys_of_batch(task, 4) == (7, 1, first)
 
 
