@@ -310,6 +310,7 @@ def test_what_has_nothing_to_show_is_not_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("values", "high"),
     [
+        ([1.5, 1.52, 1.49, 1.51, 11.5], 1.52),
         ([1.5, 1.52, 1.49, 1.51, -9.0], 1.52),
         ([1.5, 1.52, 1.49, 1.51, 1.7], 1.7),  # it leaves room for the rest
         ([1.5, 1.52, 11.5, 11.6], 11.6),  # as many as the rest
