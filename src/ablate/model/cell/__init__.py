@@ -76,6 +76,8 @@ class Steps(ABC):
         self.gates = sums.contiguous() + (0 if self.apart else bias)
         self.h = sums.new_empty(self.count + 1, *before[0].shape)
         self.h[0] = before[0]
+        # Views of every step, made at once: an index for each takes as long as a small operation.
+        self.gates_at, self.h_at = self.gates.unbind(0), self.h.unbind(0)
 
     @abstractmethod
     def forward(self, t: int, x: Float[Tensor, "b f"]) -> Float[Tensor, "b d"]:
@@ -84,6 +86,7 @@ class Steps(ABC):
     def start_backward(self, d_after: Sequence[Float[Tensor, "b d"]]) -> None:
         """d_after: the gradient of the state after the last step."""
         self.d_gates = torch.empty_like(self.gates)
+        self.d_gates_at = self.d_gates.unbind(0)
         self.d_after = [d.clone() for d in d_after]
 
     @abstractmethod

@@ -8,11 +8,11 @@ from ablate.model.cell import Cell, Steps, tanh_gradient
 
 class RNNSteps(Steps):
     def forward(self, t: int, x: Float[Tensor, "b f"]) -> Float[Tensor, "b d"]:
-        sums = self.gates[t].addmm_(x, self.w_in).addmm_(self.h[t], self.u_in)
-        return self.h[t + 1].copy_(sums.tanh_())
+        sums = self.gates_at[t].addmm_(x, self.w_in).addmm_(self.h_at[t], self.u_in)
+        return self.h_at[t + 1].copy_(sums.tanh_())
 
     def backward(self, t: int, d_h: Float[Tensor, "b d"]) -> Float[Tensor, "b f"]:
-        d = tanh_gradient(self.d_after[0].add_(d_h), self.gates[t], out=self.d_gates[t])
+        d = tanh_gradient(self.d_after[0].add_(d_h), self.gates_at[t], out=self.d_gates_at[t])
         self.d_after[0] = d @ self.u
         return d @ self.w
 

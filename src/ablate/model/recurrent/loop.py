@@ -166,22 +166,23 @@ class Context:
         self.weights = values.new_empty(steps, batch, keys)
         self.out = values.new_empty(steps, batch, width)
         self.d_scores, self.d_out = torch.empty_like(self.weights), torch.empty_like(self.out)
+        self.weights_at, self.out_at = self.weights.unbind(0), self.out.unsqueeze(2).unbind(0)
 
     def forward(self, t: int, q: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        scores, weights = self.scores.forward(t, q), self.weights[t]
+        scores, weights = self.scores.forward(t, q), self.weights_at[t]
         if self.masked is None:
             torch.softmax(scores, -1, out=weights)
         else:  # as Normalizer does: no weight at all where nothing may be attended to
             masked = self.masked[t]
             scores.masked_fill_(masked, torch.finfo(scores.dtype).min)
             torch.softmax(scores, -1, out=weights).masked_fill_(masked, 0.0)
-        return torch.bmm(weights[:, None], self.values, out=self.out[t, :, None])[:, 0]
+        return torch.bmm(weights[:, None], self.values, out=self.out_at[t])[:, 0]
 
     def backward(self, t: int, d: Float[Tensor, "b w"]) -> Float[Tensor, "b d"]:
         d = self.d_out[t].copy_(d)
         of_weights = torch.bmm(self.values, d[:, :, None])[:, :, 0]
         torch.ops.aten._softmax_backward_data.out(
-            of_weights, self.weights[t], -1, d.dtype, grad_input=self.d_scores[t]
+            of_weights, self.weights_at[t], -1, d.dtype, grad_input=self.d_scores[t]
         )
         return self.scores.backward(t, self.d_scores[t])
 
