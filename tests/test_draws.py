@@ -80,6 +80,8 @@ def test_uniform_numbers(dtype):
     assert (ranks - even).abs().max() < 2 / len(ranks) ** 0.5  # Kolmogorov and Smirnov: p < 0.001
     again = uniform(Source(KEY, row=7, column=30), like[:, :, :2, :9])
     assert torch.equal(again, found[:, :, 7:9, 30:39])
+    of_second = KEY + draws.signed(2 * draws.EXAMPLE * draws.GOLDEN)  # as Draws.of_batch moves it
+    assert torch.equal(uniform(Source(of_second), like[:2]), found[2:])
 
 
 # Dropout

@@ -187,7 +187,8 @@ def mixed(x: Tensor) -> Tensor:
 
 def uniform(source: Source, like: Tensor) -> Tensor:
     """`uniform_alone` apart from the dropout of the same layer."""
-    return uniform_alone(source._replace(key=~source.key), like)
+    # 2^63 more: a sum, so that a key moved to an example of the batch stays at that example.
+    return uniform_alone(source._replace(key=source.key ^ torch.iinfo(torch.int64).min), like)
 
 
 def uniform_alone(source: Source, like: Tensor) -> Tensor:

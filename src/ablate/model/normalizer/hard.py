@@ -24,7 +24,9 @@ class Hard(Normalizer):
 
     samples: ClassVar[bool] = True
     shares: ClassVar[bool] = False
-    revision = 2  # since 2026-11-23 draws belong to the step, the module and the place
+    revision = (
+        3  # since 2026-11-26 draws of accumulated batches and of processes are of their place
+    )
 
     def __init__(self, *, temperature: Positive) -> None:
         self.temperature = temperature
