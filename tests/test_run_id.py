@@ -115,7 +115,7 @@ def test_revisions_are_those_of_the_classes() -> None:
             assert revision(target) == 1 + raised, path
             found.add(target)
     assert "ablate.schedule.cosine.cosine" in found
-    assert revision("ablate.model.normalizer.hard.Hard") == 2
+    assert revision("ablate.model.normalizer.hard.Hard") == 3
     assert revision("torch.optim.AdamW") == 1
 
 
