@@ -106,13 +106,7 @@ class Stack(nn.Module):
             )
             for n, block_keys in enumerate(keys)
         )
-        counts = {sublayer.streams for block in self.blocks for sublayer in block.values()}  # type: ignore[operator]
-        if len(counts) > 1:
-            raise UserError(
-                "model.layers.connection: all layers must have as many residual streams, here"
-                f" {' and '.join(map(str, sorted(counts)))}"
-            )
-        self.streams = max(counts, default=1)
+        self.streams = _streams(self.blocks)
         # Placements that never normalise the residual stream normalise the output.
         self.final_norm: nn.Module = nn.Identity()
         if keys[-1]["norm"] in ("pre", "sandwich", "output"):
@@ -229,6 +223,17 @@ class _Kind(NamedTuple):
         return self.encoding(
             dim=dim, heads=heads, head_dim=dim // heads, causal=self.causal, **sizes
         )
+
+
+def _streams(blocks: nn.ModuleList) -> int:
+    """How many residual streams the blocks have. Raises UserError if they differ."""
+    counts = {sublayer.streams for block in blocks for sublayer in block.values()}  # type: ignore[operator]
+    if len(counts) > 1:
+        raise UserError(
+            "model.layers.connection: all layers must have as many residual streams, here"
+            f" {' and '.join(map(str, sorted(counts)))}"
+        )
+    return max(counts, default=1)
 
 
 def _norm(dim: int, keys: Mapping[str, Any]) -> nn.Module:

@@ -383,70 +383,67 @@ def unroll(
 
     own: the tensors of the loop's class.
     """
-    plan_and_groups = planned(loop, recurrent, attention, embedded, state, own)
-    if plan_and_groups is None:
-        return None
-    plan, groups = plan_and_groups
-    flat = [tensor for group in groups for tensor in group]
-    made = Unrolled.apply(plan, [len(group) for group in groups], *flat)
-    after = list(made[-recurrent.states * len(recurrent.layers) :])
-    outputs = made[: -len(after)]
-    parts = iter(part[None] for part in after)
-    state.hidden = [tuple(islice(parts, recurrent.states)) for _ in recurrent.layers]
-    state.position += embedded.shape[1]
-    if isinstance(attention, RNNAttention):
-        attention.unrolled = True
-    return tuple(output.transpose(0, 1) for output in outputs)
-
-
-def planned(
-    loop: Callable[..., Loop],
-    recurrent: Recurrent,
-    attention: RNNAttention | LastState,
-    embedded: Float[Tensor, "b i e"],
-    state: RNNState,
-    own: Tensors,
-) -> tuple[Plan, list[Tensors]] | None:
-    memory, steps = state.memory, embedded.shape[1]
+    steps = embedded.shape[1]
     wide = embedded.dtype in (torch.float32, torch.float64)
     if embedded.device.type != "cpu" or not wide or torch.is_autocast_enabled("cpu"):
         return None
-    of_context: list[Tensor] = [memory.last]
+    of_context: Tensors = [state.memory.last]
     allowed = None
     if isinstance(attention, RNNAttention):
-        if (stepped := attention.stepped(memory)) is None:
+        if (stepped := attention.stepped(state.memory)) is None:
             return None
-        of_context = [memory.states, *(tensor for tensor in stepped if tensor is not None)]
-        positions = torch.arange(state.position, state.position + steps)
-        keys = torch.arange(memory.states.shape[1])
-        keep = None if bool(memory.keep.all()) else memory.keep
-        allowed = combine(attention.mask, positions, keys, keep)
-        if allowed is not None:
-            allowed = allowed[:, None] if keep is None else allowed[:, 0].transpose(0, 1)
-            allowed = allowed.expand(-1, len(embedded), -1)
-    cells, groups, masks = [], [], []
-    for number, (layer, hidden) in enumerate(zip(recurrent.layers, state.hidden, strict=True)):
-        assert isinstance(layer, Cell)
-        if layer.steps is None:
-            return None
-        cells.append(layer.steps)
+        of_context = [state.memory.states, *(tensor for tensor in stepped if tensor is not None)]
+        allowed = may_attend(attention, state, steps)
+    layers: list[Cell] = list(recurrent.layers)  # type: ignore[arg-type]
+    cells = [layer.steps for layer in layers if layer.steps is not None]
+    if len(cells) < len(layers):
+        return None
+    of_layers, masks = layers_of(recurrent, layers, embedded, state)
+    if weighs := isinstance(attention, RNNAttention):
+        attention.unrolled = True
+    plan = Plan(loop, cells, recurrent.residual, masks, weighs, allowed)
+    groups = [*of_layers, of_context, own]
+    flat = [tensor for group in groups for tensor in group]
+    made = Unrolled.apply(plan, [len(group) for group in groups], *flat)
+    count = len(made) - recurrent.states * len(layers)
+    parts = iter(part[None] for part in made[count:])
+    state.hidden = [tuple(islice(parts, recurrent.states)) for _ in layers]
+    state.position += steps
+    return tuple(output.transpose(0, 1) for output in made[:count])
+
+
+def may_attend(
+    attention: RNNAttention, state: RNNState, steps: int
+) -> Bool[Tensor, "i b j"] | None:
+    """Which source tokens each of the next steps may attend to; None: all of them."""
+    keep = state.memory.keep
+    positions = torch.arange(state.position, state.position + steps)
+    padded = not bool(keep.all())
+    allowed = combine(
+        attention.mask, positions, torch.arange(keep.shape[1]), keep if padded else None
+    )
+    if allowed is None:
+        return None
+    by_step = allowed[:, 0].transpose(0, 1) if padded else allowed[:, None]
+    return by_step.expand(-1, len(keep), -1)
+
+
+def layers_of(
+    recurrent: Recurrent, layers: Sequence[Cell], embedded: Float[Tensor, "b i e"], state: RNNState
+) -> tuple[list[Tensors], list[Float[Tensor, "i b d"] | None]]:
+    """The tensors of the steps of each layer, and what dropout multiplies their inputs by."""
+    groups: list[Tensors] = []
+    masks: list[Float[Tensor, "i b d"] | None] = []
+    batch, steps, width = embedded.shape
+    for number, (layer, hidden) in enumerate(zip(layers, state.hidden, strict=True)):
         weight, u, bias, of_u = (getattr(layer, f"{name}_l0") for name in PARAMETERS)
         if number:
-            sums, w = bias.expand(steps, len(embedded), -1), weight
-            ones = embedded.new_ones(len(embedded), steps, layer.hidden_size)
+            sums, w = bias.expand(steps, batch, -1), weight
+            ones = embedded.new_ones(batch, steps, layer.hidden_size)
             dropped = recurrent.dropout(ones, number, (state.position,))
             masks.append(None if dropped is ones else dropped.transpose(0, 1))
         else:
-            width = embedded.shape[2]
             sums = F.linear(embedded, weight[:, :width], bias).transpose(0, 1)
             w = weight[:, width:]
         groups.append([sums, w, u, of_u, *(part[0] for part in hidden)])
-    plan = Plan(
-        loop,
-        cells,
-        recurrent.residual,
-        masks,
-        isinstance(attention, RNNAttention),
-        allowed,
-    )
-    return plan, [*groups, of_context, list(own)]
+    return groups, masks
