@@ -114,7 +114,7 @@ class Task(L.LightningModule):
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
         self.group: Any = None  # the processes that share a sequence with this one
-        self.part: Chunks | None = None  # in a training step, the positions of this process
+        self.chunks: Chunks | None = None  # in a training step, the positions of this process
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
@@ -176,22 +176,22 @@ class Task(L.LightningModule):
             yield batch
             return
         rank, size = self.global_rank % self.data.context_parallel, self.data.context_parallel
-        part = Chunks(rank, size, batch[self.by_position[0]].shape[1], self.group)
+        chunks = Chunks(rank, size, batch[self.by_position[0]].shape[1], self.group)
         stacks = [module for module in self.model.modules() if isinstance(module, Stack)]
         try:
-            self._share(part, stacks)
-            yield self.of_part(batch, part)
+            self._share(chunks, stacks)
+            yield self.of_part(batch, chunks)
         finally:
             self._share(None, stacks)
 
-    def _share(self, part: Chunks | None, stacks: Iterable[Stack]) -> None:
-        self.part = part
+    def _share(self, chunks: Chunks | None, stacks: Iterable[Stack]) -> None:
+        self.chunks = chunks
         for stack in stacks:
-            stack.part = part
+            stack.chunks = chunks
 
-    def of_part(self, batch: Batch, part: Chunks) -> Batch:
+    def of_part(self, batch: Batch, chunks: Chunks) -> Batch:
         """The rows of a batch that a process has, where several share its positions."""
-        return batch | {name: part.of(batch[name]) for name in self.by_position}
+        return batch | {name: chunks.of(batch[name]) for name in self.by_position}
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)

@@ -85,21 +85,21 @@ class MaskedLM(Task):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         tokens, following = self.model(*self.inputs(batch))
         logits, targets = tokens.flatten(0, 1), batch["targets"].flatten()
-        if self.part is None:
+        if self.chunks is None:
             losses = {"loss": F.cross_entropy(logits, targets)}
         else:  # each process has some of the masked tokens, and gradients are averaged over all
             summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
-            losses = {"loss": summed * self.part.size / batch["predicted"]}
+            losses = {"loss": summed * self.chunks.size / batch["predicted"]}
         if following is not None:
             losses["next_sentence"] = F.cross_entropy(following, batch["next"])
-            if self.part is not None:  # the first process has the first position, and the last
-                losses["next_sentence"] *= self.part.size if self.part.rank == 0 else 0
+            if self.chunks is not None:  # the first process has the first position, and the last
+                losses["next_sentence"] *= self.chunks.size if self.chunks.rank == 0 else 0
         return losses
 
-    def of_part(self, batch: Batch, part: Chunks) -> Batch:
+    def of_part(self, batch: Batch, chunks: Chunks) -> Batch:
         names = {*self.by_position, "segments"} & batch.keys()
-        own = batch | {name: part.of(batch[name]) for name in names}
-        positions, here = part.places(batch["positions"])
+        own = batch | {name: chunks.of(batch[name]) for name in names}
+        positions, here = chunks.places(batch["positions"])
         order = (~here).int().argsort(dim=1, stable=True)[:, : int(here.sum(1).max().clamp(min=1))]
         targets = batch["targets"].masked_fill(~here, IGNORED)
         return own | {

@@ -114,8 +114,8 @@ class Context:
     before. use: how often the layer was applied before in this pass, which shared layers are
     several times. pos: the position encoding of the block. condition: what sublayers with a
     `Modulation` follow. embedded: the input of the first block. first_values: the values of the
-    first block of this pass with model.mixer.value_residual, by its `step`. part: the positions of
-    the input, where processes share the sequence.
+    first block of this pass with model.mixer.value_residual, by its `step`. chunks: the positions
+    of the input, where processes share the sequence.
     """
 
     pos: PosEnc
@@ -130,17 +130,17 @@ class Context:
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
     first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
-    part: Chunks | None = None
+    chunks: Chunks | None = None
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The position of the first row of the input, or of each of its equal pieces."""
-        return (self.start,) if self.part is None else self.part.starts
+        return (self.start,) if self.chunks is None else self.chunks.starts
 
     def positions(self, x: Float[Tensor, "b i d"]) -> Int[Tensor, " i"]:
         """The positions of the rows of the input."""
-        if self.part is not None:
-            return self.part.positions(x.device)
+        if self.chunks is not None:
+            return self.chunks.positions(x.device)
         return torch.arange(self.start, self.start + x.shape[1], device=x.device)
 
     def recall(self, layer: Layer) -> State | None:

@@ -166,12 +166,12 @@ class MultiHeadAttention(Layer):
         keep: Bool[Tensor, "b j"] | None = None,
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
-        part: Chunks | None = None,
+        chunks: Chunks | None = None,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads. use: counts the uses of this layer in a pass; part: the positions
+        """What each head reads. use: counts the uses of this layer in a pass; chunks: the positions
         of q, k and v, where processes share the sequence; the other arguments as in Attend."""
-        if part is not None:
-            k, v = part.gather(k, v)
+        if chunks is not None:
+            k, v = chunks.gather(k, v)
         attend = Attend(
             q=q,
             k=k,
@@ -195,7 +195,7 @@ class MultiHeadAttention(Layer):
             self.recorded.append(attention_weights(every).detach())
         grouped = self.kernel.groups and self.score.key and self.sink is None
         attend = attend if grouped else attend.ungrouped()
-        return self.kernel(attend) if part is None else of_part(self.kernel, attend, part)
+        return self.kernel(attend) if chunks is None else of_part(self.kernel, attend, chunks)
 
     def _stream(self, v: Float[Tensor, "b g j w"], use: int) -> Int[Tensor, ""]:
         """The random numbers of these heads, which may be a part of all."""

@@ -115,7 +115,7 @@ class Stack(nn.Module):
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
         # The positions of the input in training, where processes share the sequence.
-        self.part: Chunks | None = None
+        self.chunks: Chunks | None = None
 
     def forward(
         self,
@@ -132,20 +132,20 @@ class Stack(nn.Module):
         position: return the state of this position alone. If possible, the last block does
         not compute the others. `losses` then holds what layers add to the loss of a training step.
         """
-        start, count, part = cache.length() if cache else 0, x.shape[1], self.part
-        assert part is None or (keep is cache is memory is condition is position is None)
+        start, count, chunks = cache.length() if cache else 0, x.shape[1], self.chunks
+        assert chunks is None or (keep is cache is memory is condition is position is None)
         x = x if self.scale == 1 else x * self.scale
         for encoding in dict.fromkeys(self.positions):
             encoding.prepare(x)
-        if part is None:
+        if chunks is None:
             x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
         else:
-            pieces = zip(x.chunk(2, dim=1), part.starts, strict=True)
+            pieces = zip(x.chunk(2, dim=1), chunks.starts, strict=True)
             x = torch.cat([self.pos_enc.embed(piece, first) for piece, first in pieces], dim=1)
-            x = self.dropout(self.embedding_norm(x), rows=part.starts)
+            x = self.dropout(self.embedding_norm(x), rows=chunks.starts)
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
-        part = None if part is None else replace(part, again=again)
+        chunks = None if chunks is None else replace(chunks, again=again)
         self.losses = []
         first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
@@ -164,7 +164,7 @@ class Stack(nn.Module):
                 use=use,
                 losses=self.losses,
                 first_values=first_values,
-                part=part,
+                chunks=chunks,
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None

@@ -128,7 +128,14 @@ class Attention(MultiHeadAttention):
             k, v = (torch.cat(both, dim=2) for both in zip(earlier[:2], (k, v), strict=True))
         context.remember(self, k, v, *state)
         y = self.context(
-            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+            q,
+            k,
+            v,
+            pos,
+            start=start + first,
+            keep=context.keep,
+            use=context.use,
+            chunks=context.chunks,
         )
         if self.exclusive:
             along = F.normalize(every_head(self_value, self.heads), dim=-1)

@@ -98,7 +98,14 @@ class DifferentialAttention(MultiHeadAttention):
         context.remember(self, k, v)
         v = v.repeat_interleave(2, dim=1)
         y = self.context(
-            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+            q,
+            k,
+            v,
+            pos,
+            start=start + first,
+            keep=context.keep,
+            use=context.use,
+            chunks=context.chunks,
         )
         positive, negative = rearrange(y, "b (h two) i k -> two b h i k", two=2)
         y = (1 - self.initial) * self.norm(positive - self.difference() * negative)

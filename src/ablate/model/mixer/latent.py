@@ -92,6 +92,13 @@ class LatentAttention(MultiHeadAttention):
         if self.rotary_dim:
             k = torch.cat([k, state[1][:, None].expand(-1, self.heads, -1, -1)], dim=-1)
         y = self.context(
-            q, k, v, pos, start=start + first, keep=context.keep, use=context.use, part=context.part
+            q,
+            k,
+            v,
+            pos,
+            start=start + first,
+            keep=context.keep,
+            use=context.use,
+            chunks=context.chunks,
         )
         return self.join(y, x[:, first:last])
