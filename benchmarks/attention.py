@@ -2,14 +2,17 @@
 
     python benchmarks/attention.py                         # all scores and kernels, 128 to 4096
     python benchmarks/attention.py --lengths 1024 --scores additive scaled_dot
-    python benchmarks/attention.py --device cuda --dtype bfloat16 --pos-enc alibi
+    python benchmarks/attention.py --device cuda --dtype bfloat16 --batch 4 --heads 8
+    python benchmarks/attention.py --device cuda --dtype bfloat16 --heads 8 --largest
 
 On a CPU every measurement is a process of its own, because peak memory is a process's; on a GPU
 torch counts it, and one process measures everything. The ways to be compared take turns, so that a
 noisy neighbour meets all of them. Times are the fastest of all passes, since noise only adds;
-`ratio` is over the fastest of plain F.scaled_dot_product_attention. `error` is the largest
-difference of the context from kernel=reference on the same numbers in float32, over its largest
-value; it is computed where the reference fits. Projections are not included.
+`ratio` is over the fastest of plain F.scaled_dot_product_attention. On a GPU, `errors` are the
+largest difference of the context, and of the gradients of queries, keys and values, from
+kernel=reference on the same numbers in float32, over its largest value, where the reference fits.
+`--largest` doubles the length until a pass no longer fits or takes more than three seconds.
+Projections are not included.
 """
 
 import argparse
@@ -21,60 +24,95 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-HEADS, WIDTH, BATCH = 4, 64, 1
+WIDTH = 64
 SECOND = {"cpu": 1.0, "cuda": 0.1}
 WHOLE = 2048  # longest additive attention as whole matrices: 4096 would need some 50 GB
 EXACT = 2048  # longest context that is compared with the reference
+SLOW = 3.0  # seconds of a pass after which no longer one is tried
 PLAIN = ("plain SDPA", "torch")
 
 
-def measure(
-    score: str, kernel: str, pos_enc: str, length: int, causal: bool, repeats: int, device: str,
-    dtype: str,
-) -> dict[str, Any]:  # fmt: skip
-    """Fastest of `repeats` passes in seconds, the growth of peak memory in MB, and the error."""
+class Setting(NamedTuple):
+    """What is measured: all but the length."""
+
+    score: str
+    kernel: str
+    pos_enc: str
+    causal: bool
+    batch: int
+    heads: int
+    repeats: int
+    device: str
+    dtype: str
+
+
+def measure(setting: Setting, length: int) -> dict[str, Any]:
+    """Fastest of the passes in seconds, the growth of peak memory in MB, and the errors."""
     import torch
-    import torch.nn.functional as F
 
     torch.manual_seed(0)
-    shape = (BATCH, HEADS, length, WIDTH)
-    kind = {"device": device, "dtype": getattr(torch, dtype)}
-    q, k, v = (torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
-    error = None
-    if (score, kernel) == PLAIN:
-
-        def attend() -> Any:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    else:
-        attend = ours(score, kernel, pos_enc, length, causal, q, k, v)
-        if device == "cuda" and length <= EXACT:
-            with torch.no_grad():
-                wide = ours(score, "reference", pos_enc, length, causal, q, k, v, torch.float32)()
-                error = ((attend() - wide).abs().max() / wide.abs().max()).item()
+    device, dtype = setting.device, getattr(torch, setting.dtype)
+    shape = (setting.batch, setting.heads, length, WIDTH)
+    leaves = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    attend = way(setting, leaves)
+    errors = None
+    if device == "cuda" and length <= EXACT and setting[:2] != PLAIN:
+        try:
+            wide = way(setting._replace(kernel="reference"), leaves, torch.float32)
+            errors = difference(outcome(attend, leaves), outcome(wide, leaves))
             del wide
+        except torch.OutOfMemoryError:
+            pass  # of the reference; else the next pass fails too
     if device == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     before = memory(device, peak=False)
     times: list[float] = []
     # The first pays for compiling and for touching memory; quick ones are repeated for a while.
-    while len(times) <= repeats or sum(times[1:]) < SECOND[device]:
-        q.grad = k.grad = v.grad = None
+    while len(times) <= setting.repeats or sum(times[1:]) < SECOND[device]:
+        for leaf in leaves:
+            leaf.grad = None
         start = time.perf_counter()
         attend().square().mean().backward()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     peak = memory(device, peak=True) - before
-    return {"seconds": min(times[1:]), "megabytes": peak, "error": error}
+    return {"seconds": min(times[1:]), "megabytes": peak, "errors": errors}
 
 
-def ours(
-    score: str, kernel: str, pos_enc: str, length: int, causal: bool, q: Any, k: Any, v: Any,
-    dtype: Any = None,
-) -> Any:  # fmt: skip
+def outcome(attend: Any, leaves: list[Any]) -> list[Any]:
+    """The context, and the gradients of queries, keys and values."""
+    for leaf in leaves:
+        leaf.grad = None
+    context = attend()
+    context.float().square().mean().backward()
+    found = [context.detach(), *(leaf.grad for leaf in leaves)]
+    return [x.float() for x in found if x is not None]
+
+
+def difference(found: list[Any], expected: list[Any]) -> list[float]:
+    """Of the context, and the largest of the gradients."""
+    pairs = zip(found, expected, strict=True)
+    context, *gradients = (
+        ((a - b).abs().max() / b.abs().max().clamp(min=1e-12)).item() for a, b in pairs
+    )
+    return [context, max(gradients)]
+
+
+def way(setting: Setting, leaves: list[Any], dtype: Any = None) -> Any:
+    """The attention to be measured, as a function without arguments."""
+    import torch.nn.functional as F
+
+    if setting[:2] == PLAIN:
+        return lambda: F.scaled_dot_product_attention(*leaves, is_causal=setting.causal)
+    return ours(setting, leaves, dtype)
+
+
+def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     """The same attention through our parts; parameters are drawn from seed 0."""
     import torch
     from hydra.utils import instantiate
@@ -89,25 +127,29 @@ def ours(
     def part(group: str, name: str) -> Any:
         return instantiate(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
 
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    made = part("model.attention", score)(
-        heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length
+    heads, length = setting.heads, leaves[0].shape[2]
+    made = part("model.attention", setting.score)(
+        heads=heads, query_dim=WIDTH, key_dim=WIDTH, length=length
     )
-    pos = part("pos_enc", pos_enc)(
-        dim=HEADS * WIDTH, heads=HEADS, head_dim=WIDTH, length=length, depth=1
+    pos = part("pos_enc", setting.pos_enc)(
+        dim=heads * WIDTH, heads=heads, head_dim=WIDTH, length=length, depth=1
     )
     generator = torch.Generator().manual_seed(0)
     for parameter in (*made.parameters(), *pos.parameters()):
         parameter.data.normal_(generator=generator)
-    made, pos = made.to(q), pos.to(q)
-    how = part("kernel", kernel).resolve(Parts(made, pos))
-    mask = Causal(causal=True) if causal else NoMask(causal=False)
-    # Scores that do not look get a tensor of width 0, as in the model.
-    q = q if made.query else q[..., :0]
-    k = k if made.key else k[..., :0]
-    return lambda: how(
-        Attend(q=q, k=k, v=v, score=made, normalizer=Softmax(), mask=mask, pos=pos, layer=0)
-    )
+    made, pos = made.to(leaves[0].to(dtype)), pos.to(leaves[0].to(dtype))
+    how = part("kernel", setting.kernel).resolve(Parts(made, pos))
+    mask = Causal(causal=True) if setting.causal else NoMask(causal=False)
+    parts: dict[str, Any] = {"score": made, "normalizer": Softmax(), "mask": mask, "pos": pos}
+
+    def attend() -> Any:
+        q, k, v = (x.to(dtype) for x in leaves)
+        # Scores that do not look get a tensor of width 0, as in the model.
+        q = q if made.query else q[..., :0]
+        k = k if made.key else k[..., :0]
+        return how(Attend(q=q, k=k, v=v, layer=0, **parts))
+
+    return attend
 
 
 def memory(device: str, *, peak: bool) -> float:
@@ -142,21 +184,21 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
     return chosen
 
 
-def on_gpu(*arguments: Any) -> dict[str, Any] | None:
+def on_gpu(setting: Setting, length: int) -> dict[str, Any] | None:
     """None where it ran out of memory."""
     import torch
 
     try:
-        return measure(*arguments)
+        return measure(setting, length)
     except torch.OutOfMemoryError:
         return None
     finally:
         torch.cuda.empty_cache()
 
 
-def in_process(*arguments: Any) -> dict[str, Any] | None:
+def in_process(setting: Setting, length: int) -> dict[str, Any] | None:
     """None where it ran out of memory or time."""
-    line = [sys.executable, __file__, "--one", *map(str, arguments)]
+    line = [sys.executable, __file__, "--one", json.dumps([setting, length])]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
@@ -169,61 +211,82 @@ def in_process(*arguments: Any) -> dict[str, Any] | None:
     raise RuntimeError(done.stderr)
 
 
+def largest(setting: Setting) -> tuple[int, float]:
+    """The longest context of which a pass fits, and its seconds; 0: not even the shortest."""
+    length, seconds = 0, 0.0
+    while seconds < SLOW:
+        tried = 2 * length or 4096
+        if (found := on_gpu(setting, tried)) is None:
+            break
+        length, seconds = tried, found["seconds"]
+    return length, seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--one", nargs=8, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--scores", nargs="*", default=[])
     parser.add_argument("--kernels", nargs="*", default=[])
     parser.add_argument("--pos-enc", default="none")
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--largest", action="store_true", help="on a GPU: the longest context")
     args = parser.parse_args()
     if args.one:
-        *ways_, length, causal, repeats, device, dtype = args.one
-        found = measure(*ways_, int(length), causal == "True", int(repeats), device, dtype)
-        print(json.dumps(found))
+        setting, length = json.loads(args.one)
+        print(json.dumps(measure(Setting(*setting), length)))
         return
     import torch
 
-    where = torch.cuda.get_device_name() if args.device == "cuda" else (
+    gpu = args.device == "cuda"
+    where = torch.cuda.get_device_name() if gpu else (
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")  # fmt: skip
-    print(f"torch {torch.__version__}, {where}, b={BATCH} h={HEADS} k={WIDTH} {args.dtype}, "
-          f"{'causal' if args.causal else 'no mask'}, pos_enc={args.pos_enc}")  # fmt: skip
-    print("| length | score | kernel | ms | ratio to plain SDPA | peak MB | error |")
+    print(f"torch {torch.__version__}, {where}, b={args.batch} h={args.heads} k={WIDTH} "
+          f"{args.dtype}, {'causal' if args.causal else 'no mask'}, pos_enc={args.pos_enc}"
+    )  # fmt: skip
+    sizes = (args.causal, args.batch, args.heads, args.repeats, args.device, args.dtype)
+    settings = [
+        Setting(*each, args.pos_enc, *sizes)
+        for each in ways(args.scores, args.kernels, args.device)
+    ]
+    if args.largest:
+        print("| score | kernel | longest context | seconds |\n|---|---|---|---|")
+        for setting in settings:
+            length, seconds = largest(setting._replace(repeats=1))
+            print(f"| {setting.score} | {setting.kernel} | {length} | {seconds:.2f} |", flush=True)
+        return
+    print("| length | score | kernel | ms | ratio to plain SDPA | peak MB | errors |")
     print("|---|---|---|---|---|---|---|")
-    one_run = on_gpu if args.device == "cuda" else in_process
+    one_run = on_gpu if gpu else in_process
     for length in args.lengths:
-        chosen = ways(args.scores, args.kernels, args.device)
-        found: dict[tuple[str, str], list[dict[str, Any]]] = {way: [] for way in chosen}
+        found: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings}
         # The tensor of queries x keys x width and its gradients would not fit beside others.
-        dead = {("additive", "reference")} if length > WHOLE else set()
+        whole = {s for s in settings if s[:2] == ("additive", "reference")}
+        dead = whole if length > WHOLE else set()
         for _ in range(args.rounds):
-            for way in chosen:
-                how = (length, args.causal, args.repeats, args.device, args.dtype)
-                one = None if way in dead else one_run(*way, args.pos_enc, *how)
+            for setting in settings:
+                one = None if setting in dead else one_run(setting, length)
                 if one is None:
-                    dead.add(way)
+                    dead.add(setting)
                 else:
-                    found[way].append(one)
-        for way in chosen:
-            if way in dead:
-                print(
-                    f"| {length} | {way[0]} | {way[1]} | not run, or no memory, or 300 s | | | |",
-                    flush=True,
-                )
+                    found[setting].append(one)
+        for setting in settings:
+            way = setting[:2]
+            if setting in dead:
+                print(f"| {length} | {way[0]} | {way[1]} | not run, or no memory, or 300 s | | | |")
                 continue
-            ms, plain = (1000 * min(one["seconds"] for one in found[w]) for w in (way, PLAIN))
-            peak = statistics.median(a["megabytes"] for a in found[way])
-            error = found[way][0]["error"]
-            cells = (length, *way, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}")
-            print(
-                f"| {' | '.join(map(str, cells))} | {'' if error is None else f'{error:.0e}'} |",
-                flush=True,
-            )
+            ms, plain = (1000 * min(one["seconds"] for one in found[w])
+                         for w in (setting, settings[0]))  # fmt: skip
+            peak = statistics.median(a["megabytes"] for a in found[setting])
+            errors = " ".join(f"{error:.0e}" for error in found[setting][0]["errors"] or ())
+            cells = (length, *way, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}", errors)
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,16 @@ from functools import cache
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ablate.config.facts import Conflict
 from ablate.kernel import DOT_PRODUCTS_ONLY, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 
 PLAIN = {"cpu"}  # devices where it runs uncompiled
+BLOCK = 128  # queries and keys of a block of the mask
 NARROWEST = 16  # least head width of its kernels; narrower heads are zero-padded
 # Recompilations of one function. A model whose layers differ in bias, padding and inputs needs a
 # version for each of them in training, in validation during training and in validation after it:
@@ -119,18 +120,42 @@ def biased(attend: Attend) -> Any:
 
 
 def seen(attend: Attend) -> BlockMask | None:
-    """The mask and the padding as a block mask; None: no mask."""
+    """The mask and the padding as a block mask; None: no mask.
+
+    Its blocks follow from the ranges of keys: torch's `create_block_mask` would evaluate the mask
+    for every query and key, in every layer of every step.
+    """
     if not attend.mask.restricts and attend.keep is None:
         return None
+    queries, keys, keep = attend.queries, attend.keys, attend.keep
     i, _ = attend.positions()
-    begin, end = attend.mask.between(i, attend.keys)
-    keep = attend.keep
+    begin, end = (edge.clamp(0, keys) for edge in attend.mask.between(i, keys))
 
     def mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         inside = (j >= begin[i]) & (j < end[i])
         return inside if keep is None else inside & keep[b, j]
 
-    rows = None if keep is None else len(keep)
-    return create_block_mask(
-        mod, rows, None, attend.queries, attend.keys, device=str(attend.v.device)
-    )
+    missing = -queries % BLOCK
+    first = torch.arange(0, keys, BLOCK, device=begin.device)
+
+    def of_block(edge: Tensor, beyond: int) -> Tensor:
+        return F.pad(edge, (0, missing), value=beyond).view(-1, BLOCK, 1)
+
+    # Rows beyond the queries attend to nothing: no block that holds one is full.
+    starts, ends = of_block(begin, keys), of_block(end, 0)
+    some = (starts.amin(1) < first + BLOCK) & (ends.amax(1) > first)
+    full = (starts.amax(1) <= first) & (ends.amin(1) >= first + BLOCK)
+    if keep is not None:
+        full = torch.zeros_like(full)
+    return BlockMask.from_kv_blocks(
+        *ordered(some & ~full), *ordered(full),
+        BLOCK_SIZE=BLOCK, mask_mod=mod, seq_lengths=(queries, keys),
+    )  # fmt: skip
+
+
+def ordered(
+    blocks: Bool[Tensor, "rows columns"],
+) -> tuple[Int[Tensor, "1 1 rows"], Int[Tensor, "1 1 rows columns"]]:
+    """How many blocks each row has, and the columns with those in front."""
+    columns = blocks.int().argsort(dim=1, descending=True, stable=True)
+    return blocks.sum(1, dtype=torch.int32)[None, None], columns.int()[None, None]
