@@ -136,7 +136,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     )
     generator = torch.Generator().manual_seed(0)
     for parameter in (*made.parameters(), *pos.parameters()):
-        parameter.data.normal_(generator=generator)
+        parameter.data.normal_(std=WIDTH**-0.5, generator=generator)
     made, pos = made.to(leaves[0].to(dtype)), pos.to(leaves[0].to(dtype))
     how = part("kernel", setting.kernel).resolve(Parts(made, pos))
     mask = Causal(causal=True) if setting.causal else NoMask(causal=False)

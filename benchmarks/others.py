@@ -240,6 +240,7 @@ class NanoGPT(nn.Module):
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        sys.modules["nanogpt"] = module  # where torch.compile looks for it
         self.model = module.GPT(module.GPTConfig(**sizes))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -439,6 +440,18 @@ def step(model: nn.Module, mixed: bool, targets: Tensor, *inputs: Tensor) -> Ste
     return run
 
 
+class Loss(nn.Module):
+    """The loss of a model."""
+
+    def __init__(self, model: nn.Module, targets: Tensor) -> None:
+        super().__init__()
+        self.model, self.targets = model, targets
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits = self.model(*inputs)
+        return F.cross_entropy(logits.float().flatten(0, -2), self.targets.flatten())
+
+
 def ways(name: str, case: Case, args: argparse.Namespace) -> dict[str, Step]:
     """Theirs, ours, and with --compiled ours compiled, theirs too where its training does that."""
     if name.endswith("_greedy") or name.endswith("_beam"):
@@ -448,6 +461,7 @@ def ways(name: str, case: Case, args: argparse.Namespace) -> dict[str, Step]:
     models = {case.whose: theirs, "ours": mine}
     if args.compiled:
         models["ours, compiled"] = compiled(mine)
+        models["ours and the loss, compiled"] = compiled(Loss(mine, numbers[0]))
         if isinstance(theirs, NanoGPT):
             models[f"{case.whose}, compiled"] = compiled(theirs)
     mixed = args.dtype == "bfloat16"

@@ -7,11 +7,12 @@ from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
 from ablate.kernel.sparse import Sparse
+from ablate.kernel.triton import Triton, interpreted
 
 
 class Auto(Kernel):
     """The sparse kernel for graphs; SDPA where it is exact; the reference for other dot-product
-    scores; else chunks.
+    scores; for sums over a width Triton's kernels where there is a GPU; else chunks.
 
     Measured order: benchmarks/attention.py, docs/benchmarks.md.
     """
@@ -26,4 +27,9 @@ class Auto(Kernel):
             return SDPA()
         if layer.score.lowers:  # the weights are needed, but the scores need no tensor with a width
             return Reference()
+        triton = Triton()
+        if not (triton.refuses(layer) or triton.unavailable() or interpreted()):
+            triton = triton.resolve(layer)
+            triton.chosen = True
+            return triton
         return Chunked(chunk=None, compile="auto").resolve(layer)

@@ -21,8 +21,8 @@ from ablate.kernel.chunked import Chunked
 class Triton(Kernel):
     """Computes in float32, whatever the dtype of the queries; float64 needs Triton's interpreter.
 
-    On the CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
-    the interpreter is on.
+    On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
+    the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto.
     """
 
     name: ClassVar[str] = "triton"
@@ -37,6 +37,17 @@ class Triton(Kernel):
         )
         for slot in SLOTS
     )
+
+    def __init__(self) -> None:
+        self.chosen = False
+        self.chunked: Kernel = Chunked(chunk=None, compile="auto")
+        self.by_chunks: set[bool] = set()  # of the calls so far
+
+    def resolve(self, layer: Parts) -> "Triton":
+        super().resolve(layer)
+        kernel = Triton()  # each layer records what ran
+        kernel.chunked = self.chunked.resolve(layer)
+        return kernel
 
     def refuses(self, layer: Parts) -> str | None:
         if reason := super().refuses(layer):
@@ -53,16 +64,22 @@ class Triton(Kernel):
         return None
 
     def describe(self) -> str:
-        return f"{self.name} (interpreted)" if interpreted() else self.name
+        name = f"{self.name} (interpreted)" if interpreted() else self.name
+        ran = [self.chunked.describe() if chunks else name for chunks in sorted(self.by_chunks)]
+        return ", ".join(ran) or name
 
     def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
-        if attend.v.device.type == "cpu" and not interpreted():
-            return Chunked(chunk=None, compile="auto")(attend)
+        on_cpu, wide = attend.v.device.type == "cpu", attend.v.dtype == torch.float64
+        by_chunks = (on_cpu or (wide and self.chosen)) and not interpreted()
+        if not torch.compiler.is_compiling():
+            self.by_chunks.add(by_chunks)
+        if by_chunks:
+            return self.chunked(attend)
+        if wide and not interpreted():
+            raise UserError(f"kernel={self.name} has no float64 on a GPU; use kernel=auto")
         from ablate.kernel.additive_triton import Where, sum_attention
 
         assert attend.first_key == 0
-        if attend.v.dtype == torch.float64 and not interpreted():
-            raise UserError(f"kernel={self.name} has no float64 on a GPU; use kernel=auto")
         prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
         q, k, v, slope = attend.score.summed(attend.q, prepared)
         i, _ = attend.positions()
