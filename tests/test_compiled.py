@@ -229,7 +229,7 @@ def test_what_torch_cannot_compile_is_refused_in_one_line(part, settings, line):
 def test_a_score_of_its_own_is_called_so(score, says):
     more = (CHECKPOINTED, "model.depth=1")  # where nothing may be noted
     network = made("gpt", "kernel=chunked", f"model.attention={score}", *more)[0]
-    Compiled().begin(network, backend="eager")
+    Compiled().begin(network.compiles, backend="eager")
     tokens = torch.zeros(1, 4, dtype=torch.long)
     network(tokens)
     network._compiled_call_impl = None

@@ -67,14 +67,17 @@ def test_every_model_trains_as_on_a_cpu(
         (("model.attention=general", "pos_enc=rotary"), "sdpa"),
         (("model.attention=dot", "pos_enc=relative"), "chunked"),
         (("model.attention=additive", "pos_enc=t5"), "triton"),
-        (("model.attention=gatv2", "pos_enc=alibi", "model.mask=window"), "triton"),
+        (
+            ("model.attention=gatv2", "pos_enc=alibi", "model.mask=window", "model.mask.size=4"),
+            "triton",
+        ),
         (("model.attention=additive",), "auto"),
     ],
 )
 def test_a_kernel_trains_as_the_reference(
     tmp_path: Path, parts: tuple[str, ...], kernel: str
 ) -> None:
-    typed = overrides(tmp_path, *parts, *EXACT, "model.dim=32")
+    typed = overrides(tmp_path, *parts, *EXACT, "model.dim=32", "model.dropout=0")
     reference = measured(tmp_path / "reference", typed, "kernel=reference")
     for compile_ in ("false", "true"):
         more = (f"kernel={kernel}", f"compile={compile_}")

@@ -33,6 +33,7 @@ from ablate.random.draws import Draws
 from ablate.random.seeding import derive
 from ablate.run_files import write_text
 from ablate.task.accumulation import Accumulated
+from ablate.task.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,6 +123,12 @@ class Task(L.LightningModule):
 
         keys: those of the task's node of the config.
         """
+
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """The modules that compile=true compiles: those of the model, and the loss of logits."""
+        losses = (module for module in self.children() if isinstance(module, CrossEntropy))
+        return [*self.model.compiles, *losses]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)

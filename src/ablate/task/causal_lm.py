@@ -20,6 +20,7 @@ from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.model.layers.stack import Stack
 from ablate.task import Task, write_sample
+from ablate.task.cross_entropy import CrossEntropy
 
 # The loss does not show this: it looks like the best result of all.
 PEEKS = (
@@ -59,6 +60,7 @@ class CausalLM(Task):
         super().__init__(*args, **kwargs)
         self.label_smoothing, self.z_loss = label_smoothing, z_loss
         self.mean_loss = MeanMetric()
+        self.criterion = CrossEntropy()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch["tokens"],)
@@ -79,7 +81,7 @@ class CausalLM(Task):
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the targets of all processes; sets `share`, by which a sum becomes one."""
-        total = F.cross_entropy(
+        total = self.criterion(
             logits.flatten(0, 1),
             targets.flatten(),
             ignore_index=IGNORED,

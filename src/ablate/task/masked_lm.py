@@ -23,6 +23,7 @@ from ablate.kernel.context_parallel import Chunks
 from ablate.model.bert import BERT
 from ablate.task import Task, write_sample
 from ablate.task.causal_lm import by_example
+from ablate.task.cross_entropy import CrossEntropy
 
 SHOWN = 3  # validation examples in a sample
 
@@ -65,6 +66,7 @@ class MaskedLM(Task):
         assert self.data.task_settings == Masked(**keys), "the data was made for another task"
         self.mean_loss, self.accuracy = MeanMetric(), MeanMetric()
         self.next_accuracy = MeanMetric() if keys["next_sentence"] else None
+        self.criterion = CrossEntropy()
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
@@ -86,9 +88,9 @@ class MaskedLM(Task):
         tokens, following = self.model(*self.inputs(batch))
         logits, targets = tokens.flatten(0, 1), batch["targets"].flatten()
         if self.chunks is None:
-            losses = {"loss": F.cross_entropy(logits, targets)}
+            losses = {"loss": self.criterion(logits, targets)}
         else:  # each process has some of the masked tokens, and gradients are averaged over all
-            summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+            summed = self.criterion(logits, targets, ignore_index=IGNORED, reduction="sum")
             losses = {"loss": summed * self.chunks.size / batch["predicted"]}
         if following is not None:
             losses["next_sentence"] = F.cross_entropy(following, batch["next"])

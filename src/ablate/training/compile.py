@@ -6,7 +6,7 @@ are those of an uncompiled run.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,12 +18,11 @@ from tqdm import tqdm
 
 from ablate.errors import UserError
 from ablate.kernel import Kernel
-from ablate.model.base import Model
 from ablate.task import Task
 
 
 class Compiled(Callback):
-    """Compile the parts listed in `model.compiles` while the model trains.
+    """Compile the modules listed in `task.compiles` while the model trains.
 
     With fullgraph=True, code that cannot be compiled is an error, not a graph break. A second batch
     length makes the length dynamic.
@@ -34,11 +33,11 @@ class Compiled(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Task)
-        self.begin(pl_module.model, options={"fallback_random": True})
+        self.begin(pl_module.compiles, options={"fallback_random": True})
 
-    def begin(self, model: Model, **settings: Any) -> None:
+    def begin(self, parts: Sequence[nn.Module], **settings: Any) -> None:
         torch.compiler.reset()  # torch limits the compiled versions of a model in one process
-        for part in model.compiles:
+        for part in parts:
             part.compile(fullgraph=True, **settings)
             self.calls[part] = part._compiled_call_impl
             for module in part.modules():

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -140,6 +141,33 @@ class MultiHeadAttention(Layer):
         """Whether it draws random numbers."""
         return self.training and (self.dropout > 0 or self.normalizer.samples)
 
+    def projected(
+        self, x: Float[Tensor, "b i d"]
+    ) -> tuple[
+        Float[Tensor, "b {self.heads} i _"],
+        Float[Tensor, "b {self.kv_heads} i _"],
+        Float[Tensor, "b {self.kv_heads} i k"],
+    ]:
+        """Queries, keys and values of the same positions.
+
+        Under autocast by one product: it converts the input once, not three times, and adds up no
+        gradients of it. In float32 that is no faster: docs/benchmarks.md.
+        """
+        maps: tuple[Linear | None, ...] = (self.query, self.key, self.value)
+        if not autocasts(x) or self.part is not None:
+            return self.queries(x), self.keys(x), self.values(x)
+        there = [linear for linear in maps if linear is not None]
+        weights: list[Tensor] = [linear.weight for linear in there]
+        biases: list[Tensor] = [linear.bias for linear in there if linear.bias is not None]
+        y = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+        widths = [0 if linear is None else linear.out_features for linear in maps]
+        heads = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, v = (
+            rearrange(part, "b i (h k) -> b h i k", h=h)
+            for part, h in zip(y.split(widths, dim=-1), heads, strict=True)
+        )
+        return self.scaled(q), self.key_norm(k), v
+
     def queries(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b {self.heads} i k"]:
         return self.scaled(self._heads(self.query, x, self.heads))
 
@@ -218,6 +246,11 @@ class MultiHeadAttention(Layer):
         if projection is None:
             return x.new_zeros(x.shape[0], heads, x.shape[1], 0)
         return rearrange(projection(x), "b i (h k) -> b h i k", h=heads)
+
+
+def autocasts(x: Float[Tensor, ...]) -> bool:
+    device = x.device.type  # "meta" has none
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 class Sink(nn.Module):

@@ -117,6 +117,8 @@ class Attention(MultiHeadAttention):
             wide = torch.cat([past, x], dim=1)
             q, k, v = self._near(wide, x.shape[1])
             q, state = q[:, :, first:last], (wide[:, -self.reach :],)
+        elif position is None:
+            q, k, v = self.projected(x)
         else:
             q, k, v = self.queries(x[:, first:last]), self.keys(x), self.values(x)
         if self.value_residual is not None:
