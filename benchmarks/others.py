@@ -431,10 +431,9 @@ def step(model: nn.Module, mixed: bool, targets: Tensor, *inputs: Tensor) -> Ste
     def run() -> None:
         model.zero_grad()
         with torch.autocast(targets.device.type, torch.bfloat16, enabled=mixed):
-            logits = model(*inputs)
-        loss = logits.float()  # of a model that computes it itself
-        if loss.dim():
-            loss = F.cross_entropy(loss.flatten(0, -2), targets.flatten())
+            loss = model(*inputs)
+            if loss.dim():  # logits of a model that does not compute its loss
+                loss = F.cross_entropy(loss.flatten(0, -2), targets.flatten())
         loss.backward()
 
     return run
@@ -448,8 +447,7 @@ class Loss(nn.Module):
         self.model, self.targets = model, targets
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        logits = self.model(*inputs)
-        return F.cross_entropy(logits.float().flatten(0, -2), self.targets.flatten())
+        return F.cross_entropy(self.model(*inputs).flatten(0, -2), self.targets.flatten())
 
 
 def ways(name: str, case: Case, args: argparse.Namespace) -> dict[str, Step]:
@@ -460,8 +458,7 @@ def ways(name: str, case: Case, args: argparse.Namespace) -> dict[str, Step]:
     numbers = [x.to(args.device) for x in (case.targets, *case.inputs)]
     models = {case.whose: theirs, "ours": mine}
     if args.compiled:
-        models["ours, compiled"] = compiled(mine)
-        models["ours and the loss, compiled"] = compiled(Loss(mine, numbers[0]))
+        models["ours, compiled"] = compiled(Loss(mine, numbers[0]))  # as compile=true
         if isinstance(theirs, NanoGPT):
             models[f"{case.whose}, compiled"] = compiled(theirs)
     mixed = args.dtype == "bfloat16"

@@ -41,6 +41,8 @@ SMOKE = {
     "test_report_files", "test_timm", "test_train", "test_triton",
 }  # fmt: skip
 
+# What a GPU computes as a CPU does.
+GPU = {"test_gpu", "test_triton"}
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
@@ -78,6 +80,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SMOKE:
             item.add_marker(pytest.mark.smoke)
+        if item.path.stem in GPU:
+            item.add_marker(pytest.mark.gpu)
         for area in areas(item.path.stem):
             item.add_marker(area)
 

@@ -190,8 +190,8 @@ class DigitStrings(Targets):
         and white 1."""
         if self.latents is not None:
             return self.latents.to_pixels(images)
-        grey = images[:, 0].float() * self.std.float() + self.mean.float()
-        return grey.clamp(0, 1).cpu()
+        grey = images[:, 0].cpu().float() * self.std.float() + self.mean.float()
+        return grey.clamp(0, 1)
 
     def images(self, pixels: Tensor) -> Tensor:
         """The other way: b y x between black 0 and white 1 -> b c y x."""

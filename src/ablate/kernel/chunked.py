@@ -31,7 +31,7 @@ RunScore = Callable[
 class Chunked(Kernel):
     """`chunk`: queries at a time; null: as many as keep the largest tensor at `ELEMENTS` numbers.
 
-    `ELEMENTS` was measured only on a CPU. A GPU can take larger chunks: kernel.chunk=N sets them.
+    On a GPU, `GPU_ELEMENTS`: there a chunk of `ELEMENTS` costs more to start than to compute.
 
     `compile` fuses the score of a chunk into one loop (torch.compile): worth its few seconds where
     the score is not a dot product. `auto` uses the score's own fused implementation on a CPU if it
@@ -41,6 +41,7 @@ class Chunked(Kernel):
     name: ClassVar[str] = "chunked"
     # 16 MB of float32: docs/decisions.md.
     ELEMENTS: ClassVar[int] = 2**22
+    GPU_ELEMENTS: ClassVar[int] = 2**26
 
     def __init__(self, *, chunk: Count | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
@@ -62,9 +63,11 @@ class Chunked(Kernel):
         return f"{self.name}{how}"
 
     def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
-        fused = self.compile == "auto" and attend.score.fuses and attend.v.device.type == "cpu"
+        on_cpu = attend.v.device.type == "cpu"
+        fused = self.compile == "auto" and attend.score.fuses and on_cpu
         per_query = self._per_query(attend, fused=fused)
-        size = self.chunk or max(1, min(self.ELEMENTS // per_query, attend.queries))
+        most = self.ELEMENTS if on_cpu else self.GPU_ELEMENTS
+        size = self.chunk or max(1, min(most // per_query, attend.queries))
         training = torch.is_grad_enabled()
         score: RunScore = run_score
         # Compiling pays over many training steps; generation has a new shape for every token.

@@ -1,7 +1,7 @@
 """Additive attention fused by Triton on a GPU: memory linear in the length, as for dot products.
 
 For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for the method,
-ablate.kernel.additive_triton_kernels. Its speed has not been measured yet: docs/benchmarks.md.
+ablate.kernel.additive_triton_kernels. Times on a GPU: docs/benchmarks.md.
 """
 
 import os

@@ -80,7 +80,7 @@ class Autoencoding(Task):
     @torch.no_grad()
     def reconstructed(self, pixels: Tensor) -> Tensor:
         """b y x, black 0 to white 1 -> the same from their latents."""
-        return self.data.to_pixels(self.model(self.data.images(pixels))[0])
+        return self.data.to_pixels(self.model(self.data.images(pixels).to(self.device))[0])
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

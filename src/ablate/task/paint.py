@@ -34,7 +34,7 @@ def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator
     if len(images) > 1:
         raise UserError("--image: give one, the file that is written")
     target = Path(images[0])
-    if not target.parent.is_dir():
+    if "image" in arguments and not target.parent.is_dir():
         raise UserError(f"--image {target}: there is no folder {target.parent}")
     if target.suffix != ".png" or target.is_dir():
         raise UserError(f"--image {target}: is written as a PNG; give a name that ends in .png")
@@ -47,6 +47,7 @@ def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator
         pixels = task.data.to_pixels(task.sample(words, keys, **how))[0]
     else:
         pixels = task.fill(words, keys, known, mask_of(task, arguments), **how)[0]
+    target.parent.mkdir(exist_ok=True)  # a run may have no figures yet
     Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(target)
     yield str(target)
 
