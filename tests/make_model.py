@@ -17,6 +17,7 @@ from ablate.model.layers.layer import Context, Place
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
+from ablate.training.flops import flops_per_step
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -240,3 +241,10 @@ def together(score: str, pos_enc: str) -> bool:
     if encodes.compares:
         return bool(reads.query and reads.key)
     return bool(reads.query or pos_enc not in ("relative", "relative_2d"))
+
+
+def flops(make: Callable[[], nn.Module], *inputs: Tensor) -> int:
+    """Of a training step of what is made."""
+    with torch.device("meta"):
+        model = make()
+    return flops_per_step(model, *inputs)

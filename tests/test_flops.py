@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import gpt, part, rnn_seq2seq
+from make_model import flops, gpt, part, rnn_seq2seq
 
 import ablate
 from ablate.study.plan.budget import on_meta
 from ablate.training.build import build_data, count_flops
-from ablate.training.flops import flops_per_step
 
 B, N, D, DEPTH = 2, 7, 12, 2
 MASKS: dict[str, tuple[Any, int]] = {
@@ -21,7 +20,7 @@ MASKS: dict[str, tuple[Any, int]] = {
 
 def cost(**changes: Any) -> int:
     tokens = torch.zeros(B, N, dtype=torch.long)
-    return flops_per_step(lambda: gpt(dim=D, depth=DEPTH, **changes), tokens)
+    return flops(lambda: gpt(dim=D, depth=DEPTH, **changes), tokens)
 
 
 PRODUCTS: list[tuple[dict[str, Any], int]] = [  # of a pair: a multiplication and an addition
@@ -62,7 +61,7 @@ def test_a_window_of_an_rnn_decoder_costs_its_width() -> None:
     i, j = 7, 8
     inputs = torch.ones(B, j, dtype=torch.long), torch.ones(B, i, dtype=torch.long)
     whole, near = (
-        flops_per_step(lambda: rnn_seq2seq(window=window, decoder="bahdanau"), *inputs)  # noqa: B023
+        flops(lambda: rnn_seq2seq(window=window, decoder="bahdanau"), *inputs)  # noqa: B023
         for window in ("none", "local_m")
     )
     seen = sum(abs(s - t) <= 2 for s in range(j) for t in range(i))

@@ -6,14 +6,13 @@ from itertools import product
 import pytest
 import tiny
 import torch
-from make_model import context, gpt, normal, part, random_parts, transformer
+from make_model import context, flops, gpt, normal, part, random_parts, transformer
 from torch.testing import assert_close
 
 import ablate
 from ablate.figures.experts import draw_load
 from ablate.task.experts import expert_loads
 from ablate.training.build import build, build_data, make_task
-from ablate.training.flops import flops_per_step
 
 B, N, D = 3, 5, 6
 TOKENS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -80,7 +79,7 @@ def test_a_token_costs_what_it_costs_in_the_dense_network():
     sparse = partial(gpt, ffn=part("model.ffn", "moe", experts=6, top_k=2), ffn_dim=48)
     model = sparse()
     routers = [p for name, p in model.named_parameters() if "router" in name]
-    extra = flops_per_step(sparse, TOKENS) - flops_per_step(dense, TOKENS)
+    extra = flops(sparse, TOKENS) - flops(dense, TOKENS)
     assert extra == 3 * 2 * TOKENS.numel() * sum(router.numel() for router in routers)
     maps, whole = (
         sum(p.numel() for name, p in made.named_parameters() if part in name and p.dim() > 1)

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from make_model import SIZES, normal, options, part, random_parts, rnn_lm, tokens
+from make_model import SIZES, flops, normal, options, part, random_parts, rnn_lm, tokens
 from torch import nn
 from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.model.base import draw_by_name
 from ablate.model.recurrent.recurrent import Recurrent
-from ablate.training.flops import flops_per_step
 
 B, N, E, D = 4, 6, 5, 8
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -101,7 +100,7 @@ def test_flops_are_those_of_the_products(cell, bidirectional):
     rows, width = GATES[cell] * D, D // (1 + bidirectional)
     products = 3 * B * N * rows * (E + width) - B * rows * width
     # Padding counts as if it were read, for its place is unknown where nothing is computed.
-    assert flops_per_step(Reader, torch.ones(B, N, dtype=torch.long)) == 2 * products
+    assert flops(Reader, torch.ones(B, N, dtype=torch.long)) == 2 * products
 
 
 def language_model(**changes):

@@ -5,7 +5,16 @@ from functools import partial
 
 import pytest
 import torch
-from make_model import SIZES, copy_to_torch, gpt, gpt_seq2seq, part, random_parts, transformer
+from make_model import (
+    SIZES,
+    copy_to_torch,
+    flops,
+    gpt,
+    gpt_seq2seq,
+    part,
+    random_parts,
+    transformer,
+)
 from test_figures import built
 from tiny import pairs
 from torch import nn
@@ -15,7 +24,6 @@ from ablate.config.composition import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.task.attention import attention_maps
-from ablate.training.flops import flops_per_step
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]
 SOURCE_VOCAB, VOCAB = SIZES["transformer"]["source_vocab"], SIZES["transformer"]["target_vocab"]
@@ -99,7 +107,7 @@ def test_the_cost_is_that_of_its_matrix_products():
 
     def cost(**changes):
         inputs = [torch.ones(b, n, dtype=torch.long) for n in (j, i)]
-        return flops_per_step(lambda: transformer(kernel="reference", **changes), *inputs)
+        return flops(lambda: transformer(kernel="reference", **changes), *inputs)
 
     encoder = 4 * j * d * d + 2 * j * j * d + 8 * j * d * d
     seen = i * (i + 1) // 2  # pairs that the causal mask allows

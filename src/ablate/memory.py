@@ -3,12 +3,23 @@
 A need is a lower bound and the memory an upper bound, so that nothing is refused that would fit.
 """
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
 from ablate.errors import UserError
 
 GB = 1e9
+
+
+def freeze_imports() -> None:
+    """Collect garbage again, which is off while modules are imported, and leave these out: they
+    stay in memory, and looking through them takes a second."""
+    gc.freeze()
+    # Else modules bound by nanobind, such as Triton's, report everything as leaked.
+    atexit.register(gc.unfreeze)
+    gc.enable()
 
 
 def total() -> int:

@@ -1,7 +1,5 @@
 """Check and train one run from the command line, and report errors."""
 
-import atexit
-import gc
 import logging
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, complete
 from ablate.config.keys import plain
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
+from ablate.memory import freeze_imports
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +38,7 @@ def job(cfg: DictConfig) -> float | None:
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
 
-            gc.freeze()  # imported modules stay in memory
-            # Else modules bound by nanobind, such as Triton's, report everything as leaked.
-            atexit.register(gc.unfreeze)
-            gc.enable()
+            freeze_imports()
             run_dir = Path(hydra.runtime.output_dir)
             if len(seeds) < 2:
                 result = train(composition, run_dir)

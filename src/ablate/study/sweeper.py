@@ -1,6 +1,5 @@
 """Run a study, from its request to its report."""
 
-import gc
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from ablate.cli import job
 from ablate.cli.folder import Folder, remember
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
+from ablate.memory import freeze_imports
 from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
@@ -41,7 +41,6 @@ def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
     """Run what is missing of a study. Raises UserError (refused), RunFailed, Interrupted."""
-    gc.enable()  # disabled while modules were imported
     Folder.created.clear()  # a refused study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
@@ -134,6 +133,7 @@ class Study:
         from ablate.study.plan.budget import DataSets, budgets
         from ablate.study.plan.match import match, require_width
 
+        freeze_imports()
         sets, arms = DataSets(), self.layout.arms
         self.sets = sets
         for composed in arms:

@@ -163,8 +163,12 @@ def count_cache(cfg: DictConfig, task: Task) -> CacheBytes | None:
 def count_flops(cfg: DictConfig, task: Task) -> int:
     """Count the FLOPs of one optimizer step, forward and backward, over all processes.
 
-    Counted on `Data.typical_batch`, so that the count is the same for every seed.
+    Counted on `Data.typical_batch`, so that the count is the same for every seed. A model on the
+    meta device, which is there to be counted, is used itself.
     """
-    make_one = partial(make_model, cfg, task.data, Reference())
-    flops = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
+    model = task.model
+    if not all(p.is_meta for p in model.parameters()):
+        with torch.device("meta"):
+            model = make_model(cfg, task.data, Reference())
+    flops = flops_per_step(model, *task.inputs(task.prepared(task.data.typical_batch())))
     return flops * int(cfg.trainer.accumulate_grad_batches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,8 +20,9 @@ ROWS = 1024  # queries whose pairs with keys are counted at once
 COSTS: dict[str, int] = {}  # of a pair, by the kind of layer; arms of a study share kinds
 
 
-def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
-    """Count the matrix products of one forward and backward pass, on torch's meta device.
+def flops_per_step(model: nn.Module, *inputs: Tensor) -> int:
+    """Count the matrix products of one forward and backward pass of a model on torch's meta device,
+    which is of no use afterwards.
 
     Attention is counted as the reference kernel computes it, so that arms are compared by what they
     compute, not by how, and without the pairs of a query and a key that a mask or the edges of a
@@ -30,8 +30,6 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     in torch.utils.flop_counter; tanh, softmax and other pointwise operations count as zero, and so
     does the recomputation of activation checkpointing.
     """
-    with torch.device("meta"):
-        model = make_model()
     counted: list[Counted | CountedFixed] = []
     for part in model.modules():
         if isinstance(part, Stack):
