@@ -180,11 +180,19 @@ def test_a_run_is_the_same_and_compiled_in_training_alone(more, tmp_path, captur
         found.append((result["metrics"], curves, saved["state_dict"]))
     assert found[0][:2] == found[1][:2]
     assert_close(found[0][2], found[1][2], rtol=0, atol=0)
-    # 12 steps; the validations, figures and the text written are none of them.
-    assert (captured.graphs, captured.runs) == (1, 12)
+    # 12 steps of the model and of its loss; the validations, figures and the text written are none
+    # of them.
+    assert (captured.graphs, captured.runs) == (2, 24)
     assert ablate.load(folder).result["kernels"] == {
         "stack.blocks.0.attention.function": "sdpa (training: compiled; evaluation: flash)"
     }
+
+
+def test_the_loss_of_logits_is_compiled_too(captured):
+    _, task, _ = made("gpt")
+    Compiled().begin(task.compiles, options={})
+    task.criterion(torch.randn(6, 9), torch.arange(6))
+    assert captured.graphs == captured.runs == 1
 
 
 def test_without_a_compiler_it_is_refused(tmp_path, monkeypatch):

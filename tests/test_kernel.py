@@ -12,6 +12,7 @@ import pytest
 import torch
 from make_model import kernel, normal, options, part, random_parts, scores
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing import assert_close
 
 from ablate.errors import UserError
@@ -228,6 +229,42 @@ def test_auto_takes_the_fastest_that_is_exact():
         found = kernel("chunked").resolve(Parts(make_score(score), none))
         assert found.may_compile == may_compile
         assert found.describe() == "chunked"  # so far
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_flex_skips_the_blocks_that_are_masked_and_no_other(mask, padded, monkeypatch):
+    """As torch's own, which asks for every pair. Three blocks of queries, four of keys."""
+    queries, keys = 5, 7
+    monkeypatch.setattr(flex_module, "BLOCK", 2)
+    made = make("scaled_dot", mask=mask, padding="some" if padded else "none")
+    attend = replace(made, q=normal(B, H, queries, K), start=2)
+    if (found := flex_module.seen(attend)) is None:
+        assert (mask, padded) == ("none", False)
+        return
+    batch = B if padded else None
+    every = create_block_mask(found.mask_mod, batch, None, queries, keys, "cpu", 2)
+    for name in ("kv_num_blocks", "full_kv_num_blocks"):
+        ours, theirs = getattr(found, name), getattr(every, name)
+        if not padded:
+            assert torch.equal(ours, theirs), name
+    assert torch.equal(found.to_dense().expand_as(every.to_dense()), every.to_dense())
+
+
+def test_on_a_gpu_auto_fuses_additive_scores(monkeypatch):
+    """What is computed on the CPU there, as for the figures of a run, is computed in chunks."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for score in ("additive", "gatv2", "gat"):
+        assert Auto().resolve(Parts(make_score(score), make_pos("t5"))).name == "triton"
+    attend = make("additive", "t5")
+    run = Auto().resolve(Parts(attend.score, attend.pos))
+    assert run.describe() == "triton"  # nothing so far
+    assert_as_reference(attend, run)
+    assert run.describe() == "chunked (fused)"
+    for score, facts in (("additive", {"softmax": False}), ("dot", {})):
+        parts = Parts(make_score(score), make_pos("none"), **facts)
+        assert Auto().resolve(parts).name in ("chunked", "sdpa")
 
 
 @pytest.mark.parametrize(

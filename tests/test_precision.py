@@ -85,3 +85,28 @@ def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> Non
             for mine, expected, near in zip(found, exact, (NEAR, slopes), strict=True):
                 assert mine.isfinite().all()
                 assert (mine - expected).norm() < near * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"kv_heads": 1}, {"attention": "location"}, {"qk_norm": "rms"}, {"bias": False}],
+    ids=str,
+)
+def test_queries_keys_and_values_are_one_product_under_autocast(changes: dict[str, Any]) -> None:
+    """The same numbers as from three; half as much is converted."""
+    layer = random_parts(gpt(**changes)).float().stack.blocks[0].attention.function
+    x = normal(2, LENGTH, SIZES["gpt"]["dim"]).float()
+    maps = [m for m in (layer.query, layer.key, layer.value) if m is not None]
+
+    def counted(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], int]:
+        with torch.profiler.profile() as seen:
+            found = compute()
+        return found, sum(e.count for e in seen.key_averages() if e.key == "aten::linear")
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        apart, several = counted(lambda: (layer.queries(x), layer.keys(x), layer.values(x)))
+        found, one = counted(lambda: layer.projected(x))
+    assert several == len(maps) * one
+    for ours, theirs in zip(found, apart, strict=True):
+        assert ours.dtype == theirs.dtype or not ours.numel()
+        torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=2**-7, atol=2**-8)
