@@ -92,8 +92,16 @@ def kernels() -> list[str]:
 
 def part(group: str, option: str, **changes: Any) -> Any:
     """What conf/GROUP/OPTION.yaml makes, with some values changed."""
+    if (usual := _partials.get((group, option))) and not changes:
+        return usual
     node = OmegaConf.merge(option_content(CONF / group / f"{option}.yaml")[0], changes)
-    return instantiate(node, _convert_="all")
+    found = instantiate(node, _convert_="all")
+    if isinstance(found, partial) and not changes:  # others, such as a kernel, have a state
+        _partials[group, option] = found
+    return found
+
+
+_partials: dict[tuple[str, str], partial[Any]] = {}
 
 
 def kernel(option: str, **changes: Any) -> Kernel:

@@ -22,6 +22,7 @@ import pytest
 import tiny
 from lightning.pytorch.callbacks import Callback
 from make_model import options
+from make_rows import Gradients
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -147,7 +148,7 @@ def measured(command: str, folder: Path) -> dict[str, Any]:
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
     losses = Losses()
-    trainer = make_trainer(cfg.trainer, cfg.schedule, folder, data, [losses])
+    trainer = make_trainer(cfg.trainer, cfg.schedule, folder, data, [losses, Gradients()])
     trainer.fit(task, datamodule=data)
     after = {
         name: float(value)

@@ -1,10 +1,9 @@
 """trainer.context_parallel: processes that share each sequence compute what one process does.
 
-sharing.py starts two or four of them once for all cases, and compares losses and all gradients.
+Losses and all gradients; sharing.py starts two or four of them once for all cases.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 from make_model import CONF, options
 from refusals import refused
+from sharing import differences
 from tiny import overrides, write_text
 
 import ablate
@@ -24,8 +24,6 @@ from ablate.config.make import make_data
 from ablate.config.stated import Unreadable, stated
 from ablate.kernel.context_parallel import Chunks
 from ablate.model.mask.causal import Causal
-
-HERE = Path(__file__).parent
 
 
 def states(group: str, option: str, attribute: str) -> Any:
@@ -56,15 +54,14 @@ def together(encoding: str) -> list[str]:
     return [s for s in SCORES if not reads or all(states("model.attention", s, w) for w in both)]
 
 
+KEYED = [MASK_KEYS.get(mask, mask) for mask in MASKS]
+
+
 def every_pair(encoding: str) -> list[str]:
     """A layer for each pair of a score and a mask, with one encoding."""
-    scores = together(encoding)
-    pairs = [(score, MASK_KEYS.get(mask, mask)) for score in scores for mask in MASKS]
+    pairs = [(score, mask) for score in together(encoding) for mask in KEYED]
     attention, mask = map(list, zip(*pairs, strict=True))
-    return [
-        f"pos_enc={encoding}", f"model.depth={len(pairs)}",
-        *of_layers(attention=attention, mask=mask),
-    ]  # fmt: skip
+    return [f"pos_enc={encoding}", *each(attention=attention, mask=mask)]
 
 
 def each(**values: list[Any]) -> list[str]:
@@ -100,7 +97,7 @@ CASES: dict[str, list[str]] = {
     "reference": ["kernel=reference", "model.attention=additive"],
     "chunked": ["kernel=chunked", "kernel.chunk=3", "model.attention=additive"],
     "sdpa": ["kernel=sdpa", "model.dropout=0", "model.mask=window", "model.mask.size=3"],
-    "triton": ["kernel=triton", "model.attention=additive", "pos_enc=alibi"],
+    "triton": ["kernel=triton", "model.attention=additive", "pos_enc=alibi", "model.depth=1"],
     "bert": BERT,
     "bert without pairs": [*BERT, "task.next_sentence=false"],
     "bert, causal": [*BERT, "model.mask=causal", "pos_enc=learned"],
@@ -125,41 +122,38 @@ def typed(case: list[str], text: Path, number: int) -> list[str]:
     return [*read, *SIZES, *processes(number), *case]  # the last of two values holds
 
 
-def measured(folder: Path, number: int, names: list[str]) -> dict[str, tuple[float, float]]:
+def measured(folder: Path, number: int, cases: dict[str, list[str]]) -> dict[str, list[float]]:
     text = write_text(folder / "tiny.txt")
-    cases = {name: typed(CASES[name], text, number) for name in names}
-    ended = subprocess.run(
-        [sys.executable, str(HERE / "sharing.py"), str(number)],
-        input=json.dumps(cases),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=900,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    return dict(json.loads(ended.stdout.splitlines()[-1]))
+    whole = {name: typed(case, text, number) for name, case in cases.items()}
+    (found,) = differences("sequence", (number, whole))
+    return found
 
 
-# With the encodings that act at the input, on queries and keys, and as a bias.
-BRIEF = [
-    name
-    for name in CASES
-    if not name.startswith(("connection=", "scores and masks"))
-    or name.endswith(("=hyper", "=learned", "=rotary", "=t5"))
-]
+# Each score and mask once, with the encodings that act at the input, on queries and keys, and as a
+# bias.
+BRIEF = {
+    f"scores and masks, pos_enc={name}": [
+        f"pos_enc={name}", *each(attention=together(name), mask=KEYED)
+    ]
+    for name in ("learned", "rotary", "t5")
+} | {
+    name: case
+    for name, case in CASES.items()
+    if not name.startswith(("connection=", "scores and masks")) or name == "connection=hyper"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, float]]:
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     return measured(tmp_path_factory.mktemp("two"), 2, BRIEF)
 
 
 @pytest.fixture(scope="module")
-def by_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, float]]:
-    return measured(tmp_path_factory.mktemp("four"), 4, list(CASES))
+def by_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    return measured(tmp_path_factory.mktemp("four"), 4, CASES)
 
 
-def require_equal(found: tuple[float, float]) -> None:
+def require_equal(found: list[float]) -> None:
     loss, gradient = found
     assert loss < 1e-8  # task.z_loss is summed in float32
     assert gradient < 1e-9
@@ -167,7 +161,7 @@ def require_equal(found: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("name", BRIEF)
 def test_two_processes_have_the_loss_and_gradients_of_one(
-    name: str, by_two: dict[str, tuple[float, float]]
+    name: str, by_two: dict[str, list[float]]
 ) -> None:
     require_equal(by_two[name])
 
@@ -175,7 +169,7 @@ def test_two_processes_have_the_loss_and_gradients_of_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_four_processes_have_the_loss_and_gradients_of_one(
-    name: str, by_four: dict[str, tuple[float, float]]
+    name: str, by_four: dict[str, list[float]]
 ) -> None:
     require_equal(by_four[name])
 
