@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
-from ablate.random.seeding import derive
+from ablate.random.seeding import derive, seed_torch
 
 ROLES = "embedding", "head", "matrix", "tensor", "vector"
 # What `Model.freeze` keeps as it is.
@@ -144,7 +144,7 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
         for name, parameter in model.named_parameters():
             owner = _owner(model, name)
             with _alone(owner, parameter):
-                torch.manual_seed(derive(seed, "init", name))
+                seed_torch(derive(seed, "init", name), parameter.device)
                 owner.reset_parameters()  # type: ignore[operator]  # _owner checked it
             drawn[name] = parameter.clone()
     for name, parameter in model.named_parameters():
