@@ -17,7 +17,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task
-from ablate.training.build import build, make_model, make_task
+from ablate.training.build import build, initialised, make_model, make_task
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
@@ -34,11 +34,15 @@ def parameters(model: nn.Module) -> int:
     return count_parameters(model)["total"]
 
 
+def model_on_meta(cfg: DictConfig, data: Data) -> Model:
+    """Build the model on the meta device, for counting."""
+    with torch.device("meta"):
+        return make_model(cfg, data, Reference())
+
+
 def on_meta(cfg: DictConfig, data: Data) -> Task:
     """Build the task with a model on the meta device, for counting."""
-    with torch.device("meta"):
-        model = make_model(cfg, data, Reference())
-    return make_task(cfg, data, model)
+    return make_task(cfg, data, model_on_meta(cfg, data))
 
 
 def differs_outside_model(first: DictConfig, second: DictConfig) -> bool:
@@ -74,7 +78,8 @@ class SameModel:
             return False
         if parameters(built) > self.largest:
             return None
-        model, values = _real(second, self._data), self._values
+        values = self._values  # of a model as large as the second, which thus fits into memory
+        model = initialised(_with_reference(second), self._data)
         if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
             return False
         answers = _answers(model, self._inputs)
@@ -96,7 +101,7 @@ class SameModel:
 
     @cached_property
     def _model(self) -> Model:
-        return _real(self.first, self._data)
+        return build(_with_reference(self.first), self._data)
 
     @cached_property
     def _values(self) -> dict[str, Tensor]:
@@ -107,12 +112,12 @@ class SameModel:
         return list(_answers(deepcopy(self._model), self._inputs))
 
 
-def _real(cfg: DictConfig, data: Data) -> Model:
-    """Build the model with its initial values and the reference kernel."""
+def _with_reference(cfg: DictConfig) -> DictConfig:
+    """The composition with the reference kernel."""
     cfg = cfg.copy()
     with read_write(cfg), open_dict(cfg):
         cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
-    return build(cfg, data)
+    return cfg
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
