@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from refusals import refused
 from safetensors.torch import load_file, save
 from tiny import SMALL, in_a_process, overrides, second_run, write_text
-from ways import WAYS, Attack, called, changes, resume, start, typed
+from ways import WAYS, Attack, called, changed, places, resume, start, typed
 
 import ablate
 from ablate import evaluate, generate, show
@@ -180,8 +180,18 @@ def written(folder):
     return b"".join(str(path).encode() + path.read_bytes() for path in files)
 
 
-def test_no_secret_is_written(tmp_path, monkeypatch):
+PACKAGES = ("einops", "torch", "json", "rich", "lightning", "numpy", "hydra", "wandb")
+
+
+def write_strange_packages(folder):
+    """A stranger's folder may hold files with the names of packages."""
+    for name in PACKAGES:
+        (folder / f"{name}.py").write_text("open('made', 'w')\nraise SystemExit(9)\n")
+
+
+def test_no_secret_is_written_and_a_file_of_the_folder_is_no_package(tmp_path, monkeypatch):
     """Of a URL with user, password and query."""
+    write_strange_packages(tmp_path)
     content = write_text(tmp_path / "x.txt").read_bytes()
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -194,6 +204,7 @@ def test_no_secret_is_written(tmp_path, monkeypatch):
         done = in_a_process("-m", "ablate", *line, folder=tmp_path)
         server.shutdown()
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "made").exists()
     found = written(tmp_path / "outputs") + (done.stdout + done.stderr).encode()
     assert [one for one in (USER, WORD, TOKEN) if one.encode() in found] == []
     config = next((tmp_path / "outputs").rglob("config.yaml"))
@@ -235,14 +246,16 @@ def test_names_of_arms_and_provenance_hold_no_password(tmp_path):
     assert WORD not in json.dumps(found)
 
 
-# Where code comes from, and where files go
+# Where code comes from
 
 
-def test_a_file_beside_a_run_is_no_package(folder):
-    """A stranger's folder may hold files with the names of packages."""
-    for name in ("einops", "torch", "json", "rich", "lightning", "numpy", "hydra"):
-        (folder / f"{name}.py").write_text("open('made', 'w')\nraise SystemExit(9)\n")
-    done = in_a_process("-m", "ablate.evaluate", ".", folder=folder)
+@pytest.mark.parametrize(
+    "argv", [("diff", "--help"), pytest.param(("evaluate", "."), marks=pytest.mark.slow)]
+)
+def test_a_file_beside_a_run_is_no_package(folder, argv):
+    write_strange_packages(folder)
+    command, *more = argv
+    done = in_a_process("-m", f"ablate.{command}", *more, folder=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / "made").exists()
 
@@ -389,11 +402,13 @@ def test_a_checkpoint_of_another_run_is_refused(folder, whole, other):
 def test_states_of_another_kind(folder, whole, capsys, count):
     """They are not used, or refused in one line, or are harmless."""
     path = folder / "checkpoints" / "last.ckpt"
-    every = list(changes(read_state(path), (7, {})))
+    state = read_state(path)
+    every = list(places(state, (7, {})))
     bad = ("pytorch-lightning_version',) removed", "callbacks',) {}", "loops',) {}")
-    named = [one for one in every if one[0].endswith(bad)]
-    for what, content in named + every[:: len(every) // count + 1]:
-        write_state(path, content)
+    named = [one for one in every if "{} {}".format(*one).endswith(bad)]
+    for place, value in named + every[:: len(every) // count + 1]:
+        what = f"{place} {value}"
+        write_state(path, changed(state, place, value))
         capsys.readouterr()
         with suppress(UserError):
             finish(folder, whole)

@@ -63,28 +63,36 @@ class Attack:
         return Path.touch, (self.made,)
 
 
-def changes(
-    content: Any, others: tuple[Any, ...], path: tuple[Any, ...] = ()
-) -> Iterator[tuple[str, Any]]:
+def changes(content: Any, others: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """The content without each key, and with values of other types in its place."""
-    node = content
-    for key in path:
-        node = node[key]
+    for path, value in places(content, others):
+        yield f"{path} {value}", changed(content, path, value)
+
+
+def places(
+    node: Any, others: tuple[Any, ...], path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What `changes` changes: where, and the value, or "removed"."""
     for value in ("removed", *(one for one in others if type(one) is not type(node))):
         if path:
-            made = copy.deepcopy(content)
-            inner = made
-            for key in path[:-1]:
-                inner = inner[key]
-            if value == "removed":
-                del inner[path[-1]]
-            else:
-                inner[path[-1]] = value
-            yield f"{path} {value}", made
+            yield path, value
     if path != ("state_dict",):  # of a checkpoint: as many as there are parameters
         for key in (
             [*node]
             if isinstance(node, dict)
             else range(len(node[:9]) if isinstance(node, list) else 0)
         ):
-            yield from changes(content, others, (*path, key))
+            yield from places(node[key], others, (*path, key))
+
+
+def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with that in its place."""
+    made = copy.deepcopy(content)
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    if value == "removed":
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return made

@@ -18,6 +18,7 @@ from hydra._internal.utils import get_args_parser
 from ablate.cli import folder
 from ablate.cli.command import command, full_error
 from ablate.cli.job import failures, job
+from ablate.config import tree
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.overrides import key_of, readable
 from ablate.config.tree import config_dir, open_tree
@@ -106,8 +107,8 @@ def _compose_and_start(args: Namespace) -> None:
         print(help_text(args.config_dir, args.overrides))
         return
     if not args.shell_completion:
-        with open_tree(args.config_dir) as tree:
-            refuse_unread(args.overrides, tree)
+        with open_tree(args.config_dir) as choices:
+            refuse_unread(args.overrides, choices)
     Output.trains = not (args.cfg or args.info or args.hydra_help or args.shell_completion)
     start = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     try:
@@ -132,8 +133,8 @@ def _explained(error: Exception, args: Namespace) -> Exception:
     if not isinstance(_origin(error), COMPOSITION_ERRORS):
         return _of_hydra(error, args)
     folder.remove_created()
-    with open_tree(args.config_dir, args.config_name or "config") as tree:
-        return explain(error, args.overrides, tree, many=args.multirun)
+    with open_tree(args.config_dir, args.config_name or "config") as choices:
+        return explain(error, args.overrides, choices, many=args.multirun)
 
 
 def _of_hydra(error: Exception, args: Namespace) -> Exception:
@@ -141,16 +142,17 @@ def _of_hydra(error: Exception, args: Namespace) -> Exception:
     if there is none, or if it was raised in our code."""
     typed = [text for text in args.overrides if key_of(text).startswith("hydra")]
     package = str(Path(__file__).parent)
-    files = {frame.filename for frame in extract_tb(error.__traceback__)} - {__file__}
+    files = {frame.filename for frame in extract_tb(error.__traceback__)}
+    files -= {__file__, tree.__file__}  # which Hydra calls to read a file
     if any(name.startswith(package) for name in files):
         return error
     if not typed:
-        with open_tree(args.config_dir, args.config_name or "config") as tree:
+        with open_tree(args.config_dir, args.config_name or "config") as choices:
             try:
-                tree.load(args.overrides)
+                choices.load(args.overrides)
             except COMPOSITION_ERRORS as known:
                 folder.remove_created()
-                return explain(known, args.overrides, tree, many=args.multirun)
+                return explain(known, args.overrides, choices, many=args.multirun)
         return error
     folder.remove_created()
     why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 shows where"

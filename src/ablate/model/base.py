@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
-from ablate.random.seeding import derive
+from ablate.random.seeding import derive, seed_torch
 
 ROLES = "embedding", "head", "matrix", "tensor", "vector"
 # What `Model.freeze` keeps as it is.
@@ -140,14 +140,11 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
     that a table does not depend on how many precede it, nor a bias on the shape of its weight.
     """
     drawn: dict[str, Tensor] = {}
-    # Without a GPU torch.manual_seed takes a stack trace each time, as long as a parameter's draw.
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    reseed = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
     with torch.random.fork_rng(devices=[]):
         for name, parameter in model.named_parameters():
             owner = _owner(model, name)
             with _alone(owner, parameter):
-                reseed(derive(seed, "init", name))
+                seed_torch(derive(seed, "init", name), parameter.device)
                 owner.reset_parameters()  # type: ignore[operator]  # _owner checked it
             drawn[name] = parameter.clone()
     for name, parameter in model.named_parameters():

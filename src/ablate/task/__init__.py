@@ -30,7 +30,7 @@ from ablate.model.base import ROLES, Model
 from ablate.model.layers.stack import Stack
 from ablate.parallel import Sharing
 from ablate.random.draws import Draws
-from ablate.random.seeding import derive
+from ablate.random.seeding import derive, seed_torch
 from ablate.run_files import write_text
 from ablate.task.accumulation import Accumulated
 from ablate.task.cross_entropy import CrossEntropy
@@ -205,11 +205,7 @@ class Task(L.LightningModule):
         # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
         # resumed run repeats it, and validation in between does not change it.
         seed = derive(self.seed, "step", batch_idx, self.data.training_share().rank)
-        if self.device.type == "cpu":
-            # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
+        seed_torch(seed, self.device)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.step_so_far = Accumulated(self.trainer.accumulate_grad_batches)
 

@@ -63,6 +63,11 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     """
     data = data or build_data(cfg)
     require_memory(cfg, data)
+    return initialised(cfg, data)
+
+
+def initialised(cfg: DictConfig, data: Data) -> Model:
+    """`build` of a model that is known to fit into memory."""
     # External models draw their initial values in the constructor.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(cfg.seed, "init"))

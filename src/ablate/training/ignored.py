@@ -17,7 +17,7 @@ from ablate.config.run_id import EXCLUDED
 from ablate.config.tree import config_dir
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.training.same_model import SameModel, on_meta
+from ablate.training.same_model import SameModel, model_on_meta
 
 LARGEST = 20_000_000  # parameters of a model that is compared: larger ones would take many seconds
 # What is compared elsewhere, or takes too long: pretrained weights are loaded for equal keys alone,
@@ -49,7 +49,7 @@ def _ignored(composition: Composition, data: Data) -> Iterator[str]:
         if any(conflicts(other)):
             continue
         try:
-            equal = same(other, on_meta(other, data).model)
+            equal = same(other, model_on_meta(other, data))
         except Exception:  # the default cannot be built beside the other parts: nothing to compare
             continue
         if equal:

@@ -1,6 +1,7 @@
 """Whether two compositions have the same model, found by computing both."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cached_property
 
 import torch
@@ -14,12 +15,13 @@ from ablate.data import Batch, Data, Request
 from ablate.data.pairs import Pairs, Split
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
-from ablate.random.seeding import derive
+from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task
-from ablate.training.build import build, make_model, make_task
+from ablate.training.build import build, initialised, make_model, make_task
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
+CPU = torch.device("cpu")  # where models are compared
 ROWS = 2  # of a batch that both read; a graph is read whole
 # Nodes that make up the model. A kernel changes how it is computed, not the result.
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
@@ -32,11 +34,15 @@ def parameters(model: nn.Module) -> int:
     return count_parameters(model)["total"]
 
 
+def model_on_meta(cfg: DictConfig, data: Data) -> Model:
+    """Build the model on the meta device, for counting."""
+    with torch.device("meta"):
+        return make_model(cfg, data, Reference())
+
+
 def on_meta(cfg: DictConfig, data: Data) -> Task:
     """Build the task with a model on the meta device, for counting."""
-    with torch.device("meta"):
-        model = make_model(cfg, data, Reference())
-    return make_task(cfg, data, model)
+    return make_task(cfg, data, model_on_meta(cfg, data))
 
 
 def differs_outside_model(first: DictConfig, second: DictConfig) -> bool:
@@ -72,7 +78,8 @@ class SameModel:
             return False
         if parameters(built) > self.largest:
             return None
-        model, values = _real(second, self._data), self._values
+        values = self._values  # of a model as large as the second, which thus fits into memory
+        model = initialised(_with_reference(second), self._data)
         if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
             return False
         answers = _answers(model, self._inputs)
@@ -93,21 +100,24 @@ class SameModel:
         return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
 
     @cached_property
+    def _model(self) -> Model:
+        return build(_with_reference(self.first), self._data)
+
+    @cached_property
     def _values(self) -> dict[str, Tensor]:
-        model = _real(self.first, self._data)
-        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     @cached_property
     def _answers(self) -> list[Tensor]:
-        return list(_answers(_real(self.first, self._data), self._inputs))
+        return list(_answers(deepcopy(self._model), self._inputs))
 
 
-def _real(cfg: DictConfig, data: Data) -> Model:
-    """Build the model with its initial values and the reference kernel."""
+def _with_reference(cfg: DictConfig) -> DictConfig:
+    """The composition with the reference kernel."""
     cfg = cfg.copy()
     with read_write(cfg), open_dict(cfg):
         cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
-    return build(cfg, data)
+    return cfg
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
@@ -129,10 +139,10 @@ def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]
     """Yield the outputs after adding noise to every parameter, in training and evaluation."""
     with torch.random.fork_rng(devices=[]):
         for name, parameter in model.named_parameters():
-            torch.manual_seed(derive(0, "noise", name))
+            seed_torch(derive(0, "noise", name), parameter.device)
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
         for training in (True, False):
             model.train(training)
             for tensors in inputs:
-                torch.manual_seed(0)
+                seed_torch(0, CPU)
                 yield from outputs(model(*tensors))
