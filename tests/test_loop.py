@@ -65,9 +65,13 @@ def test_a_captioner(gate):
     assert kernels(plain) == {"decoder.context": "reference"}
 
 
-def test_decoding_takes_the_steps_of_training():
-    for decoder in ("luong", "bahdanau"):
-        model, _ = two("rnn_seq2seq", decoder=decoder, input_feeding=decoder == "luong")
+@pytest.mark.parametrize("score", sorted(LOOPED - {"none"}))
+def test_decoding_takes_the_steps_of_training(score):
+    """Which cells, scores and masks compute one by one there, by torch's functions of one step."""
+    for cell, decoder in zip(options("model.cell"), ("luong", "bahdanau", "luong"), strict=True):
+        keys = {"window": "local_m"} if cell == "gru" else {"depth": 2, "residual": True}
+        model, _ = two("rnn_seq2seq", attention=score, cell=cell, decoder=decoder, **keys,
+                       input_feeding=decoder == "luong")  # fmt: skip
         model.eval()
         with torch.no_grad():
             state = model.encode(SOURCE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -28,8 +28,18 @@ class Cell(nn.RNNBase):
 
     states: ClassVar[int] = 1
     forget_gate: ClassVar[int | None] = None  # its place among the gates
+    # torch's function of one step: input, state, W, U and their biases -> the state after it.
+    function: ClassVar[Callable[..., Any]]
     # Its steps with their gradient written out; None: there are none.
     steps: ClassVar[type[Steps] | None] = None
+
+    def step(
+        self, x: Float[Tensor, "b inputs"], before: Sequence[Float[Tensor, "b d"]]
+    ) -> tuple[Float[Tensor, "b d"], ...]:
+        """The state after one step."""
+        parameters = self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
+        after = type(self).function(x, before if self.states > 1 else before[0], *parameters)
+        return after if self.states > 1 else (after,)
 
     def reset_parameters(self) -> None:
         for name, parameter in self.named_parameters():
@@ -44,6 +54,20 @@ class Cell(nn.RNNBase):
                 else:  # torch adds two biases
                     forget = number == self.forget_gate and name.startswith("bias_ih")
                     nn.init.constant_(gate, float(forget))
+
+
+def written_out(x: Float[Tensor, ...]) -> bool:
+    """Whether steps may be computed as they are written here, and not by torch's layers: on a CPU,
+    in float32 or float64."""
+    wide = x.dtype in (torch.float32, torch.float64)
+    return x.device.type == "cpu" and wide and not torch.is_autocast_enabled("cpu")
+
+
+def decodes(x: Float[Tensor, "b i _"]) -> bool:
+    """Whether x is one step of decoding. It needs no gradient, and what torch's layers and kernels
+    do around a step takes longer than the step: docs/benchmarks.md."""
+    alone = x.shape[1] == 1 and not torch.is_grad_enabled()
+    return alone and written_out(x) and not torch.compiler.is_compiling()
 
 
 class Steps(ABC):

@@ -66,4 +66,5 @@ def views(gates: Float[Tensor, "i b g"]) -> tuple[Sequence[Float[Tensor, "b _"]]
 
 
 class GRU(Cell, nn.GRU):
+    function = torch.gru_cell
     steps = GRUSteps

@@ -70,6 +70,7 @@ def views(gates: Float[Tensor, "i b g"]) -> tuple[Sequence[Float[Tensor, "b _"]]
 class LSTM(Cell, nn.LSTM):
     """oneDNN's LSTM in bfloat16 needs AVX-512 and fails without it; torch's own does not."""
 
+    function = torch.lstm_cell
     steps = LSTMSteps
     states = 2  # h and c
     forget_gate = 1  # torch's order is i f g o

@@ -1,5 +1,6 @@
 """The simple recurrent network: h = tanh(W x + U h), Elman 1990, "Finding structure in time"."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -18,4 +19,5 @@ class RNNSteps(Steps):
 
 
 class RNN(Cell, nn.RNN):
+    function = torch.rnn_tanh_cell
     steps = RNNSteps

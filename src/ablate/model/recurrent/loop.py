@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.interface.mask import combine
 from ablate.kernel.additive_cpu import LIMITS, pieces
-from ablate.model.cell import Cell, Steps, sigmoid_gradient, tanh_gradient
+from ablate.model.cell import Cell, Steps, decodes, sigmoid_gradient, tanh_gradient, written_out
 from ablate.model.decoder import RNNState
 from ablate.model.recurrent.recurrent import Recurrent
 from ablate.model.recurrent.rnn_attention import LastState, RNNAttention
@@ -384,8 +383,7 @@ def unroll(
     own: the tensors of the loop's class.
     """
     steps = embedded.shape[1]
-    wide = embedded.dtype in (torch.float32, torch.float64)
-    if embedded.device.type != "cpu" or not wide or torch.is_autocast_enabled("cpu"):
+    if not written_out(embedded) or decodes(embedded):
         return None
     of_context: Tensors = [state.memory.last]
     allowed = None
@@ -393,7 +391,10 @@ def unroll(
         if (stepped := attention.stepped(state.memory)) is None:
             return None
         of_context = [state.memory.states, *(tensor for tensor in stepped if tensor is not None)]
-        allowed = may_attend(attention, state, steps)
+        allowed = attention.allowed(state.memory, state.position, steps)
+        if allowed is not None:
+            by_step = allowed[:, None] if allowed.dim() == 2 else allowed[:, 0].transpose(0, 1)
+            allowed = by_step.expand(-1, len(embedded), -1)
     layers: list[Cell] = list(recurrent.layers)  # type: ignore[arg-type]
     cells = [layer.steps for layer in layers if layer.steps is not None]
     if len(cells) < len(layers):
@@ -410,22 +411,6 @@ def unroll(
     state.hidden = [tuple(islice(parts, recurrent.states)) for _ in layers]
     state.position += steps
     return tuple(output.transpose(0, 1) for output in made[:count])
-
-
-def may_attend(
-    attention: RNNAttention, state: RNNState, steps: int
-) -> Bool[Tensor, "i b j"] | None:
-    """Which source tokens each of the next steps may attend to; None: all of them."""
-    keep = state.memory.keep
-    positions = torch.arange(state.position, state.position + steps)
-    padded = not bool(keep.all())
-    allowed = combine(
-        attention.mask, positions, torch.arange(keep.shape[1]), keep if padded else None
-    )
-    if allowed is None:
-        return None
-    by_step = allowed[:, 0].transpose(0, 1) if padded else allowed[:, None]
-    return by_step.expand(-1, len(keep), -1)
 
 
 def layers_of(

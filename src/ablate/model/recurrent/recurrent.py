@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ablate.config.rules import Depth, Share
-from ablate.model.cell import MakeCell
+from ablate.model.cell import Cell, MakeCell, decodes
 from ablate.random.dropout import Dropout
 
 # The state of a layer after a step: h, and c of an lstm.
@@ -71,6 +71,8 @@ class Recurrent(nn.Module):
         hidden: the initial state; None: zeros. keep: True = real; padding stands at the end of
         its row, is not read, and has an output of 0. start: the position of the first step.
         """
+        if keep is None and hidden is not None and not self.training and decodes(x):
+            return self._step(x, hidden)
         # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
             return self._layers(
@@ -96,6 +98,17 @@ class Recurrent(nn.Module):
             packed._replace(data=y), batch_first=True, total_length=x.shape[1]
         )
         return y, after
+
+    def _step(
+        self, x: Float[Tensor, "b 1 inputs"], hidden: list[Hidden]
+    ) -> tuple[Float[Tensor, "b 1 dim"], list[Hidden]]:
+        y, after = x[:, 0], []
+        for number, (layer, before) in enumerate(zip(self.layers, hidden, strict=True)):
+            assert isinstance(layer, Cell)
+            state = layer.step(y, [part[0] for part in before])
+            y = y + state[0] if self.residual and number else state[0]
+            after.append(tuple(part[None] for part in state))
+        return y[:, None], after
 
     def _layers(
         self,

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ablate.interface.mask import combine
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score, Stepped
+from ablate.model.cell import decodes
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
 from ablate.pos_enc.none import NoPosEnc
@@ -89,7 +92,9 @@ class RNNAttention(nn.Module):
         self.recorded: list[Tensor] | None = None
 
     def prepare(self, memory: Memory) -> Memory:
-        """The memory with its prepared keys, which do not depend on the decoder."""
+        """The memory with its prepared keys, which do not depend on the decoder; contiguous, or a
+        product for each step takes several times as long."""
+        memory = replace(memory, states=memory.states.contiguous())
         return replace(memory, keys=self.score.keys(self._keys(memory)))
 
     def stepped(self, memory: Memory) -> Stepped | None:
@@ -107,6 +112,8 @@ class RNNAttention(nn.Module):
         self, query: Float[Tensor, "b i d"], memory: Memory, start: int
     ) -> Float[Tensor, "b i d"]:
         """The context of the steps `start`, `start` + 1 .."""
+        if decodes(query) and (stepped := self.stepped(memory)) is not None:
+            return self._step(query, memory, start, stepped)
         random = self.training and self.normalizer.samples
         attend = Attend(
             q=query[:, None, :, : query.shape[-1] * self.score.query],
@@ -128,6 +135,27 @@ class RNNAttention(nn.Module):
             # With their gradient, for losses of the weights (task.doubly_stochastic).
             self.recorded.append(attention_weights(replace(attend, training=False)))
         return self.kernel(attend)[:, 0]
+
+    def _step(
+        self, query: Float[Tensor, "b 1 d"], memory: Memory, start: int, stepped: Stepped
+    ) -> Float[Tensor, "b 1 d"]:
+        if stepped.w is None:
+            scores = query @ stepped.k.mT
+        else:
+            assert stepped.v is not None
+            scores = (torch.tanh(query @ stepped.w + stepped.k) @ stepped.v)[:, None]
+        allowed = self.allowed(memory, start, 1)
+        return self.normalizer(scores[:, None], allowed, training=False)[:, 0] @ memory.states
+
+    def allowed(
+        self, memory: Memory, start: int, steps: int
+    ) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None:
+        """Which source tokens each of the next steps may attend to; None: all of them."""
+        padded = not bool(memory.keep.all())
+        if not padded and not self.mask.restricts:
+            return None
+        i, j = torch.arange(start, start + steps), torch.arange(memory.keep.shape[1])
+        return combine(self.mask, i, j, memory.keep if padded else None)
 
     def _keys(self, memory: Memory) -> Float[Tensor, "b 1 j d"]:
         """Width 0 if the score does not use the key."""
