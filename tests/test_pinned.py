@@ -13,6 +13,12 @@ def slow(command: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if "model.cross_attention" in command else []
 
 
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough: asking makes every model once more. test_sizes.py asks."""
+    monkeypatch.setattr("ablate.training.build.require_memory", lambda cfg, data: None)
+
+
 @pytest.mark.parametrize("command", [pytest.param(c, marks=slow(c)) for c in pinned()])
 def test_a_result_is_as_pinned(command: str, tmp_path: Path) -> None:
     if line := wrong(command, measured(command, tmp_path), pinned()[command]):
