@@ -7,7 +7,6 @@ from pin import cases, measured, pinned, wrong
 
 from ablate.random import dropout
 
-
 FIRST = {found["id"]: command for command, found in reversed(pinned().items())}
 
 
