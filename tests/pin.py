@@ -142,13 +142,15 @@ class Losses(Callback):
 
 
 def measured(command: str, folder: Path) -> dict[str, Any]:
-    """The id of a run of fixed data, the loss of every training batch, and every measure after."""
+    """The id of a run of fixed data, the loss of every training batch, and every measure after, of
+    two batches."""
     tiny.write_text(folder / "text.txt")
     cfg = compose(command, folder)
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
     losses = Losses()
     trainer = make_trainer(cfg.trainer, cfg.schedule, folder, data, [losses, Gradients()])
+    trainer.limit_val_batches = 2
     trainer.fit(task, datamodule=data)
     after = {
         name: float(value)
