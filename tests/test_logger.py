@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import offline_wandb
 import pytest
 import yaml
-from hydra.utils import instantiate
+from make_logger import CONFIG, RESULT, ROOT, make
 from matplotlib.image import imsave
 from omegaconf import OmegaConf
 from tiny import SMALL, overrides
@@ -32,39 +32,6 @@ from ablate.logger import RunLogger
 from ablate.logger.role import Role
 from ablate.logger.wandb import VARIABLES
 from ablate.training.logged_extras import require_extras
-
-ROOT = Path(__file__).parents[1]
-ALONE = Role("a_study")
-
-CONFIG: dict[str, Any] = {
-    "seed": 3,
-    "model": {"_target_": "ablate.model.gpt.GPT", "dim": 16},
-    "data": {
-        "path": "https://me:pa55word@example.org/text.txt?key=t0ken",
-        "others": ["https://host.org/a@b", "from s3://id@bucket/x or ?", "data.path=C:/x/y?z"],
-    },
-    "choices": {"model": "gpt", "model.attention": "dot", "pos_enc": "none", "data": "text"},
-}
-RESULT: dict[str, Any] = {
-    "status": "finished",
-    "metrics": {"val/loss": 1.5, "test/accuracy": 0.75},
-    "parameters": {"total": 1234},
-    "choices": CONFIG["choices"],
-}
-
-
-def make(
-    option: str, run_dir: Path, run_id: str = "0123456789ab", role: Role = ALONE, **changes: Any
-) -> RunLogger:
-    """The logger of conf/logger/OPTION.yaml, made as train.py does."""
-    config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
-    run_dir.mkdir(parents=True, exist_ok=True)
-    for base in config.pop("defaults", []):
-        name, _, node = base.partition("@")
-        config[node] = yaml.safe_load((ROOT / "conf" / "logger" / f"{name}.yaml").read_text())
-    start = instantiate(config, _partial_=True, _recursive_=False)
-    logger: RunLogger = start(run_dir=run_dir, run_id=run_id, role=role, config=CONFIG)
-    return logger
 
 
 def png(folder: Path) -> Path:
@@ -389,7 +356,7 @@ def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from test_logger import RESULT, make
+from make_logger import RESULT, make
 logger = make("wandb", Path(sys.argv[1]), **json.loads(sys.argv[2]))
 logger.run.log({"train/loss": 2.0, "trainer/global_step": 7})
 print(logger.where)

@@ -36,6 +36,7 @@ quick = pytest.mark.usefixtures("no_figures")
 # and are not the best at this rate.
 SHORT = ("trainer.max_steps=14", "checkpoint_every=3", "optimizer.lr=0.05")
 LONG = ("trainer.max_steps=300", "trainer.val_check_interval=50", "checkpoint_every=7")
+ARM = "study.arm=a"  # is not compared with models of other keys, which is half of a start
 FORK = multiprocessing.get_context("fork")  # a process without the seconds that importing takes
 TOLD = ("status", "error", "metrics", "steps", "best_step", "kernels")
 
@@ -67,11 +68,10 @@ def assert_equal(stopped, straight):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The run that is never stopped: its config and its folder."""
+    """The run that is never stopped: its config, as that of an arm, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
-    cfg = ablate.compose(*overrides(folder, *SHORT))
-    ablate.run(cfg, folder / "run")
-    return cfg, folder / "run"
+    ablate.run(ablate.compose(*overrides(folder, *SHORT)), folder / "run")
+    return ablate.compose(*overrides(folder, *SHORT, ARM)), folder / "run"
 
 
 def goes_on(whole, folder):
@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_pat
 @quick
 def test_accumulated_gradients_resume(tmp_path):
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
-    cfg = ablate.compose(*overrides(tmp_path, *more))
+    cfg = ablate.compose(*overrides(tmp_path, *more, ARM))
     ablate.run(cfg, tmp_path / "whole")
     eighth = nth(8)  # the second half of the fourth step
     strike(cfg, tmp_path / "stopped", (CausalLM, "loss"), when=eighth)
@@ -234,7 +234,7 @@ def disk(place, size):
     "size", ["120k", *(pytest.param(kb, marks=pytest.mark.slow) for kb in ("8k", "48k", "200k"))]
 )
 def test_a_full_disk(whole, tmp_path, size, logger):
-    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT), f"logger={logger}")
+    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT, ARM), f"logger={logger}")
     with disk(place := tmp_path / "run", size):
         with pytest.raises(RunFailed, match="No space left on device"):
             ablate.run(cfg, place)
@@ -315,7 +315,7 @@ def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_d
 
 @quick
 def test_other_code_than_before_is_said(tmp_path, capsys):
-    cfg = ablate.compose(*overrides(tmp_path, *SHORT, accident.OVERRIDE))
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT, ARM, accident.OVERRIDE))
     path = tmp_path / "run/provenance.json"
     strike(cfg, path.parent, **at_step(9))
     ablate.run(cfg, path.parent)

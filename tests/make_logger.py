@@ -1,0 +1,44 @@
+"""A logger made as train.py does; without torch, which takes seconds to import in a process."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.utils import instantiate
+
+import ablate.config.composition  # noqa: F401  # ${environment:} in the options
+from ablate.logger import RunLogger
+from ablate.logger.role import Role
+
+ROOT = Path(__file__).parents[1]
+ALONE = Role("a_study")
+
+CONFIG: dict[str, Any] = {
+    "seed": 3,
+    "model": {"_target_": "ablate.model.gpt.GPT", "dim": 16},
+    "data": {
+        "path": "https://me:pa55word@example.org/text.txt?key=t0ken",
+        "others": ["https://host.org/a@b", "from s3://id@bucket/x or ?", "data.path=C:/x/y?z"],
+    },
+    "choices": {"model": "gpt", "model.attention": "dot", "pos_enc": "none", "data": "text"},
+}
+RESULT: dict[str, Any] = {
+    "status": "finished",
+    "metrics": {"val/loss": 1.5, "test/accuracy": 0.75},
+    "parameters": {"total": 1234},
+    "choices": CONFIG["choices"],
+}
+
+
+def make(
+    option: str, run_dir: Path, run_id: str = "0123456789ab", role: Role = ALONE, **changes: Any
+) -> RunLogger:
+    """The logger of conf/logger/OPTION.yaml, made as train.py does."""
+    config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for base in config.pop("defaults", []):
+        name, _, node = base.partition("@")
+        config[node] = yaml.safe_load((ROOT / "conf" / "logger" / f"{name}.yaml").read_text())
+    start = instantiate(config, _partial_=True, _recursive_=False)
+    logger: RunLogger = start(run_dir=run_dir, run_id=run_id, role=role, config=CONFIG)
+    return logger
