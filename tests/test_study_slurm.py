@@ -89,7 +89,7 @@ def test_a_cancelled_run_and_dead_ones_have_failed_and_run_again(slurm, tmp_path
     assert [one.name for one in found] == ["failed", "failed", "finished", "failed"], found
     assert "killed by SIGKILL (perhaps out of memory); last lines: " in found[0].detail
     assert all("Slurm ended job" in found[n].detail for n in (1, 3))
-    assert "CANCELLED" in found[3].detail
+    assert "cancelled" in found[3].detail.lower()  # Slurm forgets it at once, or somewhat later
     assert "[4/4]" in capfd.readouterr().out
     slurm("")
     again = submitted(runs(tmp_path, [0, 1, 2, 3]), tmp_path)
