@@ -1,4 +1,5 @@
-"""Shapes in annotations, such as `Float[Tensor, "b i d"]`, are checked in every call of a test."""
+"""Shapes in annotations, such as `Float[Tensor, "b i d"]`, are checked in the tests: once for the
+shapes that a function is given."""
 
 import dataclasses
 import inspect
@@ -7,10 +8,12 @@ from functools import cache, partial, wraps
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, get_args
+from weakref import WeakKeyDictionary
 
 import jaxtyping
 import torch
 from jaxtyping import AbstractArray, _import_hook, install_import_hook, jaxtyped
+from torch import Tensor, nn
 
 import ablate
 
@@ -48,12 +51,35 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
     if not any(map(has_shape, made.__annotations__.values())):
         return made
 
+    of_function: set[Any] = set()
+    of_object: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+
     @wraps(made)
     def call(*args: Any, **named: Any) -> Any:
-        run = made if torch.compiler.is_compiling() else checked(made, typechecker)
-        return run(*args, **named)
+        if torch.compiler.is_compiling():
+            return made(*args, **named)
+        # A shape may be that of an attribute: `{self.heads}`.
+        own = args and isinstance(args[0], nn.Module)
+        seen = of_object.setdefault(args[0], set()) if own else of_function
+        key = (*map(outline, args[own:]), *map(outline, named.items()))
+        if key in seen:
+            return made(*args, **named)
+        result = checked(made, typechecker)(*args, **named)
+        seen.add(key)
+        return result
 
     return call
+
+
+def outline(value: Any) -> Any:
+    """The shapes in a value. A function is checked once for each: checks take as long as it does."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, tuple | list):
+        return tuple(map(outline, value))
+    if dataclasses.is_dataclass(value):
+        return type(value), *map(outline, vars(value).values())
+    return value if isinstance(value, int | float | str | None) else type(value)
 
 
 @cache  # made at the first call: it takes milliseconds
