@@ -51,28 +51,35 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
     if not any(map(has_shape, made.__annotations__.values())):
         return made
 
-    of_function: set[Any] = set()
-    of_object: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
-
     @wraps(made)
     def call(*args: Any, **named: Any) -> Any:
         if torch.compiler.is_compiling():
             return made(*args, **named)
-        # A shape may be that of an attribute: `{self.heads}`.
-        own = args and isinstance(args[0], nn.Module)
-        seen = of_object.setdefault(args[0], set()) if own else of_function
-        key = (*map(outline, args[own:]), *map(outline, named.items()))
-        if key in seen:
-            return made(*args, **named)
-        result = checked(made, typechecker)(*args, **named)
-        seen.add(key)
-        return result
+        return once(made, typechecker, args, named)
 
     return call
 
 
+# The shapes that a function was given so far: of a module, since a shape may be that of an
+# attribute (`{self.heads}`), and of all else.
+OF_MODULE: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
+OF_FUNCTION: set[Any] = set()
+
+
+def once(made: Callable[..., Any], typechecker: Any, args: Any, named: dict[str, Any]) -> Any:
+    """Check a call if there was none of these shapes: a check takes as long as the call."""
+    own = bool(args) and isinstance(args[0], nn.Module)
+    seen = OF_MODULE.setdefault(args[0], set()) if own else OF_FUNCTION
+    key = (made, *map(outline, args[own:]), *map(outline, named.items()))
+    if key in seen:
+        return made(*args, **named)
+    result = checked(made, typechecker)(*args, **named)
+    seen.add(key)
+    return result
+
+
 def outline(value: Any) -> Any:
-    """The shapes in a value. A function is checked once for each: checks take as long as it does."""
+    """The shapes in a value."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, tuple | list):
