@@ -52,8 +52,8 @@ def singles():
 
 
 def test_the_published_shares(pairs):
-    examples, special = batch(pairs, 4000), pairs.tokenizer
-    assert examples["targets"].shape == (4000, round(0.15 * 61))
+    examples, special = batch(pairs, 1000), pairs.tokenizer
+    assert examples["targets"].shape == (1000, round(0.15 * 61))
     read = examples["tokens"].gather(1, examples["positions"])
     hidden, changed = read == special.mask, read != examples["targets"]
     assert_share(hidden, 0.8)
@@ -63,7 +63,7 @@ def test_the_published_shares(pairs):
 
 def test_another_token_is_any_of_the_text():
     data = masked(mask_share=0.0, random_share=1.0)
-    examples, size = batch(data, 4000), data.tokenizer.text_size
+    examples, size = batch(data, 1000), data.tokenizer.text_size
     counts = examples["tokens"].gather(1, examples["positions"]).flatten().bincount()
     assert len(counts) == size  # and none is special
     expected = counts.sum() / size
@@ -73,10 +73,10 @@ def test_another_token_is_any_of_the_text():
 
 
 def test_every_position_is_masked_equally_often(singles):
-    counts = batch(singles, 6000)["positions"].flatten().bincount(minlength=LENGTH)
+    counts = batch(singles, 2000)["positions"].flatten().bincount(minlength=LENGTH)
     assert counts[0] == counts[-1] == 0  # [CLS] and [SEP]
     share = round(0.15 * 62) / 62
-    assert ((counts[1:-1] / 6000 - share).abs() < 4.5 * sqrt(share * (1 - share) / 6000)).all()
+    assert ((counts[1:-1] / 2000 - share).abs() < 4.5 * sqrt(share * (1 - share) / 2000)).all()
 
 
 def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles):
