@@ -98,6 +98,7 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
 SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
 
 
+@pytest.mark.slow  # which is that of CI
 def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path, monkeypatch):
     """Where matplotlib has no font cache yet, and the output goes to a file."""
     for name in [one for one in os.environ if one.startswith(("WANDB_", "XDG_", "MPL"))]:
