@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
@@ -13,5 +14,7 @@ class CrossEntropy(nn.Module):
     compiled, a training step of GPT-2's size took 0.80 of the time (docs/benchmarks.md).
     """
 
-    def forward(self, logits: Tensor, targets: Tensor, **how: Any) -> Tensor:
+    def forward(
+        self, logits: Float[Tensor, "n vocabulary"], targets: Int[Tensor, " n"], **how: Any
+    ) -> Float[Tensor, ""]:
         return F.cross_entropy(logits, targets, **how)
