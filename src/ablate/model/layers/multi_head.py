@@ -249,6 +249,7 @@ class MultiHeadAttention(Layer):
 
 
 def autocasts(x: Float[Tensor, ...]) -> bool:
+    """Whether x is converted before it is multiplied."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
