@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class CrossEntropy(nn.Module):
     """`F.cross_entropy` as a module, which compile=true compiles.
 
-    torch alone makes copies of the logits in float32, of their logarithms and of the gradients:
-    compiled, a training step of GPT-2's size took 0.80 of the time (docs/benchmarks.md).
+    torch alone writes the logarithms of all probabilities and reads them again for the gradient;
+    figures: docs/benchmarks.md.
     """
 
     def forward(
