@@ -4,11 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import flops, gpt, part, rnn_seq2seq
+from make_model import flops, gpt, options, part, rnn_seq2seq, scores
+from test_properties import FAMILIES
+from torch.utils.flop_counter import FlopCounterMode
 
 import ablate
+from ablate.model.base import outputs
 from ablate.study.plan.budget import on_meta
 from ablate.training.build import build_data, count_flops
+from ablate.training.flop_counter import KNOWN, FlopCounter
 
 B, N, D, DEPTH = 2, 7, 12, 2
 MASKS: dict[str, tuple[Any, int]] = {
@@ -66,3 +70,35 @@ def test_a_window_of_an_rnn_decoder_costs_its_width() -> None:
     )
     seen = sum(abs(s - t) <= 2 for s in range(j) for t in range(i))
     assert whole - near == 3 * 2 * B * D * (i * j - seen)
+
+
+LAYERS = [
+    *({"attention": name} for name in scores()),
+    *({"pos_enc": name} for name in options("pos_enc") if not name.endswith("_2d")),
+    *({"mixer": name} for name in options("model.mixer") if name != "attention"),
+    *({"ffn": name} for name in options("model.ffn")),
+    *({"cell": name} for name in options("model.cell")),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        *((family, {}) for family in FAMILIES),
+        *(("rnn_lm" if "cell" in changes else "gpt", changes) for changes in LAYERS),
+    ],
+    ids=str,
+)
+def test_flops_are_those_that_torch_counts(family: str, changes: dict[str, Any]) -> None:
+    """The second of ours from what the first has left."""
+    make, *inputs = FAMILIES[family]
+    ours, again, theirs = FlopCounter(), FlopCounter(), FlopCounterMode(display=False)
+    KNOWN.clear()
+    for counter in (ours, again, theirs):
+        with torch.device("meta"):
+            model, batch = make(**changes), [torch.empty_like(t, device="meta") for t in inputs]
+        model.to(torch.float64)
+        forward = model.encode if family == "bert" else model
+        with counter:
+            torch.stack([tensor.sum() for tensor in outputs(forward(*batch))]).sum().backward()
+    assert ours.flops == again.flops == theirs.get_total_flops() > 0

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config import public
 from ablate.config.check import check
+from ablate.config.history import first_form
 from ablate.config.keys import resolved
 from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
@@ -143,7 +144,7 @@ def run_folder(*, _root_: DictConfig) -> str:
         return Composition.name(_root_)
     except UserError:
         arm = OmegaConf.select(_root_, "study.arm")
-        return folder_name(arm, digest(content(_root_), NO_DATA, {}))
+        return folder_name(arm, digest(first_form(content(_root_)), NO_DATA, {}))
     finally:
         _resolving = False
 

@@ -60,12 +60,13 @@ class Counted:
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         values = plain(cfg)
         self.data = values["data"]
-        self._content = content(values)
-        self._revisions = revisions(self._content)
+        counted = content(values)
+        self._first = first_form(counted)
+        self._revisions = revisions(counted)
 
     def run_id(self, seed: int, data: str) -> str:
         """Return 12 hexadecimal digits. data: the fingerprint of the data."""
-        return digest({**self._content, "seed": seed}, data, self._revisions)
+        return digest(self._first | {"seed": seed}, data, self._revisions)
 
 
 def run_id(cfg: Mapping[str, Any], data: str) -> str:
@@ -79,8 +80,8 @@ def folder_name(arm: str | None, run_id: str) -> str:
     return f"{slug}-{run_id}" if slug else run_id
 
 
-def digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
-    counted = [first_form(content), fingerprint, *([revisions] if revisions else [])]
+def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
+    counted = [first, fingerprint, *([revisions] if revisions else [])]
     return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 

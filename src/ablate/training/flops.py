@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.kernel import Attend, Kernel
 from ablate.kernel.reference import Reference
@@ -15,6 +14,7 @@ from ablate.model.layers.layer import Context
 from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mixer.fixed import Fixed
+from ablate.training.flop_counter import FlopCounter
 
 ROWS = 1024  # queries whose pairs with keys are counted at once
 COSTS: dict[str, int] = {}  # of a pair, by the kind of layer; arms of a study share kinds
@@ -39,10 +39,10 @@ def flops_per_step(model: nn.Module, *inputs: Tensor) -> int:
         elif isinstance(getattr(part, "kernel", None), Kernel):
             counted.append(kernel := Counted())
             part.kernel = kernel  # type: ignore[assignment]
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()
-    return counter.get_total_flops() - sum(layer.excluded() for layer in counted)
+    return counter.flops - sum(layer.excluded() for layer in counted)
 
 
 class Counted(Reference):
@@ -143,8 +143,8 @@ def _cost(attend: Attend, queries: int, keys: int) -> int:
         factors=None,
         dropout=0.0,
     )
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         context = Reference()(few)
         if context.requires_grad:
             context.sum().backward()
-    return counter.get_total_flops()
+    return counter.flops

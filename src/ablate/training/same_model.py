@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cached_property
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, open_dict, read_write
@@ -45,13 +46,6 @@ def on_meta(cfg: DictConfig, data: Data) -> Task:
     return make_task(cfg, data, model_on_meta(cfg, data))
 
 
-def differs_outside_model(first: DictConfig, second: DictConfig) -> bool:
-    """Whether two configs differ outside the model, such as in the optimizer or in a data file."""
-    a, b = dict(leaves(first)), dict(leaves(second))
-    changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
-    return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
-
-
 class SameModel:
     """Test whether a composition has the model of `first`, and nothing else changed.
 
@@ -74,7 +68,7 @@ class SameModel:
 
     def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
         """built: the model of `second`, on any device. None if they are too large to compare."""
-        if differs_outside_model(self.first, second) or _shapes(built) != _shapes(self._task.model):
+        if self._differs_outside(second) or _shapes(built) != _shapes(self._task.model):
             return False
         if parameters(built) > self.largest:
             return None
@@ -84,6 +78,16 @@ class SameModel:
             return False
         answers = _answers(model, self._inputs)
         return all(map(torch.equal, answers, self._answers))
+
+    def _differs_outside(self, second: DictConfig) -> bool:
+        """Whether a config differs outside the model, such as in the optimizer or in a file."""
+        a, b = self._leaves, dict(leaves(second))
+        changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
+        return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
+
+    @cached_property
+    def _leaves(self) -> dict[str, Any]:
+        return dict(leaves(self.first))
 
     @cached_property
     def _data(self) -> Data:
