@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+gc.disable()  # until all tests are collected: what is imported stays
+
 # Tiny tensors gain nothing from threads, and processes started by tests must add up as this one.
 # torch reads it when it is imported; a process that is forked from one with threads blocks.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -99,8 +101,9 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: looking for garbage in it was a fifth of the tests' time."""
+    """Looking for garbage in what was imported was a fifth of the tests' time."""
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)  # else modules bound by nanobind report leaks at the end
 
 

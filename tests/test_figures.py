@@ -9,7 +9,6 @@ import tiny
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
-from sklearn.datasets import load_digits
 from torch.testing import assert_close
 from ways import called
 
@@ -167,6 +166,8 @@ def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
 def test_the_image_is_what_a_person_sees():
     data = built(*VIT).data
     shown = unnormalised(data, data.example()["images"][0])
+    from sklearn.datasets import load_digits  # takes a second to import
+
     originals = torch.from_numpy(load_digits().images).float() / 16
     assert (originals - shown[..., 0]).abs().amax((1, 2)).min() < 1e-5
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import flops, gpt, options, part, rnn_seq2seq, scores
+from make_model import flops, gpt, options, part, rnn_seq2seq
 from test_properties import FAMILIES
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,10 +73,8 @@ def test_a_window_of_an_rnn_decoder_costs_its_width() -> None:
 
 
 LAYERS = [
-    *({"attention": name} for name in scores()),
-    *({"pos_enc": name} for name in options("pos_enc") if not name.endswith("_2d")),
-    *({"mixer": name} for name in options("model.mixer") if name != "attention"),
-    *({"ffn": name} for name in options("model.ffn")),
+    *({"depth": 1, "mixer": name} for name in options("model.mixer") if name != "attention"),
+    *({"depth": 1, "ffn": name} for name in options("model.ffn")),
     *({"cell": name} for name in options("model.cell")),
 ]
 
