@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-gc.disable()  # until all tests are collected: what is imported stays
-
 # Tiny tensors gain nothing from threads, and processes started by tests must add up as this one.
 # torch reads it when it is imported; a process that is forked from one with threads blocks.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -20,6 +18,7 @@ from hypothesis import settings
 from shapes import install
 
 install()
+gc.disable()  # until all tests are collected: what is imported stays
 # A busy machine breaks any time limit for one example.
 settings.register_profile("ablate", deadline=None)
 settings.load_profile("ablate")
