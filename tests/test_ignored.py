@@ -52,6 +52,23 @@ def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path
     refuse_ignored(Composition(cfg), build_data(cfg))
 
 
+def test_what_acts_is_compared_once_and_what_does_not_is_refused_again(tmp_path: Path) -> None:
+    def compared(*more: str) -> int:
+        cfg = ablate.compose(*overrides(tmp_path, *more))
+        with mock.patch.object(ignored, "model_on_meta", wraps=ignored.model_on_meta) as made:
+            refuse_ignored(Composition(cfg), build_data(cfg))
+        return made.call_count
+
+    ignored.ACTS.clear()
+    first, *others = [(), ("seed=1",), ("optimizer.lr=0.1",), ("model.dropout=0.2",)]
+    every = compared(*first)
+    assert every > 1
+    assert [compared(*more) for more in others] == [0, 0, every]
+    for _ in range(2):
+        with pytest.raises(UserError, match="norm_eps=0.1 has no effect"):
+            compared("model.norm=none", "model.norm_eps=0.1")
+
+
 Row = dict[str, Any]
 
 

@@ -5,6 +5,7 @@ has the default. A key that no part of the composition reads makes no difference
 model.heads beside model.mixer=convolution.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
 from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, shown
-from ablate.config.run_id import EXCLUDED
+from ablate.config.run_id import EXCLUDED, content
 from ablate.config.tree import config_dir
 from ablate.data import Data
 from ablate.errors import UserError
@@ -23,6 +24,11 @@ LARGEST = 20_000_000  # parameters of a model that is compared: larger ones woul
 # What is compared elsewhere, or takes too long: pretrained weights are loaded for equal keys alone,
 # and an embedding may learn from the data before the model does.
 LEFT_OUT = ("model.pretrained", "model.embedding", *EXCLUDED)
+# What a model is made of, and what it reads.
+MADE_OF = ("model", "pos_enc", "kernel", "data", "task", "init_from")
+# Keys of models that were compared in this process and do act: a notebook trains the same model
+# with many seeds, and comparing took half of the start of a tiny run.
+ACTS: set[str] = set()
 
 
 def left_out(path: str) -> bool:
@@ -45,8 +51,11 @@ def _ignored(composition: Composition, data: Data) -> Iterator[str]:
     if not (others := [*_with_defaults(composition)]):
         return
     same = SameModel(composition.cfg, lambda _: data, largest=LARGEST)
+    counted = content(composition.values)
+    model = [composition.fingerprint, *(counted.get(key) for key in MADE_OF)]
     for name, default, other in others:
-        if any(conflicts(other)):
+        question = json.dumps([model, name, default], sort_keys=True)
+        if question in ACTS or any(conflicts(other)):
             continue
         try:
             equal = same(other, model_on_meta(other, data))
@@ -54,6 +63,8 @@ def _ignored(composition: Composition, data: Data) -> Iterator[str]:
             continue
         if equal:
             yield f"{name} has no effect on this model; leave it out, or set {default}"
+        else:
+            ACTS.add(question)
 
 
 def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
