@@ -65,7 +65,7 @@ def test_what_acts_is_compared_once_and_what_does_not_is_refused_again(tmp_path:
     assert every > 1
     assert [compared(*more) for more in others] == [0, 0, every]
     for _ in range(2):
-        with pytest.raises(UserError, match="norm_eps=0.1 has no effect"):
+        with pytest.raises(UserError, match=r"norm_eps=0\.1 has no effect"):
             compared("model.norm=none", "model.norm_eps=0.1")
 
 
