@@ -1,6 +1,7 @@
 """The order of batches depends on (seed, epoch, batch number) alone."""
 
 from itertools import chain, pairwise
+from multiprocessing import active_children
 
 import pytest
 import torch
@@ -144,7 +145,8 @@ def test_the_state_is_the_number_of_trained_batches():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_mistake_found_by_a_worker_is_still_one_line(workers):
+def test_a_mistake_found_by_a_worker_is_still_one_line_and_ends_it(workers):
     loader = Loader(Broken(), order("in order"), workers=workers)
     with pytest.raises(UserError, match=r"^data\.root: cannot decode x\.png$"):
         list(loader)
+    assert not active_children()

@@ -230,6 +230,7 @@ class Loader(DataLoader[Any]):
             # A worker process passes its traceback as the message: the last line is ours.
             line = str(error).strip().splitlines()[-1]
             prefix = f"{UserError.__module__}.{UserError.__qualname__}: "
+            error.with_traceback(None)  # which holds the workers: collected later, they take 5 s
             raise UserError(line.removeprefix(prefix)) from None
         except (EOFError, ConnectionError) as error:  # its process ended while it sent a batch
             if not self.num_workers:
