@@ -72,6 +72,15 @@ def test_given_files_are_the_splits(both, more):
             assert [getattr(pair, side) for pair in pairs] == lines_of(files[f"{prefix}{side}"])
 
 
+def test_references_are_lower_case_too(both):
+    lines = sentences(300)
+    files = both(lines, lines)
+    for change in (str, str.lower):
+        texts = ready(**files, lower=change is str.lower).texts
+        found = {pair for pairs in texts.values() for pair in pairs}
+        assert found == {(change(line), change(line)) for line in lines}
+
+
 @pytest.mark.parametrize("shares", [{}, {"val_fraction": 0.2}, {"test_fraction": 0.3}])
 def test_shares_are_taken_of_the_training_files(both, shares):
     files = both(sentences(300))
