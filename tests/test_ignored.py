@@ -1,6 +1,8 @@
 """Nothing is accepted and ignored: a key of the model that changes nothing is refused by name."""
 
+import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,34 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
     with pytest.raises(UserError, match=line) as error:
         refuse_ignored(Composition(cfg), build_data(cfg))
     assert "model.dim" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "model.ffn=moe model.ffn.balance=0.5",  # a loss of the layers
+        "model.normalizer=hard model.normalizer.temperature=2.0",  # the gradient alone
+    ],
+)
+def test_what_acts_in_training_alone_is_accepted(tmp_path: Path, given: str) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, *given.split()))
+    refuse_ignored(Composition(cfg), build_data(cfg))
+
+
+@pytest.mark.parametrize("longest", [16, 60])
+def test_a_window_that_the_longest_text_alone_leaves_acts(tmp_path: Path, longest: int) -> None:
+    for split, name in itertools.product(("train", "val", "test"), "ab"):
+        (tmp_path / split / name).mkdir(parents=True)
+        for n in range(12):
+            length = longest if (split, name, n) == ("train", "b", 7) else 6
+            (tmp_path / split / name / f"{n}.txt").write_text(f"{n:02}{name * (length - 2)}")
+    cfg = ablate.compose(
+        *f"data=text_files data.root={tmp_path} data.tokenizer=char data.seq_len=64".split(),
+        *"task=classification data.batch_size=2 model.dim=16 model.depth=1 model.heads=2".split(),
+        *"pos_enc=none model.mask=window model.mask.size=16 logger=none".split(),
+    )
+    with nullcontext() if longest > 16 else pytest.raises(UserError, match="window has no effect"):
+        refuse_ignored(Composition(cfg), build_data(cfg))
 
 
 def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path: Path) -> None:

@@ -85,6 +85,11 @@ class Split(Dataset[Batch]):
         }
 
     @property
+    def longest(self) -> Tensor:
+        """The numbers of the pair with the longest source and of that with the longest target."""
+        return torch.stack([side.lengths.argmax() for side in (self.source, self.target)])
+
+    @property
     def by_length(self) -> Tensor:
         """A sort key for each pair: by source length, then by target length."""
         widest = int(self.target.lengths.max()) + 1

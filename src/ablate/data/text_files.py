@@ -44,6 +44,11 @@ class Labelled(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def longest(self) -> Tensor:
+        """The number of the longest text, b = 1."""
+        return self.lengths.argmax(keepdim=True)
+
     def __getitem__(self, request: Request) -> Batch:
         lengths = self.lengths[request.indices, None]
         positions = torch.arange(int(lengths.max()))

@@ -1,8 +1,9 @@
-"""Whether two compositions have the same model, found by computing both."""
+"""Whether two compositions have the same model, as computing both shows."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -13,11 +14,10 @@ from ablate.config.check import leaves
 from ablate.config.facts import GRAPH
 from ablate.config.run_id import EXCLUDED, FILES
 from ablate.data import Batch, Data, Request
-from ablate.data.pairs import Pairs, Split
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
-from ablate.task import Task
+from ablate.task import Task, added_losses
 from ablate.training.build import build, initialised, make_model, make_task
 from ablate.training.record import count_parameters
 
@@ -50,9 +50,10 @@ class SameModel:
     """Test whether a composition has the model of `first`, and nothing else changed.
 
     The same model has the same parameters with the same initial values, and is the same function
-    of them, in training (with the same random numbers, so that dropout counts) and in evaluation.
-    The function is compared away from the initial values, which may hide a part that starts at
-    zero. Both use the reference kernel, as kernels differ by rounding.
+    of them, in training (with the same random numbers, so that dropout counts) and in evaluation,
+    with the same gradients and losses of its layers. It is compared away from the initial values,
+    which may hide a part that starts at zero. Both use the reference kernel, as kernels differ by
+    rounding.
     """
 
     def __init__(
@@ -76,8 +77,7 @@ class SameModel:
         model = initialised(_with_reference(second), self._data)
         if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
             return False
-        answers = _answers(model, self._inputs)
-        return all(map(torch.equal, answers, self._answers))
+        return list(_answers(model, self._inputs)) == self._answers
 
     def _differs_outside(self, second: DictConfig) -> bool:
         """Whether a config differs outside the model, such as in the optimizer or in a file."""
@@ -112,7 +112,7 @@ class SameModel:
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     @cached_property
-    def _answers(self) -> list[Tensor]:
+    def _answers(self) -> list[object]:
         return list(_answers(deepcopy(self._model), self._inputs))
 
 
@@ -130,23 +130,48 @@ def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
 
 
 def _batches(data: Data) -> Iterator[Batch]:
-    """Yield the first training batch; of pairs, whose lengths differ, also each split's longest."""
+    """Yield the first training batch, and the longest examples of each split where lengths differ:
+    a window or a table of distances may act in these alone."""
     yield next(iter(data.train_dataloader()))
     for split in data.splits.values():
-        if isinstance(data, Pairs) and isinstance(split, Split):
-            longest = [side.lengths.argmax() for side in (split.source, split.target)]
-            yield split[Request(0, torch.stack(longest))]
+        if hasattr(split, "longest"):
+            yield split[Request(0, split.longest)]
 
 
-@torch.no_grad()
-def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]:
-    """Yield the outputs after adding noise to every parameter, in training and evaluation."""
+def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[object]:
+    """Yield what the model computes after adding noise to every parameter: outputs in training and
+    evaluation, and in training what its layers add to the loss, and the gradients."""
     with torch.random.fork_rng(devices=[]):
         for name, parameter in model.named_parameters():
             seed_torch(derive(0, "noise", name), parameter.device)
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+            with torch.no_grad():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
         for training in (True, False):
             model.train(training)
             for tensors in inputs:
                 seed_torch(0, CPU)
-                yield from outputs(model(*tensors))
+                with torch.set_grad_enabled(training):
+                    computed = [*outputs(model(*tensors)), *added_losses(model).values()]
+                yield from map(_value, computed)
+                if training:
+                    yield from map(_value, _gradients(model, computed))
+
+
+def _gradients(model: Model, computed: list[Tensor]) -> list[Tensor]:
+    """Of a random weighted sum of what a model has computed."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    learned = [tensor for tensor in computed if tensor.requires_grad]
+    if not learned or not parameters:
+        return []
+    seed_torch(0, CPU)
+    weights = [torch.randn_like(tensor) for tensor in learned]
+    gradients = torch.autograd.grad(learned, parameters, weights, allow_unused=True)
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+def _value(tensor: Tensor) -> object:
+    """The value of a tensor, in few bytes; NaN equals nothing."""
+    if tensor.isnan().any():
+        return object()
+    content = (tensor.detach() + 0).contiguous()  # -0 is 0
+    return content.shape, sha256(content.view(-1).view(torch.uint8).numpy().tobytes()).digest()
