@@ -65,8 +65,9 @@ def test_a_window_that_the_longest_text_alone_leaves_acts(tmp_path: Path, longes
             (tmp_path / split / name / f"{n}.txt").write_text(f"{n:02}{name * (length - 2)}")
     cfg = ablate.compose(
         *f"data=text_files data.root={tmp_path} data.tokenizer=char data.seq_len=64".split(),
-        *"task=classification data.batch_size=2 model.dim=16 model.depth=1 model.heads=2".split(),
-        *"pos_enc=none model.mask=window model.mask.size=16 logger=none".split(),
+        *("task=classification", "data.batch_size=2", "logger=none", "pos_enc=none"),
+        *("model.dim=16", "model.depth=1", "model.heads=2"),
+        *("model.mask=window", "model.mask.size=16"),
     )
     with nullcontext() if longest > 16 else pytest.raises(UserError, match="window has no effect"):
         refuse_ignored(Composition(cfg), build_data(cfg))
