@@ -91,6 +91,19 @@ def test_the_state_after_the_last_step_has_its_gradient():
     assert_close(*found)
 
 
+@pytest.mark.parametrize("score", ["additive", "dot", "none"])
+def test_a_graph_is_gone_back_through_twice_and_notices_a_change(score):
+    model, _ = two("rnn_seq2seq", attention=score, input_feeding=True)
+    weights = [*model.decoder.parameters()]
+    loss = model(SOURCE, TARGET).sin().sum()
+    first, second = (torch.autograd.grad(loss, weights, retain_graph=True) for _ in range(2))
+    assert_close(first, second)
+    with torch.no_grad():
+        model.decoder.combine.weight.mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_additive_scores_that_are_too_large_for_exponentials():
     for size in (0.9, 3.0):
         model, plain = two("rnn_seq2seq", input_feeding=True)

@@ -27,6 +27,7 @@ from ways import WAYS, Attack, called, changed, places, resume, start, typed
 import ablate
 from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
+from ablate.config.keys import option_content
 from ablate.config.run_id import weights
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
@@ -118,6 +119,9 @@ def test_our_models_and_classes_of_libraries_that_a_slot_can_hold_are_trusted():
     for model in options("model"):
         cfg = ablate.compose(f"model={model}")
         require_trusted(OmegaConf.create(OmegaConf.to_container(cfg, resolve=True)), ())
+    for optimizer in options("optimizer"):
+        content = option_content(CONF / "optimizer" / f"{optimizer}.yaml")[0]
+        require_trusted(OmegaConf.create({"optimizer": content}), ())
     for slot, target in (
         ("optimizer", "torch.optim.NAdam"),
         ("optimizer", "timm.optim.Lamb"),

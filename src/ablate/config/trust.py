@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from inspect import isclass
+from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.history import MOVED
-from ablate.config.keys import groups, locate, option_content
+from ablate.config.keys import groups, locate, option_content, targets
 from ablate.config.layers import NODE, group_of
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
@@ -84,10 +85,9 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 @cache
 def _options(slot: str) -> frozenset[str]:
-    """Return what our options put into a slot."""
+    """Return what our options put into a slot, and into what stands there."""
     files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
-    targets = (option_content(file)[0].get("_target_") for file in files)
-    return frozenset(target for target in targets if target)
+    return frozenset(chain.from_iterable(targets(option_content(file)[0]) for file in files))
 
 
 def _is_option(slot: str, target: str) -> bool:
@@ -105,4 +105,4 @@ def _of_library(slot: str, target: str) -> bool:
         return False
     located = locate(target)
     fits = isclass(located) and issubclass(located, locate(base))
-    return fits and located.__module__.startswith(LIBRARIES)
+    return fits and f"{located.__module__}.".startswith(LIBRARIES)  # Muon's is torch.optim itself

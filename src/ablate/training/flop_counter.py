@@ -32,7 +32,8 @@ class FlopCounter(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        kind = (func, _kind(args), _kind(tuple(kwargs.items()))) if _makes_new(func) else None
+        given = (args, tuple(kwargs.items()), torch.get_default_dtype())
+        kind = (func, _kind(given)) if _makes_new(func) else None
         if kind in KNOWN:
             flops, result = KNOWN[kind]
             self.flops += flops

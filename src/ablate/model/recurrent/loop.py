@@ -140,7 +140,9 @@ class TanhSums:
 
     def gradients(self, d: Float[Tensor, "i b j"]) -> Tensors:
         d_w = self.q.flatten(0, 1).T @ self.d_qw.flatten(0, 2)
-        return self.d_k * (4 * self.v), d_w, d.sum() - 2 * self.d_v.sum(0)
+        gradients = self.d_k * (4 * self.v), d_w, d.sum() - 2 * self.d_v.sum(0)
+        self.d_k.zero_(), self.d_v.zero_()  # a graph may be gone back through again
+        return gradients
 
     def _pieces(self, t: int) -> Any:
         return pieces(self.qw[t], self.k, separate=self.separate)
@@ -206,7 +208,8 @@ class Fixed:
         return torch.zeros_like(d)
 
     def gradients(self) -> Tensors:
-        return [self.d_out]
+        gradient, self.d_out = self.d_out, torch.zeros_like(self.d_out)
+        return [gradient]
 
 
 class Loop:
@@ -354,6 +357,7 @@ class Unrolled(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, sizes: Sequence[int], *tensors: Shaped[Tensor, ...]
     ) -> Tensors:
+        ctx.save_for_backward(*tensors)  # autograd sees that none is changed before the way back
         rest = iter(tensors)
         loop = ctx.loop = plan.make([list(islice(rest, size)) for size in sizes])
         loop.run()
@@ -364,7 +368,7 @@ class Unrolled(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *d: Shaped[Tensor, ...]) -> tuple[Shaped[Tensor, ...] | None, ...]:
-        loop = ctx.loop
+        _, loop = ctx.saved_tensors, ctx.loop
         count = len(loop.outputs)
         loop.layers.start_backward(d[count:])
         return None, None, *loop.backward(*d[:count])
