@@ -91,6 +91,16 @@ def test_what_training_reads_is_a_budget(tmp_path):
     assert found["a=1", "budget"] == reason
 
 
+def test_the_best_of_more_validations_is_not_compared(tmp_path):
+    """Of one training, validated at every second step."""
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE), "a=2": arm(BASE)})
+    for file in study.glob("a=1-*/metrics.csv"):
+        head, *rows = file.read_text().splitlines()
+        file.write_text("\n".join([head, *(row for row in rows if not row.endswith(","))][::2]))
+    assert list(against(study)) == [("a=1", "budget")]
+    assert "validations, and the baseline" in against(study)["a=1", "budget"]
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_record_of_the_code(tmp_path, monkeypatch):
     package = tmp_path / "package"

@@ -63,18 +63,27 @@ class Folder:
     def curve(self, column: str) -> list[tuple[int, float]]:
         """Steps and finite values of a column of metrics.csv; empty if there is none."""
         try:
-            rows = csv.reader(read_text(self.folder / "metrics.csv").splitlines())
-            head = next(rows, [])
-            if "step" not in head or column not in head:
-                return []
-            step, position = head.index("step"), head.index(column)
-            points = [
-                (row[step], row[position]) for row in rows if len(row) > position and row[position]
-            ]
+            points = [(row["step"], row[column]) for row in self._rows() if row.get(column)]
             pairs = [(int(float(at)), float(value)) for at, value in points]
-        except (Damaged, OSError, ValueError, OverflowError, csv.Error):
+        except (KeyError, ValueError, OverflowError):
             return []
         return [(at, value) for at, value in pairs if isfinite(value)]
+
+    def validations(self) -> int:
+        """How often training was validated: the best weights are the best of as many."""
+        steps = (
+            row.get("step")
+            for row in self._rows()
+            if any(value and name and name.startswith("val/") for name, value in row.items())
+        )
+        return len({*steps})
+
+    def _rows(self) -> list[dict[str, str]]:
+        """The rows of metrics.csv; none if it cannot be read."""
+        try:
+            return [*csv.DictReader(read_text(self.folder / "metrics.csv").splitlines())]
+        except (Damaged, OSError, csv.Error):
+            return []
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,12 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
             return f"{steps[0]} steps, and the baseline {steps[1]}"
         if off := _off(_read(of_baseline), _read(of_arm), f"{_unit(of_arm)} in training"):
             return off
+        validations = of_arm.validations(), of_baseline.validations()
+        if all(validations) and len({*validations}) > 1:
+            return (
+                f"{validations[0]} validations, and the baseline {validations[1]}: the best of more"
+                " is better by chance"
+            )
     matched: Mapping[str, Any] | None = study.plan.get("match")
     if not matched:
         return ""
