@@ -204,7 +204,8 @@ def test_five_seeds_are_warned_about_and_still_show_what_is_large():
 
 def test_too_few_seeds_and_signs_that_differ_say_nothing_however_large_the_difference():
     found = only(100.0, 100.1)
-    assert (found.verdict.kind, found.verdict.seeds_needed) == ("no difference shown", 6)
+    assert (found.verdict.kind, found.verdict.seeds_needed) == ("too few seeds", None)
+    assert found.verdict.words().startswith("too few seeds for a verdict (100.0 worse, ")
     assert "too few for any verdict" in found.caution
     differences = (0.8, 1.0, 1.1, 0.9, -0.01)
     assert scipy_stats.ttest_1samp(differences, 0).pvalue < LEVEL

@@ -24,10 +24,10 @@ import numpy as np
 from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
-from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE, Verdict, caution
+from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict, caution
 
 LEVEL = 0.05
-FEWEST = 3  # pairs for any verdict but "no difference shown"
+FEWEST = 3  # pairs for any verdict
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _comparison(
     difference = float(differences.mean())
     interval = stats.t_interval(differences, level)
     loss = difference if mode == "min" else -difference
-    kind = _kind(tests, loss)
+    kind = FEW if len(differences) < FEWEST else _kind(tests, loss)
     verdict = Verdict(
         kind=kind,
         loss=loss,

@@ -6,13 +6,14 @@ from ablate.study.analysis.stats import Interval, seeds_to_reach, smallest_p
 from ablate.study.numbers import certain, interval_words, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
+FEW = "too few seeds"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on an arm and one metric, with its evidence."""
 
-    kind: str  # BETTER, WORSE, EQUIVALENT or NONE
+    kind: str  # BETTER, WORSE, EQUIVALENT, NONE or FEW
     loss: float  # mean difference from the baseline in units of the metric; positive is worse
     interval: Interval | None  # t interval of the loss, not widened for several arms
     level: float
@@ -34,6 +35,8 @@ class Verdict:
         if self.kind == EQUIVALENT:
             within = f"equivalent within {certain(self.margin or 0.0)}{_of(unit)}"
             return f"{within}: {way} by {amount} ({evidence})"
+        if self.kind == FEW:
+            return f"{FEW} for a verdict ({amount} {way}, {evidence})"
         return f"{NONE} ({amount} {way}, {evidence}; {self._advice()})"
 
     def _amount(self, unit: str) -> str:

@@ -26,6 +26,7 @@ WORDS = {
     "worse": "▼ worse",
     "equivalent": "≈ equivalent",
     "open": "no difference shown",
+    "few": "too few seeds",
     "refused": "not compared",
     "base": "baseline",
 }

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008), darkened where it would not show on white; the baseline is nearly black.
 COLOURS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7a5195")
 BASE, REST, SOFT, RULE, BACK = "#1b1f24", "#b9c0c8", "#57606a", "#d5dae0", "#ffffff"
-VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c", "open": "#57606a"}
+VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c"} | dict.fromkeys(
+    ("open", "few"), "#57606a"
+)
 # The page has other values of these in the dark.
 THEME = {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)} | {
     VERDICTS["better"]: "var(--better)",

@@ -15,7 +15,7 @@ from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
-from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
+from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.numbers import certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
@@ -28,7 +28,7 @@ from ablate.study.report.points import (
     curve_of,
 )
 
-KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
+KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open", FEW: "few"}
 REFUSED = "refused"
 
 
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """better, worse, equivalent, open (no difference shown), refused, or base."""
+        """better, worse, equivalent, open (no difference shown), few (seeds), refused, or base."""
         if self.arm.is_baseline:
             return "base"
         return KINDS[self.comparison.verdict.kind] if self.comparison else REFUSED

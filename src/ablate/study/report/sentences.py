@@ -50,6 +50,7 @@ HEADS = {
     "worse": "Worse than the baseline",
     "equivalent": "Equivalent to the baseline",
     "open": "No difference shown",
+    "few": "Too few seeds for a verdict",
     "refused": "Not compared",
 }
 

@@ -179,7 +179,7 @@ OF_TABLE = (
     "Means ± standard deviation over n seeds, differences from the baseline with 95 % t intervals,"
     " and p after Holm."
 )
-VERDICTS = {"open": "not shown", "refused": "not compared", "base": NOTHING}
+VERDICTS = {"open": "not shown", "few": "too few seeds", "refused": "not compared", "base": NOTHING}
 
 
 def _cells_of_tex(row: Row, report: Report) -> list[str]:
