@@ -30,6 +30,8 @@ UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change what a study asks.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
+# But for these, with which the arms are other runs.
+OTHER_RUNS = ("study.match", "study.tune")
 # Typed beside what a sweep asks: the same data may lie elsewhere.
 BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate", "data.path", "data.root", "trainer=")
 
@@ -70,10 +72,12 @@ def parse_request(
     )
     named = any(override.key_or_group == "study.name" for override in overrides)
     own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
-    changes = [text for o in typed if not (text := o.input_line or "").startswith(BESIDE)]
+    lines = [override.input_line or "" for override in overrides]
+    others = [text for text in lines if text.startswith(OTHER_RUNS)]
+    changes = [*(text for text in lines if not text.startswith(BESIDE)), *others]
     if own and not named and not changes:
         return replace(request, name=node["name"])
-    name = node["name"] if own or named else sweep or _name(request)
+    name = node["name"] if own or named else sweep or _name(request, others)
     if changes and sweep and request.factors and not request.grid and not named:
         name = f"{name}-{_hash(changes)}"  # a trial with fewer steps is another study
     if node["name"] == DEBUG and not named:
@@ -225,11 +229,12 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
             )
 
 
-def _name(request: StudyRequest) -> str:
-    """Name a study so that the same command, or one with more values, finds its folder again."""
+def _name(request: StudyRequest, others: Sequence[str]) -> str:
+    """Name a study so that the same command, or one with more values, finds its folder again.
+    others: what was typed of OTHER_RUNS."""
     varied = "+".join(factor.name for factor in request.factors) or "seed"
     fixed = (text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
-    return f"{varied[:80]}-{_hash(fixed)}"
+    return f"{varied[:80]}-{_hash([*fixed, *others])}"
 
 
 def _hash(texts: Iterable[str]) -> str:
