@@ -58,6 +58,7 @@ def assert_equal(stopped, straight):
     )
     assert found["status"] == "finished"
     assert found == expected
+    assert result(stopped)["wall_seconds"] >= result(stopped)["train_seconds"]
     ended, wanted = (
         (last(folder)["state_dict"], read_weights(best_weights(folder)))
         for folder in (stopped, straight)

@@ -26,7 +26,7 @@ class Curves(Callback):
         self.path = path
         self.rows: list[dict[str, float]] = []
         self.units: int | Tensor = 0  # a tensor where an int would need a GPU synchronization
-        self.train_seconds = 0.0
+        self.train_seconds = self.resumed_seconds = 0.0  # the second: at the checkpoint
         self._since = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Curves(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.units = state_dict["rows"], state_dict["units"]
-        self.train_seconds = state_dict["train_seconds"]
+        self.train_seconds = self.resumed_seconds = state_dict["train_seconds"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int

@@ -9,7 +9,7 @@ import platform
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC, EROFS
 from hashlib import sha256
@@ -213,14 +213,22 @@ def unwritable_as_run_failed() -> Iterator[None]:
 
 @contextmanager
 def recorded(
-    composition: Composition, run_dir: Path, task: Task, trainer: L.Trainer, flops: int
+    composition: Composition,
+    run_dir: Path,
+    task: Task,
+    trainer: L.Trainer,
+    flops: int,
+    resumed_seconds: Callable[[], float],
 ) -> Iterator[tuple[dict[str, Any], RunLogger | None]]:
-    """Write config.yaml, provenance.json and result.json, also after errors; close the logger."""
+    """Write config.yaml, provenance.json and result.json, also after errors; close the logger.
+
+    resumed_seconds: the training time at the checkpoint that was resumed from.
+    """
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    # A resumed run adds the time of the interrupted one; a killed process recorded none.
     cfg = composition.cfg
-    earlier = {} if composition.debugged else read_result(run_dir)[0]
-    started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
+    result_before = {} if composition.debugged else read_result(run_dir)[0]
+    wall_before = result_before.get("wall_seconds", 0.0)
+    started = time.perf_counter()
     reset_peak_memory()
     result: dict[str, Any] = {
         "status": "running",
@@ -264,7 +272,10 @@ def recorded(
         result |= {"status": status, "error": message or type(error).__name__}
         raise
     finally:
-        result["wall_seconds"] = time.perf_counter() - started
+        # A resumed run adds the time of the interrupted one. A killed process recorded none: it
+        # took at least what it had trained by its last checkpoint.
+        before = max(wall_before, resumed_seconds())
+        result["wall_seconds"] = before + time.perf_counter() - started
         result["peak_memory_bytes"] = peak_memory_bytes()
         if trainer.is_global_zero:
             result["logged_to"] = logger.where if logger else None

@@ -147,7 +147,10 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     with (
         only_one(run_dir, trainer),
         unwritable_as_run_failed(),
-        recorded(composition, run_dir, task, trainer, flops) as (result, logger),
+        recorded(composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds) as (
+            result,
+            logger,
+        ),
     ):
         checkpoints.run_id = result["run_id"]
         if cache is not None:
