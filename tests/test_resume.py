@@ -58,7 +58,6 @@ def assert_equal(stopped, straight):
     )
     assert found["status"] == "finished"
     assert found == expected
-    assert result(stopped)["wall_seconds"] >= result(stopped)["train_seconds"]
     ended, wanted = (
         (last(folder)["state_dict"], read_weights(best_weights(folder)))
         for folder in (stopped, straight)
@@ -126,6 +125,16 @@ def test_death_at_any_step(whole, tmp_path, step):
     assert strike(whole[0], tmp_path, **at_step(step)) == -signal.SIGKILL
     assert result(tmp_path)["status"] == "running"
     goes_on(whole, tmp_path)
+
+
+@quick
+def test_a_killed_run_took_at_least_what_it_had_trained(whole, tmp_path, monkeypatch):
+    assert strike(whole[0], tmp_path, **at_step(8)) == -signal.SIGKILL
+    load = Curves.load_state_dict
+    hours = {"train_seconds": 7200.0}  # at its last checkpoint
+    monkeypatch.setattr(Curves, "load_state_dict", lambda self, state: load(self, state | hours))
+    goes_on(whole, tmp_path)
+    assert result(tmp_path)["wall_seconds"] > result(tmp_path)["train_seconds"] > 7200
 
 
 def nth(number, when=lambda *args: True):
