@@ -185,10 +185,15 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
     assert "python -m" not in sweeps
     assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
-    for word, meant in {"atention": "attention", "data=txt": "text"}.items():
+    depths = help_text(None, ["depth"]).splitlines()
+    assert depths.count("model.depth") == 1
+    assert "    layers; the last one outputs the class logits (model=gat)" in depths
+    assert "sweep=" not in depths  # though options of it have the word
+    meant = {"atention": "'attention'", "data=txt": "'text'", "pos_enc=rope": "pos_enc=rotary"}
+    for word, name in meant.items():
         code, _, line = ablate_command("--help", word)
         assert (code, line.count("\n")) == (2, 1)
-        assert f"did you mean '{meant}'?" in line
+        assert f"did you mean {name}?" in line
 
 
 QUICK = {

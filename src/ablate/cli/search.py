@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from ablate.config.keys import OURS
 from ablate.config.schema import rule_of
+from ablate.config.synonyms import option_hint
 from ablate.config.tree import Tree, config_dir, header
 from ablate.errors import UserError, suggest
 from ablate.version import PACKAGE
@@ -27,6 +29,7 @@ class Entry(NamedTuple):
     name: str  # GROUP=OPTION, or the dotted path of a key
     comment: str
     docstring: str = ""
+    options: str = ""  # of a group, or which have a key; not searched
 
     def matches(self, words: list[str]) -> bool:
         """Whether every word begins a word of the entry, in any case."""
@@ -38,14 +41,16 @@ def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
     """The matching groups, options and keys. Raises UserError if nothing matches."""
     searched = [part for word in words for part in word.replace("_", " ").split()]
     every = [*_groups(tree), *_options(tree, folders), *_keys(tree, folders)]
-    # Options of a group have many keys in common.
-    if not (entries := dict.fromkeys(entry for entry in every if entry.matches(searched))):
+    if not (entries := [entry for entry in every if entry.matches(searched)]):
         names = {part for entry in every for part in re.split("[=./]", entry.name)}
         raise UserError(
             f"--help {' '.join(words)}: no option or key has it in its name, comment or docstring"
             f"{suggest(words[0], names)}"
         )
-    return "\n".join(_shown(entry, searched) for entry in entries)
+    texts: dict[str, list[str]] = {}
+    for entry in entries:  # keys of one name together
+        texts.setdefault(entry.name, []).extend(_shown(entry, searched))
+    return "\n".join("\n".join([name, *lines]) for name, lines in texts.items())
 
 
 def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
@@ -62,9 +67,9 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     text = dict(option_files(tree, folders)).get(word)
     if text is None:
         allowed = tree.options(group)
+        near = option_hint(group, option, allowed, config_dir(), tree.groups)
         raise UserError(
-            f"--help {word}: no such option; allowed: {', '.join(allowed)}"
-            f"{suggest(option, allowed)}"
+            f"--help {word}: no such option; allowed: {', '.join(allowed)}{near and f'; {near}'}"
         )
     if "- /_block@model" in text:
         text += "\n# of every model that is made of blocks, model.KEY\n"
@@ -108,12 +113,12 @@ def meanings() -> dict[str, str]:
     return dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
 
 
-def _shown(entry: Entry, words: list[str]) -> str:
-    lines = [entry.comment]
+def _shown(entry: Entry, words: list[str]) -> list[str]:
+    lines = [f"{entry.comment}{entry.options}"]
     if not entry._replace(docstring="").matches(words):
-        documented = entry.docstring.splitlines()
-        lines += [line for line in documented if Entry("", line).matches(words[:1])][:1]
-    return "\n".join([entry.name, *filter(None, map(_indented, lines))])
+        sentences = re.split(r"(?<=[.;])\s+|\n\n", entry.docstring)
+        lines += [text for text in sentences if Entry("", text).matches(words[:1])][:1]
+    return [*filter(None, map(_indented, lines))]
 
 
 def _indented(text: str) -> str:
@@ -124,8 +129,8 @@ def _groups(tree: Tree) -> Iterator[Entry]:
     meaning = meanings()
     for group in (*tree.groups, *tree.hydra_groups):
         options = ", ".join(tree.options(group))
-        comment = f"{meaning[group]}: {options}" if group in meaning else options
-        yield Entry(f"{group}=", comment)
+        comment = meaning.get(group, "")
+        yield Entry(f"{group}=", comment, options=f": {options}" if comment else options)
 
 
 def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
@@ -135,10 +140,15 @@ def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
 
 
 def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
-    for _, prefix, text in _files(tree, folders):
+    having: dict[tuple[str, str], list[str]] = {}  # key and comment -> options
+    for option, prefix, text in _files(tree, folders):
         for name, _, comment in _in_file(text, prefix):
             if comment:
-                yield Entry(name, comment)
+                having.setdefault((name, comment), []).append(option)
+    comments = Counter(name for name, _ in having)
+    for (name, comment), options in having.items():
+        of = f" ({', '.join(options)})" if comments[name] > 1 else ""
+        yield Entry(name, comment, options=of)
 
 
 def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:

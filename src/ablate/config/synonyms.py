@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -79,6 +80,8 @@ def option_hint(
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
+    if alike := get_close_matches(typed.lower(), options, n=1, cutoff=0.8):
+        return f"did you mean '{alike[0]}'?"
     named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]
     elsewhere = [other for other in groups if (folder / other / f"{typed}.yaml").is_file()]
     if 0 < len(named) <= 3:
