@@ -41,8 +41,8 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
         f"{parameters['total']:,} ({parameters['non_embedding']:,} without embeddings)",
     )
     if cache := result.get("cache_bytes"):
-        state = f" and {cache['state']:,} bytes of state" if cache["state"] else ""
-        table.add_row("decoding keeps", f"{cache['per_token']:,} bytes a token{state}")
+        fixed = f" and {cache['state']:,} bytes of fixed size" if cache["state"] else ""
+        table.add_row("decoding state", f"{cache['per_token']:,} bytes per token{fixed}")
     best = "" if one_batch else f" (best weights: step {result['best_step']:,})"
     table.add_row("steps", f"{result['steps']:,}{best}")
     throughput = result["throughput"]

@@ -141,8 +141,9 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             "evaluate: several processes measure under one condition alone; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
-    if line := many_tokens(composition):
-        on_first_process(say)(line)
+    for line in (many_tokens(composition), task.caution):
+        if line:
+            on_first_process(say)(line)
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
@@ -243,9 +244,9 @@ def fit(
         on_first_process(say)(line)
     if checkpoint:
         require_fitting(task, state["state_dict"], checkpoint)
+        on_first_process(say)(f"resuming from {checkpoint} at step {state['global_step']:,}")
         state.clear()  # Lightning reads it again
         name_in_errors(trainer, checkpoint)
-        on_first_process(say)(f"resuming from {checkpoint}")
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)
