@@ -34,6 +34,13 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
             f"ablate.compose({wrong[0]!a:.60}): takes each override as a text of its own, as in"
             ' ablate.compose("model=vit", "pos_enc=learned"); a list as ablate.compose(*LIST)'
         )
+    cfg = unchecked(*overrides, config_dir=config_dir)
+    check(cfg)
+    return cfg
+
+
+def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
+    """`compose` of what may be incomplete, such as data=text without a path."""
     with open_tree(config_dir) as tree:
         refuse_unread(overrides, tree)
         try:
@@ -41,7 +48,6 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         except COMPOSITION_ERRORS as error:
             raise explain(error, overrides, tree, many=False) from None
     complete(cfg, cfg.hydra)
-    check(cfg)
     return cfg
 
 
