@@ -196,3 +196,19 @@ def test_a_composition_is_never_changed(tmp_path):
     assert (made.cfg.model.dim, made.id) == (16, before)
     with pytest.raises(ReadonlyConfigError):
         made.cfg.model.dim = 32
+
+
+def test_the_python_interface_refuses_in_one_line_as_the_command_does():
+    cfg = ablate.compose("model=vit")
+    cfg.model.dim = 33
+    for call, says in (
+        (lambda: ablate.compose(["model=vit"]), "ablate.compose(['model=vit']): takes each"),
+        (
+            lambda: ablate.build("model=vit"),
+            "ablate.build('model=vit'): takes what ablate.compose",
+        ),
+        (lambda: ablate.run("model=vit"), "ablate.run('model=vit'): takes what ablate.compose"),
+        (lambda: ablate.build(cfg), "model.heads=4 does not divide model.dim=33"),
+    ):
+        with refused(says):
+            call()

@@ -54,6 +54,14 @@ def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
     ("given", "says"),
     [
         ("evaluate={x: {model.dim: 8}}", r"model\.dim=8: a finished run can be measured"),
+        (
+            "evaluate={x: {data.tokenizer: byte}}",
+            "byte: changes nothing that is measured; .* other data.path, ",
+        ),
+        (
+            "evaluate={x: {data.val_fraction: 0.5}}",
+            "would measure examples .* trained on; .* other",
+        ),
         ("evaluate={x: {data.seq_len: 0}}", r"data\.seq_len=0"),
         ("evaluate={x: 5}", r"evaluate\.x: must be a name"),
         ("evaluate={128: {data.seq_len: 128}}", "where NAME is no number"),

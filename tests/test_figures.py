@@ -119,6 +119,19 @@ def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeyp
         assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
+def test_runs_side_by_side_have_the_same_colours(tmp_path):
+    """Also where no row has a single key, whose softmax is 1: sigmoid gives it less."""
+    for normalizer in ("softmax", "sigmoid"):
+        typed = f"model.normalizer={normalizer}"
+        task = built(*tiny.overrides(tmp_path, typed))
+        example = task.data.example()
+        maps = attention_maps(task, example)
+        figure = task.drawer([example], maps, "")(maps[0], [1])
+        axis, bar = figure.axes
+        assert axis.images[0].get_clim() == (0, 1)
+        assert "0 to 1 in every figure" in bar.get_ylabel()
+
+
 def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
     task = built(*TRANSFORMER)
     example = task.data.example()

@@ -129,11 +129,16 @@ def batches(name, /, **changes):
     """Everything that an epoch of training, a validation and a test see, by its place."""
     data = ready(name, **FILES[name] | changes)
     data.train_batches = min(data.batches_per_epoch(), 10)
+    return measured(data, "train", "val", "test")
+
+
+def measured(data, *splits):
+    """What a validation and a test see, or these splits, by its place."""
     found = {}
-    for split in ("train", "val", "test"):
+    for split in splits or ("val", "test"):
         loader = getattr(data, f"{split}_dataloader")()
         if loader is not None:
-            assert loader.num_workers == changes.get("workers", 0)
+            assert loader.num_workers == data.workers
             for number, batch in enumerate(loader):
                 found |= {f"{split} {number} {key}": value for key, value in batch.items()}
     return found
@@ -149,6 +154,14 @@ def given(name, key):
     return {needed: v for needed, v in NEEDS.get(key, {}).items() if needed in keys(name)}
 
 
+def changed(name, key):
+    """Another value of a key, and what it needs."""
+    needs, others = given(name, key), OTHERS | OF_ONE.get(name, {})
+    now, rule = RULES[name][f"data.{key}"]
+    now = (FILES[name] | needs).get(key, now)
+    return needs | {key: others[key] if key in others else other(f"data.{key}", now, rule)}
+
+
 def equal(first, second):
     """NaN is what lies behind the end of a series."""
     return first.keys() == second.keys() and all(
@@ -158,14 +171,30 @@ def equal(first, second):
 
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name, key):
-    needs, others = given(name, key), OTHERS | OF_ONE.get(name, {})
-    now, rule = RULES[name][f"data.{key}"]
-    now = (FILES[name] | needs).get(key, now)
-    changed = needs | {key: others[key] if key in others else other(f"data.{key}", now, rule)}
-    assert not equal(usual(name, key if needs else ""), batches(name, **changed))
+    needs, others = given(name, key), changed(name, key)
+    assert not equal(usual(name, key if needs else ""), batches(name, **others))
     if key in PRINTED:
-        prints = [make(name, **FILES[name] | one).fingerprint() for one in (needs, changed)]
+        prints = [make(name, **FILES[name] | one).fingerprint() for one in (needs, others)]
         assert prints[0] != prints[1]
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(name, key):
+    run = ready(name, **FILES[name] | given(name, key))
+    if key in {*run.dividing, "batch_size"}:
+        return
+    other = make(name, **FILES[name] | changed(name, key))
+    other.measure_as(run)
+    try:
+        other.setup()
+    except UserError:  # such as of a character that the run has no token for
+        assert key not in run.for_training
+        return
+    references = [
+        [getattr(data, "texts", {}).get(s) for s in ("val", "test")] for data in (run, other)
+    ]
+    same = equal(measured(run), measured(other)) and references[0] == references[1]
+    assert same == (key in run.for_training)
 
 
 @with_key("workers")

@@ -79,6 +79,7 @@ def test_a_run_is_named_by_what_differs_from_its_models_defaults():
         "optimizer.lr=3e-3 seed=2 logger=none": "gpt lr=0.003 seed 2",
         "model=vit model.norm=post": "vit norm=post seed 0",
         "model.attention=additive pos_enc=rotary": "gpt attention=additive pos_enc=rotary seed 0",
+        "data=shakespeare data.seq_len=32": "gpt data=shakespeare seq_len=32 seed 0",
         "experiment=recall model.depth=3": "gpt experiment=recall depth=3 seed 0",
     }.items():
         assert short_name(OmegaConf.to_container(compose(*typed.split()), resolve=True)) == name

@@ -214,8 +214,8 @@ def test_the_command_prints_a_table_and_its_path(study, monkeypatch, capsys):
 
 
 def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
-    """The best first, with what differs between them, also where one alone has it (init_from and
-    callbacks, which are null or missing in the others); without verdicts."""
+    """The best first, with what they set and not what model and data bring, also where one alone
+    sets it (init_from and callbacks, which are null or missing in the others); without verdicts."""
     rotary = arm([1.5], changes={"pos_enc": "rotary"})
     failed = arm(["failed: nan"], changes={"pos_enc": "none"})
     runs = make_study(tmp_path / "runs", {"baseline": arm([2.5]), "a": rotary, "b": failed})
@@ -229,7 +229,8 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert (out.count("init_from=elsewhere"), out.count("callbacks=mine")) == (1, 1)
     assert "null" not in out
-    assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
+    assert out.index("pos_enc=rotary") < out.index("2.5")
+    assert (out.count("model=gpt data=pydoc"), out.count("pos_enc=")) == (2, 1)
     assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
     assert "2 finished runs" in out
     with refused("did you mean 'val/loss'"):

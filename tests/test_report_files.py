@@ -75,6 +75,8 @@ def test_page_and_markdown_say_everything(everything):
             "5 seeds: sign-flip p at least 0.0625",
         ):
             assert words in text
+    (row,) = re.findall(r"^\| a=2 \| 5 .*$", text, re.MULTILINE)
+    assert row.count(" to ") == 1  # the interval, which the verdict does not repeat
     for shown in ("a=1 (no effect)", "a=2", "a=3 (no effect) (= baseline)"):
         assert f"\n| {shown} | 5 |" in text
     assert f"\n| a=1 | {NOTHING} | no effect | {NO_EFFECT} |" in text

@@ -189,7 +189,7 @@ def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
     goes_on(whole, tmp_path)
     if moment == first:
         assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
-        assert f"resuming from {places / 'previous.ckpt'}" in capsys.readouterr().out
+        assert f"resuming from {places / 'previous.ckpt'} at step 4\n" in capsys.readouterr().out
 
 
 @quick

@@ -179,3 +179,14 @@ def test_a_factorial_study_with_a_cell_left_out_has_its_main_effects(tmp_path):
     assert found.of("model.heads").means.keys() == {("2",), ("4",)}
     assert found.of("model.heads", "model.norm").options == (("pre", "post"), ("2", "4"))
     assert found.warnings == ()
+
+
+def test_a_single_factor_has_no_main_effects_beside_its_table(tmp_path):
+    arms = {
+        "baseline": arm([1.0, 1.1, 1.05]),
+        "norm=post": arm([1.2, 1.3, 1.24]),
+        "norm=none": arm([1.3, 1.4, 1.31]),
+    }
+    plan = {"factors": {"norm": {"pre": [], "post": [], "none": []}}, "own": {"norm": "pre"}}
+    study = make_study(tmp_path / "one", arms, design="factorial", **plan)
+    assert crossed_effects(assemble(collect(study), None, None, ())) is None

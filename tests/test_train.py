@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tiny import images, overrides
+from tiny import SMALL, images, overrides
 
 import ablate
+from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.data.loader import Share
 from ablate.errors import RunFailed, UserError
@@ -73,6 +74,19 @@ def test_a_run_leaves_what_the_contract_says(finished):
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
+def test_the_table_says_the_scale_of_scores_of_100(finished, capsys):
+    _, folder, result = finished
+    metrics = {"test/bleu": 24.0, "test/chrf": 15.0, "test/exact_match": 0.5}
+    show_result({**result, "metrics": metrics}, folder, "ablate.task.causal_lm.CausalLM")
+    assert capsys.readouterr().out.count(" (0 to 100)") == 2
+
+
+def test_label_leakage_is_said_before_training(tmp_path, capsys):
+    ablate.run(ablate.compose(*overrides(tmp_path, *SMALL, "model.mask=none")))
+    out = capsys.readouterr().out
+    assert out.index("label leakage") < out.index("step 2/4")
+
+
 def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finished, tmp_path):
     cfg, folder, first = finished
     before = torch.ones(400, 2**20)  # 1.6 GB, which this process held before the run

@@ -1,8 +1,8 @@
 """A finished run on other data or lengths: python -m ablate.evaluate RUN_DIR data.seq_len=512 ...
 
-The model stays as it was trained; only data.*, how it writes (task.beam), and how a position
-encoding reaches beyond the lengths of training (pos_enc.scaling) may be changed. A
-list (data.seq_len=64,128,256) makes one column each.
+The model stays as it was trained, and so do its tokens and what is held out from training; other
+keys of data, how it writes (task.beam), and how a position encoding reaches beyond the lengths of
+training (pos_enc.scaling) may be changed. A list (data.seq_len=64,128,256) makes one column each.
 """
 
 from __future__ import annotations

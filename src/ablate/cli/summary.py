@@ -11,6 +11,7 @@ from ablate.terminal.console import Console
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
+OF_100 = ("bleu", "chrf")  # sacrebleu's; other shares are of 1
 
 
 def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
@@ -33,7 +34,8 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     for name, value in metrics.items():
         if name not in parts or len(parts) <= PARTS:
             best = " *" if name == result["metric"]["name"] else ""
-            table.add_row(name + best, "-" if value is None else f"{value:.4f}")
+            scale = " (0 to 100)" if name.rpartition("/")[2] in OF_100 else ""
+            table.add_row(name + scale + best, "-" if value is None else f"{value:.4f}")
     table.add_section()
     parameters = result["parameters"]
     table.add_row(
@@ -41,8 +43,8 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
         f"{parameters['total']:,} ({parameters['non_embedding']:,} without embeddings)",
     )
     if cache := result.get("cache_bytes"):
-        state = f" and {cache['state']:,} bytes of state" if cache["state"] else ""
-        table.add_row("decoding keeps", f"{cache['per_token']:,} bytes a token{state}")
+        fixed = f" and {cache['state']:,} bytes of fixed size" if cache["state"] else ""
+        table.add_row("decoding state", f"{cache['per_token']:,} bytes per token{fixed}")
     best = "" if one_batch else f" (best weights: step {result['best_step']:,})"
     table.add_row("steps", f"{result['steps']:,}{best}")
     throughput = result["throughput"]

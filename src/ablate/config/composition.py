@@ -29,6 +29,18 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     `config_dir` adds a user's own options to every group. The node `choices` holds the option of
     every config group. Raises UserError.
     """
+    if wrong := [override for override in overrides if not isinstance(override, str)]:
+        raise UserError(
+            f"ablate.compose({wrong[0]!a:.60}): takes each override as a text of its own, as in"
+            ' ablate.compose("model=vit", "pos_enc=learned"); a list as ablate.compose(*LIST)'
+        )
+    cfg = unchecked(*overrides, config_dir=config_dir)
+    check(cfg)
+    return cfg
+
+
+def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
+    """`compose` of what may be incomplete, such as data=text without a path."""
     with open_tree(config_dir) as tree:
         refuse_unread(overrides, tree)
         try:
@@ -36,8 +48,16 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         except COMPOSITION_ERRORS as error:
             raise explain(error, overrides, tree, many=False) from None
     complete(cfg, cfg.hydra)
-    check(cfg)
     return cfg
+
+
+def require_composed(cfg: Any, function: str) -> None:
+    """Raise UserError unless a function of the Python API was given what `compose` returns."""
+    if not isinstance(cfg, DictConfig):
+        raise UserError(
+            f"ablate.{function}({cfg!a:.60}): takes what ablate.compose returns, as in"
+            f' ablate.{function}(ablate.compose("model=vit"))'
+        )
 
 
 # When to validate: a file gives one of them, and the other may be typed.

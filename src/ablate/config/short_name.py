@@ -1,9 +1,10 @@
 """A run's model, and what differs from the model's defaults, in a few words."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from ablate.config.composition import compose
+from ablate.config.composition import unchecked
 from ablate.config.keys import flatten, plain, shown
 from ablate.config.run_id import EXCLUDED
 from ablate.errors import UserError
@@ -20,22 +21,39 @@ def short_name(config: Mapping[str, Any]) -> str:
     """
     choices = config["choices"]
     experiment = [f"experiment={choices['experiment']}"] if choices.get("experiment") else []
-    try:
-        base = plain(compose(f"model={choices['model']}", *experiment))
-    except UserError:
-        base = {"choices": {}}
-    usual = base["choices"]
+    words = [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in differing(config).items()]
+    return " ".join([choices["model"], *experiment, *words, f"seed {config['seed']}"])
+
+
+def differing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the model or the experiment does not bring, and the values that these
+    options do not."""
+    choices = config["choices"]
+    brought = [f"{g}={choices[g]}" for g in ("model", "experiment") if choices.get(g)]
+    usual = _composed(*brought).get("choices", {})
     groups = {g: o for g, o in choices.items() if g not in APART and o != usual.get(g)}
-    defaults = flatten(base)
+    options = {g: o for g, o in groups.items() if g not in ("model", "experiment")}
+    typed = [f"{g}={'null' if o is None else o}" for g, o in options.items()]
+    # Without those of options that are not ours.
+    known = _composed(*brought, *typed)
+    defaults = flatten(dict(known or _composed(*brought)))
+    skipped = () if known else groups
     changed = {
         key: value
         for key, value in flatten(dict(config)).items()
         if not {key, key.partition(".")[0]} & APART
-        and not any(key == group or key.startswith(f"{group}.") for group in groups)
+        and not any(key == group or key.startswith(f"{group}.") for group in skipped)
         and not key.endswith("_target_")
         and key in defaults
         and value != defaults[key]
     }
-    named = {**{g: o for g, o in groups.items() if g not in ("model", "experiment")}, **changed}
-    words = [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in named.items()]
-    return " ".join([choices["model"], *experiment, *words, f"seed {config['seed']}"])
+    return options | changed
+
+
+@lru_cache(64)  # of many runs with the same options
+def _composed(*overrides: str) -> Mapping[str, Any]:
+    """Their composition, not checked; empty for what is unknown here."""
+    try:
+        return plain(unchecked(*overrides))
+    except UserError:
+        return {}

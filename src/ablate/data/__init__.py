@@ -54,6 +54,8 @@ class Data(LightningDataModule):
     reads_text: whether `own` takes a user's text.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, summed over all processes.
+    for_training: keys that change nothing that a finished run is measured on.
+    dividing: keys that move the boundary between training, validation and test.
     """
 
     kind: ClassVar[str]
@@ -61,6 +63,8 @@ class Data(LightningDataModule):
     reads_text: ClassVar[bool] = False
     sizes: dict[str, Any]
     splits: dict[str, Dataset[Any]]
+    for_training: ClassVar[tuple[str, ...]] = ("train_examples",)
+    dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
 
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers = 0) -> None:
         super().__init__()

@@ -96,6 +96,7 @@ class Images(Data):
     kind: ClassVar[str] = "images"
     reads: ClassVar[tuple[str, ...]] = ("images",)
     unit: ClassVar[str] = "images"
+    for_training: ClassVar[tuple[str, ...]] = ("train_examples", "flip", "randaugment")
     white: ClassVar[int] = 255
     mean: torch.Tensor
     std: torch.Tensor

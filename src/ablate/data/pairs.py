@@ -107,6 +107,7 @@ class Pairs(Targets):
 
     kind: ClassVar[str] = "pairs"
     unit: ClassVar[str] = "pairs"
+    for_training: ClassVar[tuple[str, ...]] = ("train_examples", "max_length")
     texts: dict[str, list[Pair]]
     numbers: dict[str, list[int]]
     source_tokenizer: PairTokenizer

@@ -1,7 +1,7 @@
 """Parallel text in two files, plain or gzip: line n of one is the translation of line n of the
 other."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import source as files
@@ -20,6 +20,11 @@ class Translations(Pairs):
     of data/tokenizer.py. min_count: words with fewer occurrences in training are unknown.
     joint: one tokenizer for both sides, made from both. lower: lower-case everything.
     """
+
+    for_training: ClassVar[tuple[str, ...]] = (
+        *Pairs.for_training,
+        *("tokenizer", "vocab_size", "min_count", "joint"),
+    )
 
     def __init__(
         self,
@@ -90,6 +95,9 @@ class Parallel(Translations):
     that the same sentence is never in two splits; null if files are given. By default 1 line in 20
     is for validation; without a test file or share there is no test split.
     """
+
+    # What is hashed is the text in small letters.
+    dividing: ClassVar[tuple[str, ...]] = (*Translations.dividing, "lower")
 
     def __init__(
         self,

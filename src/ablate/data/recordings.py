@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ class Recordings(SpokenPairs):
     About 70, 15 and 15 of 100 transcripts train, validate and test, by a hash of the text: the same
     sentence is never in two splits. Recordings are made mono and sampled at the rate of `RATE`.
     """
+
+    for_training: ClassVar[tuple[str, ...]] = (*SpokenPairs.for_training, "data_seed")
+    # What is hashed is the text in small letters.
+    dividing: ClassVar[tuple[str, ...]] = (*SpokenPairs.dividing, "lower")
 
     def __init__(self, *, root: str, lower: bool, **options: Any) -> None:
         super().__init__(**options)

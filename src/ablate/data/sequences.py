@@ -27,6 +27,7 @@ class Sequences(Pairs):
     """
 
     joint: ClassVar[bool] = True  # one vocabulary for source and target
+    for_training: ClassVar[tuple[str, ...]] = ("train_examples", "max_train_length")
 
     def __init__(
         self,

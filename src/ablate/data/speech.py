@@ -80,6 +80,7 @@ class SpokenPairs(Pairs):
     """
 
     joint: ClassVar[bool] = False
+    for_training: ClassVar[tuple[str, ...]] = (*Pairs.for_training, "tokenizer", "codes")
 
     def __init__(
         self,
@@ -108,6 +109,10 @@ class SpokenPairs(Pairs):
     def codebook(self) -> Codebook:
         """That of the data that a finished model was trained with, where it is measured on this."""
         if isinstance(self.measured_as, SpokenPairs):
+            if self.direction != (trained := self.measured_as.direction):
+                raise UserError(
+                    f"data.direction={self.direction}: the model was trained for {trained}"
+                )
             return self.measured_as.codebook
         training = [utterance.log_mels for utterance in self._spoken["train"]]
         return Codebook.learn(training, self.codes, derive(self.data_seed, "codebook"))

@@ -108,6 +108,7 @@ class TextData(Data):
 
     kind: ClassVar[str] = "text"
     reads_text: ClassVar[bool] = True
+    for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
     tokenizer: Tokenizer
     task_settings: Cut | None
 

@@ -73,6 +73,7 @@ class TextFiles(Data):
     kind: ClassVar[str] = "texts with classes"
     reads: ClassVar[tuple[str, ...]] = ("tokens", "keep")
     unit: ClassVar[str] = "texts"
+    for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size", "train_examples")
     tokenizer: Tokenizer
     class_names: list[str]
 

@@ -102,8 +102,7 @@ def words(map_: Map, heads: Sequence[int], labels: Sequence[str], title: str) ->
         )
         for head in heads
     ]
-    top = max(float(panel.weights.max()) for panel in panels)
-    return draw_panels(panels, title, top, query="word", key="attended word")
+    return draw_panels(panels, title, query="word", key="attended word")
 
 
 def show(axis: Axes, image: Tensor, title: str) -> None:

@@ -37,7 +37,7 @@ def draw_gates(
         of = f"Gates of the LSTM, layer {number} of {len(layers)}"
         what = "1: everything new is written (input), all is kept (forget), all is shown (output)"
         figure = draw_panels(
-            panels, f"{of}\n{what}", 1.0, query="unit", key="token that is read", measure="gate"
+            panels, f"{of}\n{what}", query="unit", key="token that is read", measure="gate"
         )
         paths.append(save(figure, folder / f"gates_layer_{number:02}.png"))
     return paths

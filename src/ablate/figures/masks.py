@@ -136,9 +136,8 @@ def decoder_drawer(clicked: Clicked) -> Callable[[Map, Sequence[int]], Figure]:
                 Panel(f"head {n}", map_.weights[n - 1], names, names, map_.allowed) for n in heads
             ]
             title = f"How the tokens of the mask decoder attend to each other: {layer}"
-            query, key = "query: the token that looks", "key: the token that is looked at"
-            top = float(map_.weights.max())
-            return draw_panels(panels, title, top, query=query, key=key, cell=0.28)
+            query, key = "query (attending token)", "key (attended token)"
+            return draw_panels(panels, title, query=query, key=key, cell=0.28)
         who, taken = clicked.over[map_.kind]
         weights = taken(map_.weights)
         part = "image encoder" if map_.kind == "encoder" else "mask decoder"

@@ -18,18 +18,18 @@ LONGEST = 36  # characters of a sentence above its panel
 WORDS = {
     "cross": (
         "Where the decoder looks in the source while it writes each token",
-        "target: the token that is written",
-        "source: the token that is looked at",
+        "query (target token being written)",
+        "key (attended source token)",
     ),
     "encoder": (
         "Where the tokens of the source look in the source (encoder)",
-        "source: the token that looks",
-        "source: the token that is looked at",
+        "query (attending source token)",
+        "key (attended source token)",
     ),
     "decoder": (
         "Where the decoder looks in what it has written; grey: masked",
-        "target: the token that is written",
-        "target: the token that is looked at",
+        "query (target token being written)",
+        "key (attended target token)",
     ),
 }
 
@@ -37,13 +37,12 @@ WORDS = {
 def pair_drawer(
     data: Pairs,
     examples: Sequence[dict[str, Any]],
-    maps: Sequence[Map],
     alignments: Sequence[Map],
     caption: str,
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: a panel for each head, or for each example if there is a single head.
 
-    maps: of the first example. alignments: that of each example, if there is a single head.
+    alignments: the map of each example, if there is a single head.
     caption: where the targets come from. If the data knows the alignment, it is outlined.
     """
 
@@ -74,11 +73,9 @@ def pair_drawer(
         else:
             panels = [panel(map_, head, examples[0], f"head {head}") for head in heads]
             where = f"layer {map_.layer} of {map_.layers}; "
-        # One scale per kind, not for all: the first token a decoder reads gets all of one row.
-        top = max(float(other.weights.max()) for other in maps if other.kind == map_.kind)
         title, query, key = WORDS[map_.kind]
         outlined = "; outlined: where it comes from" if any(p.outlined for p in panels) else ""
         title = f"{title}\n{where}{caption}{outlined}"
-        return draw_panels(panels, title, top, query=query, key=key, cell=CELL)
+        return draw_panels(panels, title, query=query, key=key, cell=CELL)
 
     return figure

@@ -53,15 +53,20 @@ def chosen(what: str, number: int | None, count: int) -> Sequence[int]:
 def draw_panels(
     panels: Sequence[Panel],
     title: str,
-    top: float,
     *,
     query: str,
     key: str,
     cell: float = CELL,
     measure: str = "attention weight",
 ) -> Figure:
-    """top: the weight that gets the brightest colour. query, key: labels of the axes. measure:
-    label of the colour bar."""
+    """query, key: labels of the axes. measure: label of the colour bar.
+
+    Every figure has the colours of 0 to 1, since those of several runs stand side by side. Only
+    weights above 1, of a normalizer that does not divide, need more.
+    """
+    top = max(1.0, *(float(panel.weights.max()) for panel in panels))
+    whole = math.isclose(top, 1.0, abs_tol=1e-3)
+    top, alike = (1.0, "0 to 1 in every figure") if whole else (top, "0 to the largest here")
     width, height = (
         1.2 + cell * min(max(map(len, names)), MOST_LABELS)
         for names in ([panel.keys for panel in panels], [panel.queries for panel in panels])
@@ -88,7 +93,7 @@ def draw_panels(
             axis.set_yticks(positions, names, fontsize=size, parse_math=False)
             axis.set_ylabel(query)
     entitle(figure, title)
-    colour_bar(figure, shown, axes, measure)
+    colour_bar(figure, shown, axes, f"{measure}\n({alike})")
     return figure
 
 
@@ -162,6 +167,9 @@ def put_above(figure: Figure, line: str) -> None:
 
 
 def colour_bar(
-    figure: Figure, shown: Any, axes: list[Axes], measure: str = "attention weight"
+    figure: Figure,
+    shown: Any,
+    axes: list[Axes],
+    measure: str = "attention weight\n(0 to the largest here)",
 ) -> None:
     figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label=measure)

@@ -19,8 +19,6 @@ def token_drawer(
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: a panel for each head. item: name of a position, such as "token"."""
     labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
-    # The scale is that of the whole model, so that layers can be compared.
-    top = max(float(map_.weights.max()) for map_ in maps)
     normalized = all(
         torch.allclose(map_.weights.sum(-1), torch.tensor(1.0), atol=1e-3) for map_ in maps
     )
@@ -38,7 +36,7 @@ def token_drawer(
             for head in heads
         ]
         title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: masked"
-        query, key = f"query: the {item} that looks", f"key: the {item} that is looked at"
-        return draw_panels(panels, title, top, query=query, key=key)
+        query, key = f"query (attending {item})", f"key (attended {item})"
+        return draw_panels(panels, title, query=query, key=key)
 
     return figure

@@ -280,9 +280,14 @@ class Task(L.LightningModule):
             warnings.simplefilter("ignore")  # torchmetrics warns of a mean of nothing
             return list(self.measures(split))
 
+    @property
+    def caution(self) -> str | None:
+        """Why the measures of this model would mislead; said before training and with them."""
+        return None
+
     def notes(self) -> dict[str, Any]:
         """Notes on the measures for result.json."""
-        return {}
+        return {"caution": self.caution} if self.caution else {}
 
     def artefacts(self, folder: Path) -> list[Path]:
         """Write what the trained model makes into the folder of its run, by a model in evaluation

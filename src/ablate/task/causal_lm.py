@@ -120,10 +120,10 @@ class CausalLM(Task):
         bits = loss / math.log(2) / self.data.characters_per_token(split)
         return {"loss": loss, "perplexity": loss.exp(), "bits_per_char": bits}
 
-    def notes(self) -> dict[str, Any]:
+    @property
+    def caution(self) -> str | None:
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        peeks = any(stack.causal and stack.peeks for stack in stacks)
-        return {"caution": PEEKS} if peeks else {}
+        return PEEKS if any(stack.causal and stack.peeks for stack in stacks) else None
 
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []

@@ -193,7 +193,7 @@ class SequenceToSequence(Decoding):
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
         single = alignments(self, examples, maps)
-        return pair_drawer(self._pairs, examples, maps, single, caption)
+        return pair_drawer(self._pairs, examples, single, caption)
 
     def sample(self) -> str:
         """Validation examples: the source, the reference and the output."""

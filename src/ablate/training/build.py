@@ -10,7 +10,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from ablate import memory
-from ablate.config.check import leaves
+from ablate.config.check import check, leaves
+from ablate.config.composition import require_composed
 from ablate.config.keys import locate
 from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, plain
@@ -59,9 +60,16 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     """Build the model of a composed config, with initial values or the weights to start from.
 
     Its sizes come from the data, which is read if not given. Parts that are fitted beforehand, such
-    as word2vec, learn from the same data.
+    as word2vec, learn from the same data. Raises UserError, also for a value that was changed since
+    `compose`.
     """
-    data = data or build_data(cfg)
+    require_composed(cfg, "build")
+    check(cfg)
+    return build_checked(cfg, data or build_data(cfg))
+
+
+def build_checked(cfg: DictConfig, data: Data) -> Model:
+    """`build` of a configuration that was checked."""
     require_memory(cfg, data)
     return initialised(cfg, data)
 

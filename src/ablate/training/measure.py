@@ -108,17 +108,23 @@ def changed(
     search: tuple[str, ...] = (),
     encoding: tuple[str, ...] = (),
 ) -> DictConfig:
-    """The run's config with the changes; UserError for a key of neither its data nor `search` (of
-    its task) nor `encoding` (of its positions)."""
+    """The run's config with the changes; UserError for a key of neither what its data measure
+    nor `search` (of its task) nor `encoding` (of its positions)."""
     config = config.copy()
     OmegaConf.set_readonly(config, False)  # that of a command is read-only
-    known = [f"data.{key}" for key in config.data if key != "_target_"]
+    kind: Any = locate(config.data._target_)
+    reasons = dict.fromkeys(kind.for_training, "changes nothing that is measured")
+    reasons |= dict.fromkeys(kind.dividing, "would measure examples that the run was trained on")
+    settled = {f"data.{key}": why for key, why in reasons.items() if key in config.data}
+    known = [f"data.{key}" for key in config.data if key not in ("_target_", *reasons)]
     known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
     for key, value in changes.items():
         if key not in known:
+            why = f"{settled[key]}; " if key in settled else ""
+            near = "" if why else suggest(key, known)
             raise UserError(
-                f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
-                f"{suggest(key, known)}"
+                f"{key}={value}: {why}a finished run can be measured with other"
+                f" {', '.join(known)}{near}"
             )
         _, rule = look_up(plain(config), key)
         if rule is not None and not rule.allows(value):

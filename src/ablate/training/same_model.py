@@ -18,7 +18,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task, added_losses
-from ablate.training.build import build, initialised, make_model, make_task
+from ablate.training.build import build_checked, initialised, make_model, make_task
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
@@ -105,7 +105,7 @@ class SameModel:
 
     @cached_property
     def _model(self) -> Model:
-        return build(_with_reference(self.first), self._data)
+        return build_checked(_with_reference(self.first), self._data)
 
     @cached_property
     def _values(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 
-from ablate.config.composition import Composition
+from ablate.config.composition import Composition, require_composed
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
@@ -27,7 +27,7 @@ from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
 from ablate.terminal.say import printable, say
-from ablate.training.build import build, build_data, count_cache, count_flops, make_task
+from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
 from ablate.training.callbacks import own_callbacks
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
@@ -51,6 +51,7 @@ from ablate.training.transfer import describe_transfer
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     """Check and train a composed config; return the content of result.json, and `folder`."""
+    require_composed(cfg, "run")
     composition = Composition(cfg)
     folder = run_dir or composition.folder
     return {**train(composition, folder), "folder": str(folder)}
@@ -130,7 +131,7 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     cfg = composition.cfg
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
-    model = build(cfg, data)
+    model = build_checked(cfg, data)
     if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
         refuse_ignored(composition, data)
     if model.started_from is not None:
@@ -141,8 +142,9 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             "evaluate: several processes measure under one condition alone; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
-    if line := many_tokens(composition):
-        on_first_process(say)(line)
+    for line in (many_tokens(composition), task.caution):
+        if line:
+            on_first_process(say)(line)
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
@@ -246,9 +248,9 @@ def fit(
         on_first_process(say)(line)
     if checkpoint:
         require_fitting(task, state["state_dict"], checkpoint)
+        on_first_process(say)(f"resuming from {checkpoint} at step {state['global_step']:,}")
         state.clear()  # Lightning reads it again
         name_in_errors(trainer, checkpoint)
-        on_first_process(say)(f"resuming from {checkpoint}")
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)

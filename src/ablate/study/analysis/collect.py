@@ -257,7 +257,7 @@ def not_a_study(folder: Path) -> str:
     """Describe in one line what was given, and where the nearest studies are."""
     if (folder.parent / PLAN).exists():
         return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
-    what = "has no plan.json" if folder.is_dir() else "there is no such folder"
+    what = "it has no plan.json" if folder.is_dir() else "there is no such folder"
     inside = _studies(folder)
     if inside:
         return f"{folder} is not a study's folder: {what}; those in it: {', '.join(inside)}"

@@ -13,7 +13,7 @@ from ablate.data import Data
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets
-from ablate.training.build import build, count_cache, count_flops, make_task
+from ablate.training.build import build_checked, count_cache, count_flops, make_task
 from ablate.training.cache import CacheBytes
 from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel
@@ -54,7 +54,7 @@ class Difference:
 
 
 def side(config: DictConfig, data: Data) -> Side:
-    model = build(config, data).eval()
+    model = build_checked(config, data).eval()
     task = make_task(config, data, model)
     inputs = task.inputs(task.prepared(data.example()))
     with torch.no_grad():

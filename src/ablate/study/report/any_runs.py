@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Column, Table
 
-from ablate.config.keys import flatten
-from ablate.config.overrides import value_text
+from ablate.config.keys import shown
 from ablate.config.saved import read_yaml
+from ablate.config.short_name import differing
 from ablate.errors import UserError, suggest
 from ablate.run_files import Damaged
 from ablate.run_files.records import read_result
@@ -21,6 +21,7 @@ from ablate.terminal.console import Console
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
 BESIDE = ("study.", "output_dir", "logger", "checkpoint_every", "debug", "sweep", "experiment")
+ALWAYS = ("model", "data")
 
 
 def has_runs(folder: Path) -> bool:
@@ -40,10 +41,8 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         except (Damaged, OSError, UserError):
             continue
         if result.get("status") == "finished":
-            chosen = config.pop("choices", None) or result["choices"]
-            # Those of one's own have no option's name.
-            called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
-            runs.append((path.name, result, _counted({**flatten(config), **chosen, **called})))
+            config["choices"] = config.get("choices") or result["choices"]
+            runs.append((path.name, result, _words(config)))
     if not runs:
         raise UserError(f"{folder} has no finished run")
     names = {name for _, result, _ in runs for name in result["metrics"]}
@@ -61,14 +60,14 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         title_justify="left",
         caption_justify="left",
     )
-    differ = _differing([keys for *_, keys in runs])
+    every = [keys for *_, keys in runs]
+    differ = {k for keys in every for k, v in keys.items() if any(o.get(k) != v for o in every)}
     for name, of_run, keys in sorted(runs, key=lambda run: _order(run[1], metric)):
         of = metric or of_run["metric"]["name"]
         value = of_run["metrics"].get(of)
         table.add_row(
             name,
-            " ".join(f"{k}={value_text(keys[k])}" for k in differ if keys.get(k) is not None)
-            or "-",
+            " ".join(f"{k}={shown(v)}" for k, v in keys.items() if k in ALWAYS or k in differ),
             of,
             "-" if value is None else certain(value),
             f"{of_run['steps']:,}",
@@ -77,21 +76,18 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
     Console(highlight=False, markup=False).print(table, markup=False)
 
 
-def _counted(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _words(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Model and data, then what the run sets beside what these bring."""
+    choices = config["choices"]
+    # Those of one's own have no option's name.
+    called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
+    keys = {key: choices.get(key) for key in ALWAYS} | differing(config) | called
+    keys["seed"] = config.get("seed")
     return {
         key: value
         for key, value in keys.items()
-        # Without a dot: init_from, callbacks, of which none is a choice, too.
-        if (value is not None or "." not in key)
-        and not key.startswith(BESIDE)
-        and "_target_" not in key
+        if value is not None and not key.startswith(BESIDE)
     }
-
-
-def _differing(runs: list[dict[str, Any]]) -> list[str]:
-    """Keys with several values; not those that a group's option brings or lacks."""
-    every = dict.fromkeys(key for run in runs for key in run)
-    return [key for key in every if len({repr(run[key]) for run in runs if key in run}) > 1]
 
 
 def _order(result: Mapping[str, Any], metric: str | None) -> tuple[str, str, float]:

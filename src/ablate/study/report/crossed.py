@@ -10,25 +10,23 @@ from ablate.study.report.rows import Report
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
-    """Estimate the effects; a text if nothing can be estimated. None without crossed factors, and
-    for one factor of two options, whose effect is the difference in the table."""
+    """Estimate the effects; a text if nothing can be estimated. None without crossed factors: the
+    effect of a single one is in the table."""
     study = report.study
-    if study.plan.get("design") not in CROSSED:
+    baseline = study.plan["own"]
+    cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
+    factors = varied(list(cells.values()), baseline)
+    if study.plan.get("design") not in CROSSED or len(factors) == 1:
         return None
     hindering = [o for o in report.objections if not o.allowed and o.rule != "seeds"]
     if hindering:
         first = hindering[0]
         return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
-    baseline = study.plan["own"]
-    cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     runs = [
         (cell, seed, study.values(name, report.metric).get(seed))
         for name, cell in cells.items()
         for seed in study.seeds
     ]
-    factors = varied(list(cells.values()), baseline)
-    if [len(options) for options in factors.values()] == [2]:
-        return None
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 
 
@@ -40,9 +38,9 @@ def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
 
 
 TESTS = (
-    "The p values here are of F tests in a linear model of all runs, with the seed as a block, "
-    "corrected by Holm for these effects; those of the table compare one arm with the baseline, "
-    "over their pairs alone, and are corrected for its arms. So they differ."
+    "These p values differ from those of the table: they are of F tests in a linear model of all "
+    "runs, with the seed as a block, corrected by Holm for these effects; those of the table are "
+    "of one arm and the baseline, over their pairs alone, corrected for its arms."
 )
 
 

@@ -195,7 +195,7 @@ def _pictures(report: Report) -> Markup:
         return Markup()
     words = "Of the first finished seed of each arm, in small; a name leads to the whole file."
     return _section(
-        "What the arms drew and wrote", _paragraph(words, class_="note"), *parts, id="pictures"
+        "Figures and samples by arm", _paragraph(words, class_="note"), *parts, id="pictures"
     )
 
 
@@ -250,7 +250,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
             parts += [_paragraph(note, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
-    return _section("Main effects", *parts)
+    return _section("Every run by option" if crossed is None else "Main effects", *parts)
 
 
 def _cost(charts: Sequence[Markup]) -> Markup:

@@ -13,7 +13,7 @@ from ablate.study.numbers import number
 from ablate.study.report import blocks
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
-from ablate.study.report.rows import Report, Row
+from ablate.study.report.rows import Report
 from ablate.study.report.sentences import difference_words, example_rows, reference, relative, sure
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
@@ -51,7 +51,7 @@ def show(
             mean if row.summary.sd is None else f"{mean} ± {sd}",
             difference_words(row, report),
             *([relative(row, report)] if is_wide else []),
-            _verdict(row),
+            row.short_verdict,
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
     console.print(table, markup=False)
@@ -76,13 +76,3 @@ def show(
         console.print(f"  {command}", markup=False, soft_wrap=True)
     for line in refusals:
         say(line, file=sys.stderr)
-
-
-def _verdict(row: Row) -> str:
-    """Return the verdict without its evidence, which the other columns show."""
-    if row.comparison is None:
-        return row.verdict
-    needed = row.comparison.verdict.seeds_needed
-    advice = f" (about {needed:,} seeds needed)" if needed else ""
-    allowed = f" [in spite of: {', '.join(row.allowed)}]" if row.allowed else ""
-    return row.comparison.verdict.kind + advice + allowed

@@ -79,6 +79,16 @@ class Row:
             return f"not compared: {'; '.join(self.why)}"
         return self.comparison.verdict.words()
 
+    @property
+    def short_verdict(self) -> str:
+        """The verdict without its evidence, which stands in other columns of a table."""
+        if self.comparison is None:
+            return self.verdict
+        needed = self.comparison.verdict.seeds_needed
+        advice = f" (about {needed:,} seeds needed)" if needed else ""
+        allowed = f" [in spite of: {', '.join(self.allowed)}]" if self.allowed else ""
+        return self.comparison.verdict.kind + advice + allowed
+
 
 @dataclass(frozen=True)
 class Report:

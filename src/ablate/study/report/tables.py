@@ -51,7 +51,7 @@ def _cells(row: Row, report: Report) -> list[str]:
         difference_words(row, report),
         relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
-        row.verdict + _allowed(row),
+        row.short_verdict,
     ]
 
 
