@@ -34,6 +34,9 @@ MISTAKES = {
     "hydra/launcher=slrum": "no such option (did you mean 'slurm'?); allowed: basic",
     "hydra.swep.dir=x": "no key hydra.swep | did you mean 'hydra.sweep'?",
     "model=timm model.heads=2": "no key model.heads (model=timm; it is a key of model=bert, ",
+    "model=GPT": "did you mean model=gpt?",
+    "optimizer=AdamW": "did you mean optimizer=adamw?",
+    "model=rnn_lm model.cell=LSTM": "did you mean model.cell=lstm?",
     # names of other tools
     "lr=1e-3": "no key or group lr (did you mean optimizer.lr=1e-3?); allowed: ",
     "epochs=3": "did you mean trainer.max_epochs=3?",

@@ -79,6 +79,8 @@ def option_hint(
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
+    if typed.lower() in options:
+        return _question([f"{group}={typed.lower()}"])
     named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]
     elsewhere = [other for other in groups if (folder / other / f"{typed}.yaml").is_file()]
     if 0 < len(named) <= 3:
