@@ -56,6 +56,8 @@ MISTAKES = {
     "model.heads= 4": "write model.heads=4, without spaces",
     "model.heads =4": "write model.heads=4, without spaces",
     "-m model.attention=additive, dot": "write the values after commas without spaces",
+    "model.normalizer softmax": "'model.normalizer softmax': write model.normalizer=softmax",
+    "data.path=my file.txt": """quote a text: "data.path='my file.txt'\"""",
     # values
     "model.heads=four": "model.heads=four: must be a whole number of at least 1",
     "model.heads='4'": 'model.heads="4": must be a whole number',
@@ -71,11 +73,15 @@ MISTAKES = {
     "++model.mask._partial_=0": "model.mask._partial_=0: must be true",
     "trainer=[]": "'trainer=[]': write trainer=OPTION, one of cpu, ",
     # how it is written
+    "-m sweep=mixers,masks": "'sweep=mixers,masks' names several studies: give one sweep at a time",
     "model/attention=dot": "'model/attention=dot': write model.attention=dot",
     "+model.attention=dot": "write model.attention=dot, without a sign",
     "~logger": "nothing can be removed; write logger=OPTION, one of lightning, many, none, ",
     "~model.heads": "nothing can be removed; give another value",
     "model=transformer model.cross_attention=null": "no such option; allowed: | , same, ",
+    "model.attention:dot": "'model.attention:dot': write model.attention=dot",
+    "data.path='a": "cannot read 'data.path='a': a quote is not closed; write KEY=VALUE",
+    "seed=int(a)": "cannot read 'seed=int(a)': invalid literal for int()",
     "[": "cannot read '[' | write KEY=VALUE",
     "vit": "'vit' is no command | an override is KEY=VALUE",
     "model=gpt,vit": "'model=gpt,vit' names several values: add -m to run each",
@@ -198,6 +204,11 @@ def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
     assert str(parse(typed).value()) == value
     with open_tree() as tree:
         override_errors.refuse_unread([typed], tree)
+
+
+def test_spaces_inside_of_a_word() -> None:
+    with refused("'model.heads = 4': write model.heads=4; 'pos_enc: none': write pos_enc=none"):
+        compose("model.heads = 4", "pos_enc: none")
 
 
 def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:

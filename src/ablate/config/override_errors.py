@@ -5,6 +5,7 @@ composition, every override is looked up again among the options, and all errors
 once.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ PLUGINS = {
 
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
-    lines: list[str] = list(_spaced(overrides))
+    lines: list[str] = list(_spaced(overrides, tree))
     for text in overrides if not lines else ():
         override = _parse(text)
         if isinstance(override, str):
@@ -52,9 +53,10 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         raise UserError(*lines)
 
 
-def _spaced(overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a line where a space has split an override into several words."""
+def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
+    """Yield a line where a space has split an override into several words, or stands in its key."""
     for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
+        key, sign, value = text.partition("=")
         if text == "=":
             yield f"'{before} = {after}': write {before}={after}, without spaces"
         elif text.endswith("=") and after and "=" not in after:
@@ -63,6 +65,15 @@ def _spaced(overrides: Sequence[str]) -> Iterator[str]:
             yield f"'{before} {text}': write {before}{text}, without spaces"
         elif text.endswith(",") and "=" in text:
             yield f"'{text} {after}': write the values after commas without spaces"
+        elif sign and key.strip() and key != key.strip():
+            yield f"'{text}': write {key.strip()}={value.strip()}"
+        elif not sign and (named := re.fullmatch(r"([\w./]+):\s*(.*)", text)):
+            yield f"'{text}': write {named[1]}={named[2] or after}"
+        elif not sign and key.split(".")[0] in tree.groups and after and "=" not in after:
+            yield f"'{text} {after}': write {text}={after}"
+        elif "=" in before and not sign and not before.endswith(("=", ",")) and text[0] != "~":
+            quoted = before.replace("=", "='", 1)
+            yield f"'{before} {text}': write KEY=VALUE, or quote a text: \"{quoted} {text}'\""
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
@@ -90,6 +101,8 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         allowed = ", ".join(tree.options(key))
         instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
         yield f"'{text}': nothing can be removed; {instead}"
+    elif key == "sweep" and override.is_sweep_override():
+        yield f"'{text}' names several studies: give one sweep at a time, a command for each"
     elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
         yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
 

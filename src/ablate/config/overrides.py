@@ -46,9 +46,13 @@ def parse(text: str) -> Override:
     try:
         return parse_all([text])[0]
     except HydraException as error:
-        reason = " ".join(str(error).split("\nSee https")[0].split())
+        # Of a function; what else Hydra says is about its grammar.
+        said = re.search(r"while evaluating .*?': (.*)", " ".join(str(error).split()))
+        reason = f": {said[1]}" if said else ""
+        if any(text.count(quote) % 2 for quote in "'\""):
+            reason = ": a quote is not closed"
         raise UserError(
-            f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+            f"cannot read '{text}'{reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
         ) from error
 
 

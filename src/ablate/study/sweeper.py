@@ -21,6 +21,7 @@ from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
+from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
@@ -241,10 +242,9 @@ class Study:
     def say(self, cells: Sequence[Cell]) -> None:
         folders = {cell.folder for cell in cells}
         finished = sum(state(self.root / name).name == "finished" for name in folders)
-        arms, seeds = len(self.layout.arms), len(self.layout.seeds)
-        say(
-            f"{arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder}, {finished} finished"
-        )
+        arms, seeds = counted(len(self.layout.arms), "arm"), counted(len(self.layout.seeds), "seed")
+        runs = counted(len(folders), "run")
+        say(f"{arms}, {seeds}: {runs} in {self.folder}, {finished} finished")
         notes = preview.notes(self.request, self.layout, self.tuning)
         more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
         for line in [*notes[:SHOWN], *more]:

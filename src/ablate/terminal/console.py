@@ -9,7 +9,6 @@ from rich.text import Text
 
 from ablate.terminal.say import printable
 
-
 NO_LIMIT = 10_000  # columns
 
 
