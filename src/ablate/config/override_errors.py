@@ -18,7 +18,7 @@ from yaml import YAMLError
 
 from ablate.config.keys import INSTEAD, gone, option_content
 from ablate.config.overrides import parse, require_few
-from ablate.config.synonyms import key_hint, leaf_hint, option_hint
+from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
 from ablate.config.tree import Tree, config_dir
 from ablate.errors import UserError, suggest
 
@@ -216,9 +216,9 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
             return
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
             value = _value(override)
-            hint = key_hint(path, value, tree.groups)
+            hint = key_hint(path, value, tree.groups, base)
             elsewhere = "" if path.startswith("hydra") else leaf_hint(path, value, base)
-            line = _no_key(part, done, node, tree, hint, elsewhere)
+            line = _no_key(path, done, node, tree, hint, elsewhere)
             yield f"{override.input_line}: {line}"
             return
         done = f"{done}.{part}" if done else part
@@ -228,8 +228,10 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
 
 
-def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
-    """hint: what is meant for certain; elsewhere: keys of the same name in other nodes."""
+def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
+    """typed: the key, of which `path` is there; hint: what is meant for certain; elsewhere: keys of
+    the same name in other nodes."""
+    part = typed.removeprefix(f"{path}.").partition(".")[0]
     if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
         return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
     if not path:
@@ -246,8 +248,12 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsew
         return gone(full)
     others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
     if others:
-        hint = f"it is a key of {', '.join(f'{path}={other}' for other in others[:4])}"
-    near = _first(f"{path}={option}" if option else "", hint or suggest(full, named) or elsewhere)
+        inside = elsewhere if f" {path}." in elsewhere else ""  # model.encoder.depth
+        hint = inside or f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
+    # Neither a node, unless it has options, nor what makes a part.
+    settable = [key for key in leaves(node, f"{path}.") if "._" not in key]
+    hint = hint or suggest(typed, [*settable, *(key for key in named if key in tree.groups)])
+    near = _first(f"{path}={option}" if option else "", hint or elsewhere)
     return f"no key {full}{near}; {known}"
 
 
