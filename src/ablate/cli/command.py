@@ -5,12 +5,12 @@ import os
 import re
 import sys
 import traceback
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ablate.cli.folder import remove_created
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, suggest, unwrap
@@ -24,7 +24,11 @@ CLOSED = (EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
-    """An argument parser that raises UserError instead of printing its usage."""
+    """An argument parser that raises UserError instead of printing its usage, and prints its
+    description as it is written, lists too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}{near_flag(message, self)}; see {self.prog} --help")
