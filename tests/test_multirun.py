@@ -143,7 +143,7 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
     only = "study.only=[dot]"  # as people type it
     _, out, _ = ablate_command(*study, only, "study.dry_run=true")
-    assert "2 runs in" in out
+    assert "3 arms, 1 seed, 2 runs in" in out
     done = {arm.partition("=")[2]: cells[-1] for arm, cells in rows(out).items()}
     assert done == {"scaled_dot": ["0/1"], "additive": ["left out"], "dot": ["0/1"]}
     assert ablate_command(*study, only)[0] == 0
