@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -22,6 +23,7 @@ from ablate.config.keys import locate
 from ablate.config.rules import OneOf
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
+from ablate.run_files import found
 from ablate.version import described
 
 pytest_plugins = ["command_line"]
@@ -247,6 +249,9 @@ def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
     refuses("show", "run_dir; see python -m ablate.show --help")
     refuses("evalute RUN", "did you mean 'evaluate'?\n")
     refuses("seed = 3", "")
+    refuses("--hlep", "did you mean '--help'?")
+    refuses("generate RUN --promt x", "did you mean '--prompt'?")
+    refuses("diff --config-dir nowhere seed=1 seed=2", "--config-dir nowhere: there is no such")
     monkeypatch.setattr(commands.sys, "platform", "win32")
     for words in ("model=vit", "show RUN"):
         refuses(words, "Windows is not supported")
@@ -255,10 +260,21 @@ def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_and_a_study_are_found_by_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, file in {"runs/one": "config.yaml", "two": "plan.json"}.items():
+        (tmp_path / "outputs" / name).mkdir(parents=True)
+        (tmp_path / "outputs" / name / file).touch()
+    assert found(Path("one")) == Path("outputs/runs/one")
+    assert found(Path("two"), "plan.json") == Path("outputs/two")
+    assert found(Path("two")) == Path("two")  # which is no run
+
+
 def test_help_and_version(ablate_command):
     assert ablate_command("help", "pos_enc") == ablate_command("--help", "pos_enc")
     assert ablate_command("--version") == (0, f"{described()}\n", "")
     assert described().startswith("ablate ")
+    assert "\nonnx    a file of ONNX" in ablate_command("export", "--help")[1]
 
 
 def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):

@@ -286,7 +286,7 @@ def test_bad_folders_are_refused(given, tmp_path):
     paint(tmp_path / "few", 1)
     (given / "val" / "red").rename(given / "val" / "pink")
     for name, line in {
-        "empty": "no images in CLASS",
+        "empty": "empty/CLASS/FILE, a folder for each class; known endings: ",
         "valonly": "has val but no train folder",
         "few": "split would be empty",
         "given": "class pink of val is not in train",

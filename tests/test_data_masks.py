@@ -118,7 +118,7 @@ def test_numbers_palettes_and_colours_say_the_same(folder):
         (lambda mask: mask.write_bytes(b"no image"), "cannot decode the mask"),
         (lambda mask: mask.unlink(), "0.png has no mask"),
         (lambda mask: (mask.parents[1] / "images").rename(mask.parents[1] / "pictures"),
-         "no images in images"),
+         "there are no images "),
     ],
 )  # fmt: skip
 def test_a_spoilt_folder_is_one_line(folder, spoil, line):

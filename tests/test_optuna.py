@@ -69,6 +69,7 @@ def test_a_trial_may_have_several_seeds(tmp_path):
     assert folder.name.startswith("optuna-")
     assert sorted(result["seed"] for result in results) == [0, 0, 1, 1]
     config = [yaml.safe_load((p / "config.yaml").read_text()) for p in folder.glob("*/")]
+    assert {of["study"]["seeds"] for of in config} == {1}  # each is one run, for ablate.run too
     trials = {}
     for result, of in zip(results, config, strict=True):
         trials.setdefault(of["optimizer"]["lr"], []).append(result["metric"]["value"])

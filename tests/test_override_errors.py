@@ -32,8 +32,15 @@ MISTAKES = {
     "+model.head=4": "no key model.head; | did you mean 'model.heads'?",
     "+data.root._target_=true": "data.root._target_=true: must be the path of a class",
     "hydra/launcher=slrum": "no such option (did you mean 'slurm'?); allowed: basic",
-    "hydra.swep.dir=x": "no key hydra.swep | did you mean 'hydra.sweep'?",
+    "hydra.swep.dir=x": "no key hydra.swep | did you mean 'hydra.sweep.dir'?",
     "model=timm model.heads=2": "no key model.heads (model=timm; it is a key of model=bert, ",
+    "model=GPT": "did you mean model=gpt?",
+    "optimizer=AdamW": "did you mean optimizer=adamw?",
+    "model=rnn_lm model.cell=LSTM": "did you mean model.cell=lstm?",
+    "model=transformer model.encoder_depth=1": "did you mean 'model.encoder.depth'?",
+    "model=transformer model.depth=1": "mean model.encoder.depth=1 or model.decoder.depth=1?",
+    "model=transformer model.n_layer=1": "mean model.encoder.depth=1 or model.decoder.depth=1?",
+    "model.layers=2": "model.layers=2: is no value (did you mean model.depth=2?); set ",
     # names of other tools
     "lr=1e-3": "no key or group lr (did you mean optimizer.lr=1e-3?); allowed: ",
     "epochs=3": "did you mean trainer.max_epochs=3?",
@@ -53,6 +60,8 @@ MISTAKES = {
     "model.heads= 4": "write model.heads=4, without spaces",
     "model.heads =4": "write model.heads=4, without spaces",
     "-m model.attention=additive, dot": "write the values after commas without spaces",
+    "model.normalizer softmax": "'model.normalizer softmax': write model.normalizer=softmax",
+    "data.path=my file.txt": """quote a text: "data.path='my file.txt'\"""",
     # values
     "model.heads=four": "model.heads=four: must be a whole number of at least 1",
     "model.heads='4'": 'model.heads="4": must be a whole number',
@@ -68,11 +77,15 @@ MISTAKES = {
     "++model.mask._partial_=0": "model.mask._partial_=0: must be true",
     "trainer=[]": "'trainer=[]': write trainer=OPTION, one of cpu, ",
     # how it is written
+    "-m sweep=mixers,masks": "'sweep=mixers,masks' names several studies: give one sweep at a time",
     "model/attention=dot": "'model/attention=dot': write model.attention=dot",
     "+model.attention=dot": "write model.attention=dot, without a sign",
     "~logger": "nothing can be removed; write logger=OPTION, one of lightning, many, none, ",
     "~model.heads": "nothing can be removed; give another value",
     "model=transformer model.cross_attention=null": "no such option; allowed: | , same, ",
+    "model.attention:dot": "'model.attention:dot': write model.attention=dot",
+    "data.path='a": "cannot read 'data.path='a': a quote is not closed; write KEY=VALUE",
+    "seed=int(a)": "cannot read 'seed=int(a)': invalid literal for int()",
     "[": "cannot read '[' | write KEY=VALUE",
     "vit": "'vit' is no command | an override is KEY=VALUE",
     "model=gpt,vit": "'model=gpt,vit' names several values: add -m to run each",
@@ -195,6 +208,11 @@ def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
     assert str(parse(typed).value()) == value
     with open_tree() as tree:
         override_errors.refuse_unread([typed], tree)
+
+
+def test_spaces_inside_of_a_word() -> None:
+    with refused("'model.heads = 4': write model.heads=4; 'pos_enc: none': write pos_enc=none"):
+        compose("model.heads = 4", "pos_enc: none")
 
 
 def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:

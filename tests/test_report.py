@@ -172,7 +172,7 @@ def ran(monkeypatch, *arguments):
         (["{}/scores/" + "x", "--status"], "did you mean '{}/scores'?"),
         (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (there: val/loss,"),
         (["{}/scores", "--allow", "sedes"], "did you mean 'seeds'?"),
-        (["{}/scores", "--baseline", "additive"], f"did you mean '{ADDITIVE}'? (there: baseline,"),
+        (["{}/scores", "--baseline", "aditive"], "did you mean 'additive'? (there: baseline,"),
         (["{}/scores", "--status", "--wandb"], "--wandb: not allowed with argument --status"),
         (["{}/empty"], "has no finished run yet (2 missing)"),
         (["{}/broken"], "is not the plan of a study"),
@@ -207,7 +207,7 @@ def test_the_command_prints_a_table_and_its_path(study, monkeypatch, capsys):
     assert told["baseline"] == ADDITIVE
     (row,) = [row for row in told["arms"] if row["name"] == "baseline"]
     assert (row["difference"], row["verdict"]) == (pytest.approx(-difference), "better")
-    rebased = collect(study).rebased(ADDITIVE)
+    rebased = collect(study).rebased("additive")
     differs = {arm.name: arm.differs for arm in rebased.arms}
     assert differs["model.attention=cosine"] == {"model.attention": ["additive", "cosine"]}
     assert not rebased.baseline.differs

@@ -92,6 +92,18 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
     assert "\x1b" not in told.out + told.err
 
 
+@pytest.mark.parametrize("columns", [None, "80", "100"])
+def test_no_cell_of_a_table_is_cut_off(columns, tmp_path, monkeypatch, capsys):
+    """In a narrow terminal cells are wrapped; a pipe has no width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    called(report.main, scores(tmp_path))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [line for line in rows if not line.endswith("│")] == []
+    assert columns or any("seed 3 failed, seed 4 not run" in line for line in rows)
+
+
 # What a run prints before its first step: one line about itself, and nothing of other packages
 
 # Fewer steps than the default interval of logging, to a logger: Lightning would warn.

@@ -35,6 +35,8 @@ MISTAKES = [
     ("{factors: {seed: [1, 2]}}", "", ["the seeds of a study are study.seeds"]),
     ("{factors: {output_dir: [a, b]}}", "", ["output_dir: changes no result"]),
     ("{factors: 3}", "", ["study.factors=3: must be {NAME: VALUE, ...}"]),
+    (ONE, "study.tune=optimizer.lr", ["; write study.tune={optimizer.lr: [1e-3, 3e-3]}"]),
+    (ONE, "study.seeds=0", ["study.seeds=0: must be ", "; write study.seeds=3"]),
     ("{factors: {start: {old: [init_from=nowhere]}}}", "", ["init_from=nowhere is not the folder"]),
     # the baseline
     ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", "", ["baseline", "'post'?"]),

@@ -100,6 +100,14 @@ def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finishe
     assert second["peak_memory_bytes"] < first["peak_memory_bytes"] + 1e9
 
 
+@pytest.mark.parametrize("typed", ["sweep=mixers", "study.seeds=3"])
+def test_a_study_is_not_trained_as_one_run(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"several runs.* python -m ablate .*{typed[:11]}"):
+        ablate.run(ablate.compose(typed))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished):
     cfg, folder, _ = finished
     before = (folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns

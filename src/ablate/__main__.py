@@ -5,7 +5,8 @@
 
 import gc
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 
 from ablate.cli import folder
-from ablate.cli.command import command, full_error
+from ablate.cli.command import command, full_error, near_flag
 from ablate.cli.job import failures, job
 from ablate.config import tree
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
@@ -66,7 +67,7 @@ def _arguments() -> Namespace:
     They may be mixed with the overrides, which Hydra wants together: sys.argv is reordered.
     """
     parser = get_args_parser()
-    parser.error = _refuse_flag  # type: ignore[method-assign]
+    parser.error = partial(_refuse_flag, parser)  # type: ignore[method-assign]
     args = parser.parse_intermixed_args()
     flags = [word for word in sys.argv[1:] if word not in args.overrides]
     args.overrides = named_search([*map(readable, args.overrides)])
@@ -96,8 +97,8 @@ def named_search(overrides: list[str]) -> list[str]:
     return [*overrides, f"study.name={sweeper}-{search}"]
 
 
-def _refuse_flag(message: str) -> NoReturn:
-    raise UserError(f"{message}; see python -m ablate --help")
+def _refuse_flag(parser: ArgumentParser, message: str) -> NoReturn:
+    raise UserError(f"{message}{near_flag(message, parser)}; see python -m ablate --help")
 
 
 def _compose_and_start(args: Namespace) -> None:

@@ -22,7 +22,7 @@ from ablate.config.composition import compose
 from ablate.config.overrides import value_text
 from ablate.config.saved import read_config
 from ablate.errors import UserError
-from ablate.run_files import require_run
+from ablate.run_files import found, require_run
 from ablate.terminal.console import Console
 
 if TYPE_CHECKING:
@@ -70,22 +70,27 @@ def main() -> None:
     )
     parser.add_argument("second", help="and those of the other")
     add_allow(parser)
+    parser.add_argument("--config-dir", metavar="DIR", help="folder of options of your own")
     args = parser.parse_args()
     from ablate.study.plan.difference import difference
 
-    show(difference(*(configuration(text, args.allow) for text in (args.first, args.second))))
+    both = (configuration(text, args.allow, args.config_dir) for text in (args.first, args.second))
+    show(difference(*both))
 
 
-def configuration(text: str, allow: Collection[str] = ()) -> DictConfig:
+def configuration(
+    text: str, allow: Collection[str] = (), config_dir: str | None = None
+) -> DictConfig:
     """The configuration of a run's folder, or composed of overrides. Raises UserError.
 
     allow: modules beside ablate whose classes a run's config may name. Their code is run.
+    config_dir: of options of one's own, as for `compose`.
     """
-    folder = Path(text).expanduser()
+    folder = found(Path(text).expanduser())
     if text and ("=" not in text or folder.is_dir()):
         require_run(folder, text)
         return read_config(folder / "config.yaml", allow)
-    return compose(*words(text))
+    return compose(*words(text), config_dir=config_dir)
 
 
 def words(text: str) -> list[str]:

@@ -62,9 +62,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:
-    """The end of an error line that offers the nearest allowed name, or nothing."""
-    near = get_close_matches(name, list(allowed), n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    """The end of an error line that offers the nearest allowed name in any case, or nothing."""
+    names = {one.lower(): one for one in allowed}
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 # What torch, numpy, the C library and the linker say when memory is refused, or a size overflows.

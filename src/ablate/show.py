@@ -34,7 +34,7 @@ def source_example(run: Run, source: str) -> dict[str, Any]:
 def main() -> None:
     parser = Arguments(
         prog="python -m ablate.show",
-        description="Draw what every head of a finished run attends to, a file per layer; of"
+        description="Draw what every head of a finished run attends to, a file per layer;\nof"
         " model=rnn_lm model.cell=lstm its gates.",
     )
     add_run_dir(parser)

@@ -2,16 +2,19 @@
 
 import logging
 import os
+import re
 import sys
 import traceback
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from ablate.cli.folder import remove_created
-from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
+from ablate.errors import Interrupted, RunFailed, UserError, one_line, suggest, unwrap
+from ablate.run_files import found
 from ablate.terminal import pipe
 from ablate.terminal.say import printable, say
 
@@ -21,15 +24,29 @@ CLOSED = (EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
-    """An argument parser that raises UserError instead of printing its usage."""
+    """An argument parser that raises UserError instead of printing its usage, and prints its
+    description as it is written, lists too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
+        raise UserError(f"{message}{near_flag(message, self)}; see {self.prog} --help")
+
+
+def near_flag(message: str, parser: ArgumentParser) -> str:
+    """The end of an error line that offers the nearest option for an unknown one, or nothing."""
+    wrong = re.search(r"unrecognized arguments: (?:[^-]\S* )*(-[^\s=]+)", message)
+    return suggest(wrong[1], parser._option_string_actions) if wrong else ""
 
 
 def add_run_dir(parser: ArgumentParser) -> None:
     """Add the folder of a finished run, and what its config may name beside parts of ours."""
-    parser.add_argument("run_dir", help="folder of a finished run")
+    parser.add_argument(
+        "run_dir",
+        type=lambda text: found(Path(text)),
+        help="folder of a finished run, or its name in outputs/ or outputs/runs/",
+    )
     add_allow(parser)
 
 

@@ -47,7 +47,7 @@ def job(cfg: DictConfig) -> float | None:
             values = []
             for seed in seeds:  # a trial of a search is the mean over its seeds
                 own = cfg.copy()
-                own.seed = seed
+                own.seed, own.study.seeds = seed, 1  # as in ablate.run of its config.yaml
                 of_seed = Composition.of(own)
                 result = train(of_seed, run_dir.parent / of_seed.folder_name)
                 values.append(value_of(result))

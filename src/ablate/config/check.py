@@ -76,6 +76,17 @@ def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool =
         )
 
 
+def refuse_study(cfg: Mapping[str, Any]) -> None:
+    """Raise UserError for a study where one run is trained, unless it is one of a study's runs."""
+    study, sweep = cfg["study"], cfg["choices"].get("sweep")
+    if study["arm"] is None and (sweep or study["factors"] or study["seeds"] != 1):
+        typed = f"sweep={sweep}" if sweep else "-m KEY=A,B study.seeds=N"
+        raise UserError(
+            "this is a study of several runs, and ablate.run trains one: give the command"
+            f" python -m ablate {typed}"
+        )
+
+
 def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
     """The seeds that study.seeds asks for, a number or a list. Raises UserError."""
     if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.overrides import value_text
+from ablate.config.synonyms import KEYS
 from ablate.config.tree import config_dir
 from ablate.errors import UserError, suggest
 from ablate.version import extra_with, install
@@ -164,7 +165,9 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     shown = ", ".join(f"{path}.{name}" for name in sorted(inside))
-    return f"{path}={value_text(value)}: is no value; set {shown}"
+    meant = KEYS.get(path.rpartition(".")[2])  # model.layers=2, of other tools
+    near = f" (did you mean {meant}={value_text(value)}?)" if meant else ""
+    return f"{path}={value_text(value)}: is no value{near}; set {shown}"
 
 
 def gone(key: str) -> str:

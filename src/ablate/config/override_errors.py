@@ -5,6 +5,7 @@ composition, every override is looked up again among the options, and all errors
 once.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from yaml import YAMLError
 
 from ablate.config.keys import INSTEAD, gone, option_content
 from ablate.config.overrides import parse, require_few
-from ablate.config.synonyms import key_hint, leaf_hint, option_hint
+from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
 from ablate.config.tree import Tree, config_dir
 from ablate.errors import UserError, suggest
 
@@ -41,7 +42,7 @@ PLUGINS = {
 
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
-    lines: list[str] = list(_spaced(overrides))
+    lines: list[str] = list(_spaced(overrides, tree))
     for text in overrides if not lines else ():
         override = _parse(text)
         if isinstance(override, str):
@@ -52,9 +53,10 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         raise UserError(*lines)
 
 
-def _spaced(overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a line where a space has split an override into several words."""
+def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
+    """Yield a line where a space has split an override into several words, or stands in its key."""
     for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
+        key, sign, value = text.partition("=")
         if text == "=":
             yield f"'{before} = {after}': write {before}={after}, without spaces"
         elif text.endswith("=") and after and "=" not in after:
@@ -63,6 +65,15 @@ def _spaced(overrides: Sequence[str]) -> Iterator[str]:
             yield f"'{before} {text}': write {before}{text}, without spaces"
         elif text.endswith(",") and "=" in text:
             yield f"'{text} {after}': write the values after commas without spaces"
+        elif sign and key.strip() and key != key.strip():
+            yield f"'{text}': write {key.strip()}={value.strip()}"
+        elif not sign and (named := re.fullmatch(r"([\w./]+):\s*(.*)", text)):
+            yield f"'{text}': write {named[1]}={named[2] or after}"
+        elif not sign and key.split(".")[0] in tree.groups and after and "=" not in after:
+            yield f"'{text} {after}': write {text}={after}"
+        elif "=" in before and not sign and not before.endswith(("=", ",")) and text[0] != "~":
+            quoted = before.replace("=", "='", 1)
+            yield f"'{before} {text}': write KEY=VALUE, or quote a text: \"{quoted} {text}'\""
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
@@ -90,6 +101,8 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         allowed = ", ".join(tree.options(key))
         instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
         yield f"'{text}': nothing can be removed; {instead}"
+    elif key == "sweep" and override.is_sweep_override():
+        yield f"'{text}' names several studies: give one sweep at a time, a command for each"
     elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
         yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
 
@@ -203,9 +216,9 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
             return
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
             value = _value(override)
-            hint = key_hint(path, value, tree.groups)
+            hint = key_hint(path, value, tree.groups, base)
             elsewhere = "" if path.startswith("hydra") else leaf_hint(path, value, base)
-            line = _no_key(part, done, node, tree, hint, elsewhere)
+            line = _no_key(path, done, node, tree, hint, elsewhere)
             yield f"{override.input_line}: {line}"
             return
         done = f"{done}.{part}" if done else part
@@ -215,8 +228,10 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
 
 
-def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
-    """hint: what is meant for certain; elsewhere: keys of the same name in other nodes."""
+def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
+    """typed: the key, of which `path` is there; hint: what is meant for certain; elsewhere: keys of
+    the same name in other nodes."""
+    part = typed.removeprefix(f"{path}.").partition(".")[0]
     if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
         return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
     if not path:
@@ -233,8 +248,12 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsew
         return gone(full)
     others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
     if others:
-        hint = f"it is a key of {', '.join(f'{path}={other}' for other in others[:4])}"
-    near = _first(f"{path}={option}" if option else "", hint or suggest(full, named) or elsewhere)
+        inside = elsewhere if f" {path}." in elsewhere else ""  # model.encoder.depth
+        hint = inside or f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
+    # Neither a node, unless it has options, nor what makes a part.
+    settable = [key for key in leaves(node, f"{path}.") if "._" not in key]
+    hint = hint or suggest(typed, [*settable, *(key for key in named if key in tree.groups)])
+    near = _first(f"{path}={option}" if option else "", hint or elsewhere)
     return f"no key {full}{near}; {known}"
 
 

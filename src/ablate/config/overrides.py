@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
 _PATH = re.compile(r"[^\s'\"\\,\[\]{}()$]*/[^\s'\"\\,\[\]{}()$]*")
 MOST = 10_000  # values of one key, and seeds of a study
-# study.only=[model.attention=dot]: the names of arms have = in them.
+# study.only=[model.attention=dot]: the names of arms have = in them, or are options, such as 4.
 _ARMS = re.compile(r"(\+*study\.only)=\[([^\[\]{}'\"]*)\]")
 # study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
 _DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
@@ -30,7 +30,7 @@ def readable(text: str) -> str:
         node, name, options = dotted.groups()
         return f"++{node}={{{name}:{options}}}"  # of one that is not there, too
     if arms := _ARMS.fullmatch(text):
-        quoted = re.sub(r"[^\s,][^,]*=[^,]*", r"'\g<0>'", arms[2])
+        quoted = re.sub(r"[^\s,](?:[^,]*[^\s,])?", r"'\g<0>'", arms[2])
         return f"{arms[1]}=[{quoted}]"
     key, _, value = text.partition("=")
     return f"{key}='{value}'" if {"=", "~"} & {*value} and _PATH.fullmatch(value) else text
@@ -46,9 +46,13 @@ def parse(text: str) -> Override:
     try:
         return parse_all([text])[0]
     except HydraException as error:
-        reason = " ".join(str(error).split("\nSee https")[0].split())
+        # Of a function; what else Hydra says is about its grammar.
+        said = re.search(r"while evaluating .*?': (.*)", " ".join(str(error).split()))
+        reason = f": {said[1]}" if said else ""
+        if any(text.count(quote) % 2 for quote in "'\""):
+            reason = ": a quote is not closed"
         raise UserError(
-            f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+            f"cannot read '{text}'{reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
         ) from error
 
 

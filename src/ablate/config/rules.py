@@ -218,6 +218,16 @@ def single(value: float) -> float:
 
 # Values of other tools, and what does their job here.
 MEANT = {"logger.mode=disabled": "logger=none logs nothing"}
+# What to write for a value that is no number and no name.
+EXAMPLES = {
+    "study.baseline": "[model.attention=dot]",
+    "study.factors": "{model.attention: [dot, additive]}",
+    "study.blocks": "{data.seq_len: [64, 128]}",
+    "study.tune": "{optimizer.lr: [1e-3, 3e-3]}",
+    "study.seeds": "3",
+    "study.tune_seeds": "3",
+    "study.only": "[dot, additive]",
+}
 
 
 def refusal(path: str, value: object, rule: Rule) -> str:
@@ -226,6 +236,8 @@ def refusal(path: str, value: object, rule: Rule) -> str:
     if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
         near = f", and this is {rounded:g} in single precision"
     text = f"{path}={value_text(value)}"
+    if path in EXAMPLES:
+        near = f"; write {path}={EXAMPLES[path]}"
     if text in MEANT:
         near = f"; {MEANT[text]}"
     return f"{text}: must be {rule}{near}"

@@ -48,24 +48,29 @@ OPTIONS = {
 NOT_OF_A_RUN = ("hydra", "study", "choices")
 
 
-def key_hint(typed: str, value: str, groups: Sequence[str]) -> str:
+def key_hint(typed: str, value: str, groups: Sequence[str], base: DictConfig) -> str:
     """What to write in place of an unknown key with a name of other tools, or of a group elsewhere;
-    "" if nothing is known."""
+    "" if nothing is known. base: the composition without it."""
     leaf = typed.rpartition(".")[2]
     for name in (leaf, typed.partition(".")[0]):
         if name in OTHERWISE:
             return OTHERWISE[name]
     names = [group for group in groups if leaf == group.rpartition(".")[2] and group != typed]
-    names += [KEYS[leaf]] if leaf in KEYS else []
+    if (key := KEYS.get(leaf)) is not None:  # a transformer has model.encoder.depth
+        names += [key] if key in leaves(base) else _alike(key, base) or [key]
     return _question(f"{name}={value}" for name in names[:3])
 
 
 def leaf_hint(typed: str, value: str, node: DictConfig) -> str:
     """The keys of a composition that end as an unknown key does; "" if there is none."""
+    return _question(f"{key}={value}" for key in _alike(typed, node))
+
+
+def _alike(typed: str, node: DictConfig) -> list[str]:
     leaf = typed.rpartition(".")[2]
-    keys = [key for key in _leaves(node, "") if key.rpartition(".")[2] == leaf]
+    keys = [key for key in leaves(node) if key.rpartition(".")[2] == leaf]
     shortest = min((key.count(".") for key in keys), default=0)
-    return _question(f"{key}={value}" for key in keys if key.count(".") == shortest)
+    return [key for key in keys if key.count(".") == shortest]
 
 
 def option_hint(
@@ -80,6 +85,8 @@ def option_hint(
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
+    if typed.lower() in options:
+        return _question([f"{group}={typed.lower()}"])
     if alike := get_close_matches(typed.lower(), options, n=1, cutoff=0.8):
         return f"did you mean '{alike[0]}'?"
     named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]
@@ -100,10 +107,11 @@ def _comment(file: Path) -> str:
     return header(file.read_text()) if file.is_file() else ""
 
 
-def _leaves(node: DictConfig, path: str) -> Iterable[str]:
+def leaves(node: DictConfig, path: str = "") -> Iterable[str]:
+    """Every key of a composition that is one value, by its dotted path."""
     for key in node:
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and str(key) not in NOT_OF_A_RUN:
-            yield from _leaves(child, f"{path}{key!s}.")
+            yield from leaves(child, f"{path}{key!s}.")
         elif path:
             yield f"{path}{key!s}"

@@ -68,8 +68,12 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
     if lines:
         needed = sorted(set(words) - allowed)
         way = " ".join(f"--allow {word}" for word in needed)
-        trusted = f"; if you trust it: {way} (in Python: allow={needed})" if needed else ""
-        raise UserError("; ".join(lines) + trusted)
+        # ablate.report, whose --allow is of rules, and init_from= have no such option.
+        trusted = (
+            f"; if you trust it: {way} (in Python: allow={needed}; of ablate.report and init_from:"
+            f" {ALLOWED}={','.join(needed)})"
+        )
+        raise UserError("; ".join(lines) + (trusted if needed else ""))
 
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -94,10 +94,11 @@ class ClassFolders:
         files = {split: self._files(self.folder / split) for split in present or [""]}
         for split, paths in files.items():
             if not paths:
-                where = Path(split) / (self.only or "CLASS")
+                where = Path(self.root, split, self.only or "CLASS", "FILE")
+                classes = "" if self.only else ", a folder for each class"
                 raise UserError(
-                    f"data.root={self.root}: no {self.what} in {where}; "
-                    f"known endings: {' '.join(sorted(self.endings))}"
+                    f"data.root={self.root}: there are no {self.what} {where}{classes};"
+                    f" known endings: {' '.join(sorted(self.endings))}"
                 )
         return files
 

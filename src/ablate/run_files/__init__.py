@@ -34,6 +34,13 @@ class Damaged(UserError):
         super().__init__(f"{path} cannot be read: {why}")
 
 
+def found(folder: Path, file: str = "config.yaml") -> Path:
+    """A folder as given, or that of this name in outputs/ or outputs/runs/ which has the file."""
+    inside = (Path(*parents) / folder for parents in (["outputs"], ["outputs", "runs"]))
+    named = next((path for path in inside if (path / file).exists()), folder)
+    return folder if folder.exists() else named
+
+
 def require_run(path: Path, typed: str) -> None:
     """Raise UserError for what is not the folder of a run; of a file or folder in one it names that
     run. typed: how the path was given."""

@@ -21,10 +21,12 @@ from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
+from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.claims import parse_claims
+from ablate.study.plan.design import arm_named
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
@@ -221,15 +223,11 @@ class Study:
 
     def chosen(self, cells: Sequence[Cell]) -> list[Cell]:
         """The cells of the arms of study.only, and of the baseline; all without it."""
-        only, names = self.request.node["only"], {composed.name for composed in self.layout.arms}
+        only, names = self.request.node["only"], [composed.name for composed in self.layout.arms]
         if only is None:
             return list(cells)
-        if unknown := [name for name in only if name not in names]:
-            raise UserError(
-                f"study.only: there is no arm {unknown[0]}{suggest(unknown[0], names)}"
-                f" (there: {', '.join(sorted(names))})"
-            )
-        return [cell for cell in cells if cell.arm in {*only, self.layout.baseline.name}]
+        chosen = {arm_named(name, names, "study.only") for name in only}
+        return [cell for cell in cells if cell.arm in {*chosen, self.layout.baseline.name}]
 
     def launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
         """Run cells, whose folders are in `root`."""
@@ -241,10 +239,9 @@ class Study:
     def say(self, cells: Sequence[Cell]) -> None:
         folders = {cell.folder for cell in cells}
         finished = sum(state(self.root / name).name == "finished" for name in folders)
-        arms, seeds = len(self.layout.arms), len(self.layout.seeds)
-        say(
-            f"{arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder}, {finished} finished"
-        )
+        arms, seeds = counted(len(self.layout.arms), "arm"), counted(len(self.layout.seeds), "seed")
+        runs = counted(len(folders), "run")
+        say(f"{arms}, {seeds}: {runs} in {self.folder}, {finished} finished")
         notes = preview.notes(self.request, self.layout, self.tuning)
         more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
         for line in [*notes[:SHOWN], *more]:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 
+from ablate.config.check import refuse_study
 from ablate.config.composition import Composition, require_composed
 from ablate.config.make import make
 from ablate.data import Data
@@ -53,6 +54,7 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     """Check and train a composed config; return the content of result.json, and `folder`."""
     require_composed(cfg, "run")
     composition = Composition(cfg)
+    refuse_study(composition.values)
     folder = run_dir or composition.folder
     return {**train(composition, folder), "folder": str(folder)}
 

@@ -18,7 +18,7 @@ from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.launch.state import state
-from ablate.study.numbers import listed
+from ablate.study.plan.design import arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
 
@@ -162,12 +162,7 @@ class Study:
     def rebased(self, name: str) -> "Study":
         """The same study with another arm as the baseline. UserError if there is none."""
         arms = {arm.name: arm for arm in self.arms}
-        if name not in arms:
-            of_option = [arm for arm in arms if arm.endswith(f"={name}")]
-            near = f"; did you mean '{of_option[0]}'?" if of_option else suggest(name, arms)
-            every = listed(arms, 12)
-            raise UserError(f"--baseline {name}: there is no such arm{near} (there: {every})")
-        to = arms[name]
+        to = arms[arm_named(name, arms, "--baseline")]
         return replace(
             self,
             arms=tuple(
@@ -245,12 +240,6 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"tune: {tuned}"
     if wrong:
         raise UserError(f"{folder / PLAN} cannot be used: {wrong}")
-
-
-def found(study_dir: Path) -> Path:
-    """Return the study's folder: as given, or that of this name in outputs/."""
-    inside = Path("outputs") / study_dir
-    return inside if not study_dir.exists() and (inside / PLAN).exists() else study_dir
 
 
 def not_a_study(folder: Path) -> str:

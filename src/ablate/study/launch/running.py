@@ -20,6 +20,7 @@ from ablate.errors import Interrupted, RunFailed, UserError, suggest, unwrap
 from ablate.run_files import RESULT
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
+from ablate.study.numbers import counted
 from ablate.study.plan.cells import Cell
 from ablate.terminal.say import say
 
@@ -156,6 +157,6 @@ def refuse_unfinished(
     if trouble is not None:
         lines.append(f"the launcher reported: {' '.join(str(trouble).split())[:200]}")
     raise RunFailed(
-        f"{len(missed)} of {len(states)} runs are not finished: {'; '.join(lines)}; the same"
-        " command runs them again"
+        f"{len(missed)} of {counted(len(states), 'run')} {'is' if len(missed) == 1 else 'are'} not"
+        f" finished: {'; '.join(lines)}; the same command runs them again"
     )

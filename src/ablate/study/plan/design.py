@@ -11,12 +11,13 @@ with all of them is the baseline.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
 from ablate.config.overrides import key_of
 from ablate.errors import UserError, suggest
+from ablate.study.numbers import listed
 from ablate.study.plan.fraction import fraction
 
 BASELINE = "baseline"
@@ -48,6 +49,20 @@ class Arm:
     @property
     def is_baseline(self) -> bool:
         return not self.changes
+
+
+def arm_named(name: str, arms: Collection[str], where: str) -> str:
+    """The arm of this name, or the only one of this option: model.attention=dot of dot. Raises
+    UserError, which begins with `where`."""
+    options = [arm for arm in arms if arm.partition("=")[2] == name]
+    if name in arms:
+        return name
+    if len(options) == 1:
+        return options[0]
+    near = suggest(name, [*(arm.partition("=")[2] for arm in arms), *arms])
+    if options:
+        near = f"; it is the option of {listed(options)}"
+    raise UserError(f"{where}: there is no arm {name}{near} (there: {listed(arms, 12)})")
 
 
 def count(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Done, done, left, seconds
 from ablate.study.launch.state import State
-from ablate.study.numbers import duration
+from ablate.study.numbers import counted, duration
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.design import ALL_SET
 from ablate.study.plan.fraction import promise
@@ -45,7 +45,8 @@ def show(
     total = len({cell.folder for cell in cells})
     time = _time_left(layout, cells, states, finished, slots)
     console.print(
-        f"{len(layout.arms)} arms, {len(layout.seeds)} seeds, {total} runs in {folder}:"
+        f"{counted(len(layout.arms), 'arm')}, {counted(len(layout.seeds), 'seed')},"
+        f" {counted(total, 'run')} in {folder}:"
         f" {ended} finished, {total - ended} to do{time}."
         f" They are compared by {metric['name']} ({metric['mode']}).",
         markup=False,

@@ -31,11 +31,12 @@ def show(
     console = Console(highlight=False, markup=False)
     is_wide = console.width >= WIDE
     longest = max(len(row.arm.name) for row in report.rows)
+    most = min(LONGEST_NAME, console.width // 3)  # `min_width` would push the verdicts off a screen
     table = Table(
-        Column("arm", overflow="fold", min_width=min(longest, LONGEST_NAME)),
-        Column("n", justify="right"),
-        Column(report.metric, justify="right"),
-        Column("difference", justify="right"),
+        Column("arm", overflow="fold", width=longest if longest <= most else None),
+        Column("n", justify="right", overflow="fold"),
+        Column(report.metric, justify="right", overflow="fold"),
+        Column("difference", justify="right", overflow="fold"),
         *([Column("relative", justify="right")] if is_wide else []),
         Column("verdict", overflow="fold"),
         title=f"{report.study.name}: {report.metric}, {direction(report.mode)}",
