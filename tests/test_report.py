@@ -104,8 +104,8 @@ STEPS = range(16)  # that a made-up run logs
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
-        ([3.6 - 0.1 * n for n in STEPS], "Still falling in the last quarter of training, by more"),
-        ([3.55 - 0.002 * n for n in STEPS], "Hardly trained, so that a verdict says little: the"),
+        ([3.6 - 0.1 * n for n in STEPS], "Still falling: the training loss of "),
+        ([3.55 - 0.002 * n for n in STEPS], "Hardly trained: the training loss of "),
         ([1 + 2 * 0.5**n for n in STEPS], ""),
         ([-3.55 - 0.002 * n for n in STEPS], ""),
         ([*[""] * 15, 1.5], "Too short to judge: "),

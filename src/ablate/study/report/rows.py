@@ -316,7 +316,7 @@ def unsettled(report: Report) -> list[str]:
                 for step, value in (before[-1], points[-1])
             )
             arms.append(f"{report.labels[row.arm.name]} (from {way})")
-    reason = "Still changing in the last quarter of training, so that more steps may say otherwise"
+    reason = "Still changing in the last quarter of training, so more steps may change the result"
     return [f"{reason}: {listed(arms)}."] if arms else []
 
 
@@ -355,8 +355,8 @@ def undertrained(report: Report) -> list[str]:
     if falling:
         whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
         sentences.append(
-            f"Still falling in the last quarter of training, by more than {STILL:.0%} of its whole"
-            f" fall, so that more steps may say otherwise: the training loss of {whose}."
+            f"Still falling: the training loss of {whose} fell by more than {STILL:.0%} of its whole"
+            " fall in the last quarter of training, so more steps may change the result."
         )
     if seldom:
         arms = "; ".join(
@@ -364,13 +364,13 @@ def undertrained(report: Report) -> list[str]:
             for logged, names in seldom.items()
         )
         sentences.append(
-            "Too short to judge: too few values of the training loss were logged to say whether it"
-            f" was still falling, so that more steps may say otherwise: {arms}."
+            "Too short to judge: too few values of the training loss were logged to tell whether it"
+            f" was still falling, so more steps may change the result: {arms}."
         )
     if flat:
         sentences.append(
-            f"Hardly trained, so that a verdict says little: the training loss fell by less than"
-            f" {HARDLY:.0%} of {listed(flat)}."
+            f"Hardly trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%}, so"
+            " a verdict says little."
         )
     return sentences
 
