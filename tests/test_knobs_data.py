@@ -185,7 +185,13 @@ def finished(name, needed):
     return run, measured(run)
 
 
-@pytest.mark.parametrize(("name", "key"), CASES)
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        pytest.param(*case.values, marks=[pytest.mark.slow] * ("speech" in case.values))
+        for case in CASES
+    ],
+)
 def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(name, key):
     run, of_run = finished(name, key if given(name, key) else "")
     if key in {*run.dividing, "batch_size"}:

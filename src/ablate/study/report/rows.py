@@ -355,8 +355,8 @@ def undertrained(report: Report) -> list[str]:
     if falling:
         whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
         sentences.append(
-            f"Still falling: the training loss of {whose} fell by more than {STILL:.0%} of its whole"
-            " fall in the last quarter of training, so more steps may change the result."
+            f"Still falling: the training loss of {whose} fell by more than {STILL:.0%} of its"
+            " whole fall in the last quarter of training, so more steps may change the result."
         )
     if seldom:
         arms = "; ".join(
@@ -369,8 +369,8 @@ def undertrained(report: Report) -> list[str]:
         )
     if flat:
         sentences.append(
-            f"Hardly trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%}, so"
-            " a verdict says little."
+            f"Hardly trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%},"
+            " so a verdict says little."
         )
     return sentences
 
