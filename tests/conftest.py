@@ -102,6 +102,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """Looking for garbage in what was imported was a fifth of the tests' time."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # seldom: a twentieth of the tests' time
     gc.enable()
     atexit.register(gc.unfreeze)  # else modules bound by nanobind report leaks at the end
 
