@@ -22,7 +22,7 @@ from ablate.config.composition import compose
 from ablate.config.overrides import value_text
 from ablate.config.saved import read_config
 from ablate.errors import UserError
-from ablate.run_files import found, require_run
+from ablate.run_files import named_folder, require_run
 from ablate.terminal.console import Console
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def configuration(
     allow: modules beside ablate whose classes a run's config may name. Their code is run.
     config_dir: of options of one's own, as for `compose`.
     """
-    folder = found(Path(text).expanduser())
+    folder = named_folder(Path(text).expanduser())
     if text and ("=" not in text or folder.is_dir()):
         require_run(folder, text)
         return read_config(folder / "config.yaml", allow)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
-from ablate.run_files import PLAN, RESULT, found
+from ablate.run_files import PLAN, RESULT, named_folder
 from ablate.study.analysis.collect import not_a_study
 from ablate.study.analysis.comparable import RULES
 from ablate.terminal.console import Console
@@ -51,7 +51,7 @@ def main() -> None:
         help=f"compare arms in spite of a rule, and mark them: {', '.join(RULES)}",
     )
     args = parser.parse_args()
-    args.study_dir = found(args.study_dir, PLAN)
+    args.study_dir = named_folder(args.study_dir, PLAN)
     if args.status:
         from ablate.study.launch.live import status_table
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ablate.cli.folder import remove_created
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, suggest, unwrap
-from ablate.run_files import found
+from ablate.run_files import named_folder
 from ablate.terminal import pipe
 from ablate.terminal.say import printable, say
 
@@ -44,7 +44,7 @@ def add_run_dir(parser: ArgumentParser) -> None:
     """Add the folder of a finished run, and what its config may name beside parts of ours."""
     parser.add_argument(
         "run_dir",
-        type=lambda text: found(Path(text)),
+        type=lambda text: named_folder(Path(text)),
         help="folder of a finished run, or its name in outputs/ or outputs/runs/",
     )
     add_allow(parser)

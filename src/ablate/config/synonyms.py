@@ -85,8 +85,6 @@ def option_hint(
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
-    if typed.lower() in options:
-        return _question([f"{group}={typed.lower()}"])
     if alike := get_close_matches(typed.lower(), options, n=1, cutoff=0.8):
         return f"did you mean '{alike[0]}'?"
     named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]

@@ -34,7 +34,7 @@ class Damaged(UserError):
         super().__init__(f"{path} cannot be read: {why}")
 
 
-def found(folder: Path, file: str = "config.yaml") -> Path:
+def named_folder(folder: Path, file: str = "config.yaml") -> Path:
     """A folder as given, or that of this name in outputs/ or outputs/runs/ which has the file."""
     inside = (Path(*parents) / folder for parents in (["outputs"], ["outputs", "runs"]))
     named = next((path for path in inside if (path / file).exists()), folder)
