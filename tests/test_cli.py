@@ -23,7 +23,7 @@ from ablate.config.keys import locate
 from ablate.config.rules import OneOf
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
-from ablate.run_files import found
+from ablate.run_files import named_folder
 from ablate.version import described
 
 pytest_plugins = ["command_line"]
@@ -265,9 +265,9 @@ def test_a_run_and_a_study_are_found_by_their_names(tmp_path, monkeypatch):
     for name, file in {"runs/one": "config.yaml", "two": "plan.json"}.items():
         (tmp_path / "outputs" / name).mkdir(parents=True)
         (tmp_path / "outputs" / name / file).touch()
-    assert found(Path("one")) == Path("outputs/runs/one")
-    assert found(Path("two"), "plan.json") == Path("outputs/two")
-    assert found(Path("two")) == Path("two")  # which is no run
+    assert named_folder(Path("one")) == Path("outputs/runs/one")
+    assert named_folder(Path("two"), "plan.json") == Path("outputs/two")
+    assert named_folder(Path("two")) == Path("two")  # which is no run
 
 
 def test_help_and_version(ablate_command):
