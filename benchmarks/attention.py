@@ -4,6 +4,7 @@
     python benchmarks/attention.py --lengths 1024 --scores additive scaled_dot
     python benchmarks/attention.py --device cuda --dtype bfloat16 --batch 4 --heads 8
     python benchmarks/attention.py --device cuda --dtype bfloat16 --heads 8 --largest
+    python benchmarks/attention.py --device cuda --batch 64 --heads 1 --queries 1  # an RNN's step
 
 On a CPU every measurement is a process of its own, because peak memory is a process's; on a GPU
 torch counts it, and one process measures everything. The ways to be compared take turns, so that a
@@ -11,7 +12,7 @@ noisy neighbour meets all of them. Times are the fastest of all passes, since no
 `ratio` is over the fastest of plain F.scaled_dot_product_attention. On a GPU, `errors` are the
 largest difference of the context, and of the gradients of queries, keys and values, from
 kernel=reference on the same numbers in float32, over its largest value, where the reference fits.
-`--largest` doubles the length until a pass no longer fits or takes more than three seconds.
+`--largest` doubles the length until a pass no longer fits or takes more than `--seconds`.
 Projections are not included.
 """
 
@@ -30,7 +31,6 @@ WIDTH = 64
 SECOND = {"cpu": 1.0, "cuda": 0.1}
 WHOLE = 2048  # longest additive attention as whole matrices: 4096 would need some 50 GB
 EXACT = 2048  # longest context that is compared with the reference
-SLOW = 3.0  # seconds of a pass after which no longer one is tried
 PLAIN = ("plain SDPA", "torch")
 
 
@@ -46,6 +46,7 @@ class Setting(NamedTuple):
     repeats: int
     device: str
     dtype: str
+    queries: int | None  # the last ones; None: as many as keys
 
 
 def measure(setting: Setting, length: int) -> dict[str, Any]:
@@ -55,7 +56,10 @@ def measure(setting: Setting, length: int) -> dict[str, Any]:
     torch.manual_seed(0)
     device, dtype = setting.device, getattr(torch, setting.dtype)
     shape = (setting.batch, setting.heads, length, WIDTH)
-    leaves = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    leaves = [torch.randn(shape, device=device, dtype=dtype) for _ in range(3)]
+    leaves[0] = leaves[0][:, :, -(setting.queries or length) :].clone()
+    for leaf in leaves:
+        leaf.requires_grad_()
     attend = way(setting, leaves)
     errors = None
     if device == "cuda" and length <= EXACT and setting[:2] != PLAIN:
@@ -127,7 +131,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     def part(group: str, name: str) -> Any:
         return instantiate(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
 
-    heads, length = setting.heads, leaves[0].shape[2]
+    heads, length = setting.heads, leaves[1].shape[2]
     made = part("model.attention", setting.score)(
         heads=heads, query_dim=WIDTH, key_dim=WIDTH, length=length
     )
@@ -147,7 +151,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
         # Scores that do not look get a tensor of width 0, as in the model.
         q = q if made.query else q[..., :0]
         k = k if made.key else k[..., :0]
-        return how(Attend(q=q, k=k, v=v, layer=0, **parts))
+        return how(Attend(q=q, k=k, v=v, layer=0, start=length - q.shape[2], **parts))
 
     return attend
 
@@ -211,10 +215,10 @@ def in_process(setting: Setting, length: int) -> dict[str, Any] | None:
     raise RuntimeError(done.stderr)
 
 
-def largest(setting: Setting) -> tuple[int, float]:
+def largest(setting: Setting, slow: float) -> tuple[int, float]:
     """The longest context of which a pass fits, and its seconds; 0: not even the shortest."""
     length, seconds = 0, 0.0
-    while seconds < SLOW:
+    while seconds < slow:
         tried = 2 * length or 4096
         if (found := on_gpu(setting, tried)) is None:
             break
@@ -236,12 +240,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--queries", type=int, help="the last ones alone")
     parser.add_argument("--largest", action="store_true", help="on a GPU: the longest context")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a pass, for --largest")
     args = parser.parse_args()
     if args.one:
         setting, length = json.loads(args.one)
         print(json.dumps(measure(Setting(*setting), length)))
         return
+    if args.queries and args.causal:
+        parser.error(
+            "--queries takes no --causal: F.scaled_dot_product_attention aligns them apart"
+        )
     import torch
 
     gpu = args.device == "cuda"
@@ -250,7 +260,15 @@ def main() -> None:
     print(f"torch {torch.__version__}, {where}, b={args.batch} h={args.heads} k={WIDTH} "
           f"{args.dtype}, {'causal' if args.causal else 'no mask'}, pos_enc={args.pos_enc}"
     )  # fmt: skip
-    sizes = (args.causal, args.batch, args.heads, args.repeats, args.device, args.dtype)
+    sizes = (
+        args.causal,
+        args.batch,
+        args.heads,
+        args.repeats,
+        args.device,
+        args.dtype,
+        args.queries,
+    )
     settings = [
         Setting(*each, args.pos_enc, *sizes)
         for each in ways(args.scores, args.kernels, args.device)
@@ -258,7 +276,7 @@ def main() -> None:
     if args.largest:
         print("| score | kernel | longest context | seconds |\n|---|---|---|---|")
         for setting in settings:
-            length, seconds = largest(setting._replace(repeats=1))
+            length, seconds = largest(setting._replace(repeats=1), args.seconds)
             print(f"| {setting.score} | {setting.kernel} | {length} | {seconds:.2f} |", flush=True)
         return
     print("| length | score | kernel | ms | ratio to plain SDPA | peak MB | errors |")

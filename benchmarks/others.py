@@ -450,14 +450,15 @@ def ways(name: str, case: Case, args: argparse.Namespace) -> dict[str, Step]:
     numbers = [x.to(args.device) for x in (case.targets, *case.inputs)]
     models = {case.whose: theirs, "ours": mine}
     if args.compiled:
-        models["ours, compiled"] = compiled(mine)
+        models["ours, the model compiled"] = compiled(mine)
         if isinstance(theirs, NanoGPT):
             models[f"{case.whose}, compiled"] = compiled(theirs)
     mixed = args.dtype == "bfloat16"
     steps = {way: step(model, mixed, *numbers) for way, model in models.items()}
     if args.compiled:
         loss = compiled(CrossEntropy())  # as compile=true does
-        steps["ours, compiled"] = step(models["ours, compiled"], mixed, *numbers, loss_of=loss)
+        both = models["ours, the model compiled"]
+        steps["ours, compiled"] = step(both, mixed, *numbers, loss_of=loss)
     return steps
 
 

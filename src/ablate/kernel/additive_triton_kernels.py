@@ -30,8 +30,9 @@ import triton.language as tl
 from ablate.random import draws
 
 STEP = tl.constexpr(16)  # columns multiplied at once: more of them need more registers
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # Whether inline assembly for NVIDIA GPUs can be used.
-NVIDIA = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
+NVIDIA = tl.constexpr(not INTERPRETED.value and torch.version.hip is None)
 
 # The counters and factors of dropout's draws.
 LANES, ROW, HEAD = tl.constexpr(draws.LANES), tl.constexpr(draws.ROW), tl.constexpr(draws.HEAD)
@@ -121,20 +122,38 @@ def dropped(x, stream, b, h, ii, jj, RATE: tl.constexpr, DROPPED: tl.constexpr):
 
 
 @triton.jit
-def matrix(x, rows, columns, height, width, WIDE: tl.constexpr):
+def matrix(x, rows, columns, height, width):
     """A block of a matrix, zero out of bounds."""
     inside = (rows < height)[:, None] & (columns < width)[None, :]
-    return tl.load(x + rows[:, None] * width + columns[None, :], mask=inside, other=0.0).to(WIDE)
+    return tl.load(x + rows[:, None] * width + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def weighted(weights, x, WIDE: tl.constexpr):
+    """The product of a block of weights and one of a matrix.
+
+    In 16 bits by tensor cores, of the weights and of what their rounding leaves: that is as exact
+    as a product in float32. The interpreter computes such products wrongly.
+    """
+    if x.dtype.primitive_bitwidth == 16 and not INTERPRETED:
+        high = weights.to(x.dtype)
+        low = (weights - high.to(WIDE)).to(x.dtype)
+        y = tl.dot(high, x, out_dtype=WIDE) + tl.dot(low, x, out_dtype=WIDE)
+    else:
+        y = tl.dot(weights, x.to(WIDE), input_precision="ieee", out_dtype=WIDE)
+    return y
 
 
 @triton.jit
 def products(x, y, m, n, height, length, width, WIDE: tl.constexpr):
-    """Dot products of every row m of a matrix x with every row n of y: `m n`."""
+    """Dot products of every row m of a matrix x with every row n of y: `m n`; exact in 16 bits."""
     sums = tl.zeros([m.shape[0], n.shape[0]], WIDE)
     for first in range(0, width, STEP):
         w = first + tl.arange(0, STEP)
-        left = matrix(x, m, w, height, width, WIDE)
-        right = matrix(y, n, w, length, width, WIDE)
+        left = matrix(x, m, w, height, width)
+        right = matrix(y, n, w, length, width)
+        if INTERPRETED:
+            left, right = left.to(WIDE), right.to(WIDE)
         sums += tl.dot(left, tl.trans(right), input_precision="ieee", out_dtype=WIDE)
     return sums
 
@@ -194,8 +213,7 @@ def forward(
         shrink = tl.exp(highest - base)
         total = total * shrink + tl.sum(p, 1)
         p = dropped(p, stream, b, h, ii, jj, RATE, DROPPED)
-        value = matrix(values, j, w, keys, value_width, WIDE)
-        mixed = tl.dot(p, value, input_precision="ieee", out_dtype=WIDE)
+        mixed = weighted(p, matrix(values, j, w, keys, value_width), WIDE)
         context = context * shrink[:, None] + mixed
         highest = higher
     empty = highest == -float("inf")
@@ -296,8 +314,8 @@ def backward_keys(
             )  # fmt: skip
             p = tl.exp(s - shift)
             mixed = dropped(p, stream, b, h, ii, jj, RATE, DROPPED)
-            do = matrix(out_gradient, i, w, queries, value_width, WIDE)
-            of_values += tl.dot(tl.trans(mixed), do, input_precision="ieee", out_dtype=WIDE)
+            do = matrix(out_gradient, i, w, queries, value_width)
+            of_values += weighted(tl.trans(mixed), do, WIDE)
             if tl.program_id(2) == 0:
                 dp = products(out_gradient, values, i, j, queries, keys, value_width, WIDE)
                 dp = dropped(dp, stream, b, h, ii, jj, RATE, DROPPED)
