@@ -44,6 +44,8 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
     as it is: torch and Triton look into functions that they are given."""
     if made is None:
         return partial(sparing, typechecker=typechecker)
+    if torch.compiler.is_compiling():  # a function that a compiled one makes
+        return made
     if inspect.isclass(made):
         if dataclasses.is_dataclass(made) and "__init__" in vars(made):
             made.__init__ = sparing(made.__init__, typechecker=typechecker)  # type: ignore[misc]
@@ -71,7 +73,10 @@ def once(made: Callable[..., Any], typechecker: Any, args: Any, named: dict[str,
     own = bool(args) and isinstance(args[0], nn.Module)
     seen = OF_MODULE.setdefault(args[0], set()) if own else OF_FUNCTION
     key = (made, *map(outline, args[own:]), *map(outline, named.items()))
-    if key in seen:
+    try:
+        if key in seen:
+            return made(*args, **named)
+    except TypeError:  # a size that torch.compile does not know has no hash
         return made(*args, **named)
     result = checked(made, typechecker)(*args, **named)
     seen.add(key)

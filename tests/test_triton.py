@@ -107,8 +107,8 @@ def test_blocks_are_put_together(monkeypatch, queries, keys, mask):
 def test_torch_knows_what_it_gives_back(slope):
     """Its strides too, on which compile=true relies; of transposed tensors as of others."""
     b, h, i, j, d = 2, 2, 5, 7, 3
-    q, k, values = (normal(b, h, d, n, seed=n).mT.to(DEVICE) for n in (i, j, j))
-    v, table = normal(h, d).to(DEVICE), normal(1, h, 1, 4).to(DEVICE)
+    q, k, values = (normal(b, h, d, n, seed=n).mT.to(DEVICE, EXACT) for n in (i, j, j))
+    v, table = normal(h, d).to(DEVICE, EXACT), normal(1, h, 1, 4).to(DEVICE, EXACT)
     rows = (torch.arange(i + j - 1, device=DEVICE) % 4).int()
     begin, end = (torch.full((i,), edge, device=DEVICE, dtype=torch.int) for edge in (0, j))
     given = (q, k, v, values, table, rows, begin, end, None, None, 0.0, slope)
@@ -125,6 +125,18 @@ def test_prepared_keys_are_taken():
     attend = placed(make("additive, hidden"), EXACT)
     prepared = replace(attend, prepared=attend.score.keys(attend.k), k=torch.full_like(attend.k, 9))
     assert torch.equal(Triton()(prepared), Triton()(attend))
+
+
+@pytest.mark.parametrize(("chosen", "small"), [(True, True), (True, False), (False, True)])
+def test_auto_leaves_small_calls_to_the_reference(monkeypatch, chosen, small):
+    attend = placed(make("additive", "t5", "causal", padding="some"), EXACT)
+    size = attend.score.keys(attend.k).numel() * attend.queries
+    monkeypatch.setattr(Triton, "SMALL", size if small else size - 1)
+    run = Triton().resolve(Parts(attend.score, attend.pos))
+    run.chosen = chosen
+    assert_close(run(attend), Reference()(attend), atol=NEAR[EXACT], rtol=NEAR[EXACT])
+    name = "triton (interpreted)" if interpreted() else "triton"
+    assert run.describe() == ("reference" if chosen and small else name)
 
 
 def test_scores_of_any_size_are_weighed():

@@ -12,7 +12,8 @@ from ablate.kernel.triton import Triton, interpreted
 
 class Auto(Kernel):
     """The sparse kernel for graphs; SDPA where it is exact; the reference for other dot-product
-    scores; for sums over a width Triton's kernels where there is a GPU; else chunks.
+    scores; for sums over a width Triton's kernels where there is a GPU, but for small calls the
+    reference; else chunks.
 
     Measured order: benchmarks/attention.py, docs/benchmarks.md.
     """

@@ -3,8 +3,8 @@
 For what SDPA's fast paths do not support: the biases of ALiBi, T5 and Shaw et al. are looked up in
 a table while the scores are computed, so that no tensor of queries x keys is made for them, and
 blocks of keys that are fully masked are skipped.
-https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. On an H200 it took more time
-than SDPA, and a twelfth of the memory, so that kernel=auto never selects it: docs/benchmarks.md.
+https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. It took more time than SDPA,
+and a twelfth of the memory, so that kernel=auto never selects it: docs/benchmarks.md.
 """
 
 from functools import cache
@@ -113,6 +113,8 @@ def biased(attend: Attend) -> Any:
     if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
         return plain
     table, rows = by_distance
+    if table.shape[2] == 1:  # one number for each distance: gradients of as many are summed apart
+        table, rows = table[..., rows], torch.arange(len(rows), device=rows.device)
     across = [size > 1 for size in table.shape[:3]]  # bias varies over batch, heads, queries
     last = attend.queries - 1
 

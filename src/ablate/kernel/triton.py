@@ -5,6 +5,7 @@ ablate.kernel.additive_triton_kernels. Times on a GPU: docs/benchmarks.md.
 """
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -16,18 +17,23 @@ from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.kernel import SLOTS, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked
+from ablate.kernel.reference import Reference
 
 
 class Triton(Kernel):
     """Computes in float32, whatever the dtype of the queries; float64 needs Triton's interpreter.
 
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
-    the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto.
+    the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto. There the
+    reference computes what is `SMALL`, such as the single query of a decoder's step: starting
+    Triton's kernels takes longer (docs/benchmarks.md).
     """
 
     name: ClassVar[str] = "triton"
     hides_weights = True
     by_ranges = True
+    # Numbers in the tensor of queries x keys x width that the reference makes: 64 MB of float32.
+    SMALL: ClassVar[int] = 2**24
     caps = sinks = False
     interprets = True
     conflicts = tuple(
@@ -41,7 +47,8 @@ class Triton(Kernel):
     def __init__(self) -> None:
         self.chosen = False
         self.chunked: Kernel = Chunked(chunk=None, compile="auto")
-        self.by_chunks: set[bool] = set()  # of the calls so far
+        self.reference = Reference()
+        self.ran: set[Kernel] = set()  # what computed the calls so far
 
     def resolve(self, layer: Parts) -> "Triton":
         super().resolve(layer)
@@ -65,23 +72,35 @@ class Triton(Kernel):
 
     def describe(self) -> str:
         name = f"{self.name} (interpreted)" if interpreted() else self.name
-        ran = [self.chunked.describe() if chunks else name for chunks in sorted(self.by_chunks)]
-        return ", ".join(ran) or name
+        ran = {name if kernel is self else kernel.describe() for kernel in self.ran}
+        return ", ".join(sorted(ran)) or name
+
+    def _for(self, attend: Attend) -> Kernel:
+        """The kernel that computes a call."""
+        if not interpreted():
+            on_cpu, wide = attend.v.device.type == "cpu", attend.v.dtype == torch.float64
+            if on_cpu or (wide and self.chosen):
+                return self.chunked
+        assert attend.prepared is not None
+        small = attend.prepared.numel() * attend.queries <= self.SMALL
+        return self.reference if self.chosen and small else self
 
     def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
-        on_cpu, wide = attend.v.device.type == "cpu", attend.v.dtype == torch.float64
-        by_chunks = (on_cpu or (wide and self.chosen)) and not interpreted()
+        if attend.prepared is None:
+            attend = replace(attend, prepared=attend.score.keys(attend.k))
+        kernel = self._for(attend)
         if not torch.compiler.is_compiling():
-            self.by_chunks.add(by_chunks)
-        if by_chunks:
-            return self.chunked(attend)
-        if wide and not interpreted():
+            self.ran.add(kernel)
+        return self._fused(attend) if kernel is self else kernel(attend)
+
+    def _fused(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+        assert attend.prepared is not None
+        if attend.v.dtype == torch.float64 and not interpreted():
             raise UserError(f"kernel={self.name} has no float64 on a GPU; use kernel=auto")
         from ablate.kernel.additive_triton import Where, sum_attention
 
         assert attend.first_key == 0
-        prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
-        q, k, v, slope = attend.score.summed(attend.q, prepared)
+        q, k, v, slope = attend.score.summed(attend.q, attend.prepared)
         i, _ = attend.positions()
         ends = attend.mask.between(i, attend.keys)
         begin, end = (edge.clamp(0, attend.keys).int() for edge in ends)

@@ -34,7 +34,8 @@ class PosEnc(nn.Module):
     number of positions in training, all of them, `grid` the (rows, columns) of an image's patches,
     `extra` the number of leading tokens outside the grid, and `causal` says that the model's
     attention is causal.
-    Positions are absolute, counted from 0, in 1-d integer tensors `i` (queries) and `j` (keys).
+    Positions are absolute, counted from 0 and consecutive, in 1-d integer tensors `i` (queries) and
+    `j` (keys).
     """
 
     # Where it acts: on the "input" of the first layer, in the "attention" of every one, or nowhere.

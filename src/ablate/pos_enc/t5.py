@@ -60,8 +60,10 @@ class T5(PosEnc):
         j: Integer[Tensor, " j"],
         layer: int,
     ) -> Float[Tensor, "#b #h #i j"]:
-        bucket = self.bucket(j - i[:, None])
-        return rearrange(embedding(bucket, self.table), "i j h -> 1 h i j").to(q.dtype)
+        # Looked up once for each distance, not for each pair; the last query comes first.
+        ahead = torch.cat([j[:1] - i.flip(0), j[1:] - i[:1]])
+        of_distance = embedding(self.bucket(ahead), self.table).mT.to(q.dtype)
+        return of_distance.unfold(-1, len(j), 1).flip(1)[None]
 
     def by_distance(
         self, q: Float[Tensor, "b h i k"], ahead: Integer[Tensor, " *n"], layer: int
