@@ -37,9 +37,9 @@ if not torch.cuda.is_available():
 
 # Where our code meets other packages: CI runs these with the lowest versions, on macOS, too.
 SMOKE = {
-    "test_cli", "test_data_lightning", "test_embedding", "test_figures", "test_hugging_face",
-    "test_logger", "test_optuna", "test_pos_enc", "test_precision", "test_publish",
-    "test_report_files", "test_timm", "test_train", "test_triton",
+    "test_cli", "test_compiled", "test_data_lightning", "test_embedding", "test_figures",
+    "test_hugging_face", "test_logger", "test_optuna", "test_pos_enc", "test_precision",
+    "test_publish", "test_report_files", "test_timm", "test_train", "test_triton",
 }  # fmt: skip
 
 # What a GPU computes as a CPU does.

@@ -33,7 +33,8 @@ PARTS = [
     ("gpt", "kernel=chunked", "kernel.chunk=6", "model.attention=additive", "model.dropout=0.1"),
     ("gpt", "kernel=chunked", "kernel.compile=true", "model.attention=gatv2"),
     ("gpt", "kernel=triton", "model.attention=additive", "pos_enc=t5", "model.dropout=0.1"),
-    ("gpt", "model.normalizer=hard", "model.norm_type=batch", "model.mixer=convolution"),
+    ("gpt", "model.normalizer=hard", "model.norm_type=batch", "model.attention=cosine"),
+    ("gpt", "model.mixer=convolution"),
     ("gpt", "model.normalizer=sparsemax", "pos_enc=relative", "model.share_layers=true"),
     ("vit", "model.drop_path=0.2", "pos_enc=relative_2d"),
     ("gat", "kernel=sparse"),
@@ -107,7 +108,7 @@ def passed(network, inputs):
 def require_same(model, *more, compile_):
     network, task, data = made(model, *more)
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    batch = task.inputs(next(iter(data.train_dataloader())))
+    batch = task.inputs(task.prepared(next(iter(data.train_dataloader()))))
     inputs = [x.double() if x.is_floating_point() else x for x in batch]
     plain = passed(network, inputs)
     network.load_state_dict(state)  # averages of a batch norm
@@ -127,7 +128,12 @@ INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random"
 
 
 @pytest.mark.parametrize(
-    "parts", [("gpt", CHECKPOINTED, "model.dropout=0.1"), ("captioner",)], ids=str
+    "parts",
+    [
+        ("gpt", CHECKPOINTED, "model.dropout=0.1", "model.normalizer=sparsemax"),
+        ("captioner",),
+    ],
+    ids=str,
 )
 def test_a_model_is_captured_whole(parts):
     require_same(*parts, compile_=CAPTURE)

@@ -47,7 +47,8 @@ class Threshold(Function):
         weights = (z - thresholds.gather(-1, last)).clamp(min=0) ** power
         ctx.save_for_backward(weights)
         ctx.power = power
-        return weights.to(scores.dtype)
+        # Not .to() where it does nothing: torch 2.11 compiles that to a wrong gradient.
+        return weights if weights.dtype == scores.dtype else weights.to(scores.dtype)
 
     @staticmethod
     def backward(
