@@ -24,6 +24,7 @@ from ablate.config.make import make_data
 from ablate.config.stated import Unreadable, stated
 from ablate.kernel.context_parallel import Chunks
 from ablate.model.mask.causal import Causal
+from ablate.run_files.sealed import read_state
 
 
 def states(group: str, option: str, attribute: str) -> Any:
@@ -251,7 +252,7 @@ def test_a_run_ends_as_that_of_one_process(name: str, tmp_path: Path) -> None:
     result = json.loads((tmp_path / name / "result.json").read_text())
     assert result["metrics"] == pytest.approx(one["metrics"], abs=2e-5)
     ours, theirs = (
-        torch.load(tmp_path / run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        read_state(tmp_path / run / "checkpoints" / "last.ckpt")["state_dict"]
         for run in (name, "one")
     )
     for parameter, value in theirs.items():

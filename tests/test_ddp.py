@@ -22,6 +22,7 @@ from tiny import images, overrides, pairs
 
 import ablate
 from ablate.evaluate import evaluate
+from ablate.run_files.sealed import read_state
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +136,7 @@ def started(tmp_path_factory):
 
 
 def last(folder):
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return read_state(folder / "checkpoints" / "last.ckpt")
 
 
 def weights(folder):
@@ -210,6 +211,23 @@ def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     assert ended.code == whole.code == 0, whole.errors + ended.errors
     assert ended.result["metrics"] == whole.result["metrics"]
     require_same_to_the_last_bit(folder, straight)
+
+
+def test_each_process_writes_its_shards(started):
+    """Of the last two states, and no others; what one process reads of them: see above."""
+    folder, _ = started("split straight")
+    places = folder / "checkpoints"
+    states = [torch.load(places / f"{name}.ckpt") for name in ("last", "previous")]
+    files = [name for state in states for name in state["shards"]["files"]]
+    assert sorted(files) == sorted(path.name for path in places.glob("*.shard"))
+    assert len(files) == 4
+    assert not [name for name, x in states[0]["state_dict"].items() if x is not None]
+    whole = 3 * sum(x.nbytes for x in weights(folder).values())  # and both moments of Adam
+    sizes = [
+        sum(y.nbytes for _, y in torch.load(places / name)["pieces"].values()) for name in files
+    ]
+    assert sum(sizes) == 2 * whole
+    assert max(sizes) < 0.55 * whole
 
 
 def test_what_two_processes_write_is_measured_once_and_together(started):

@@ -12,6 +12,7 @@ import torch
 from make_launch import environment, printed, runs
 from make_slurm import submitted
 
+from ablate.run_files.sealed import read_state
 from ablate.study.launch import state as state_module
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def slurm(nodes, monkeypatch):
 
 
 def weights(folder):
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    return read_state(folder / "checkpoints" / "last.ckpt")["state_dict"]
 
 
 def curves(folder):

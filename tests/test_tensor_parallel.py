@@ -23,6 +23,7 @@ from ablate.config.stated import stated
 from ablate.evaluate import evaluate
 from ablate.interface.splits import Part
 from ablate.model.layers.split import split
+from ablate.run_files.sealed import read_state
 
 BLOCK: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -159,7 +160,7 @@ def curves(folder):
 
 
 def last(folder):
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return read_state(folder / "checkpoints" / "last.ckpt")
 
 
 def moments(folder):

@@ -9,8 +9,9 @@ the heads and hidden units each and read the same batch; data are shared out ove
 
 Only training is split. Every process builds the full model, so that its initial values are those
 of a single process. Evaluation uses the full model too, since a search may take more steps in one
-process than in another. Checkpoints hold full tensors under the names of a single process, so that
-any number of processes can read them.
+process than in another. A state has the names of a single process, and is read as whole tensors by
+any number of processes: with shards each process writes its own (ablate.run_files.sealed). Weights
+alone, and the state of parts, are written whole by the first process.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,10 +40,9 @@ from ablate.interface.splits import Part
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
 from ablate.model.layers.split import Layout, split
-from ablate.run_files.sealed import read_state
+from ablate.run_files.sealed import Piece, Place, index, read_state, write_shards
 
-# Full tensors by name, as in a single process; the first process writes the file.
-IN_FILE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+# Full tensors by name, as in a single process.
 EVERYWHERE = StateDictOptions(full_state_dict=True)
 PREFIX = "model."  # of the model's parameters in the task
 
@@ -182,11 +182,17 @@ class Sharing(ModelParallelStrategy):
 
     # checkpoints
 
+    @property
+    def by_shards(self) -> bool:
+        """Whether each process writes its shards of a state."""
+        return self.sharded and self.tensor == 1
+
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Of the first process whole tensors, of the others nothing."""
+        """Of the first process whole tensors, of the others nothing; with `by_shards` those that
+        `save_checkpoint` takes."""
         assert self.model is not None
-        if self.tensor == 1:
-            return get_model_state_dict(self.model, options=IN_FILE)
+        if self.by_shards:
+            return get_model_state_dict(self.model)
         state: dict[str, Any] = get_model_state_dict(self.model, options=EVERYWHERE)
         return {
             name: whole.cpu()
@@ -195,12 +201,49 @@ class Sharing(ModelParallelStrategy):
             if self.is_global_zero
         }
 
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        if self.by_shards and "optimizer_states" in checkpoint:
+            checkpoint = self._with_shards_apart(checkpoint, Path(filepath).parent)
+        elif self.by_shards:
+            whole = {
+                name: full.cpu()
+                for name, tensor in checkpoint["state_dict"].items()
+                for full in [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor]
+                if self.is_global_zero
+            }
+            checkpoint = {**checkpoint, "state_dict": whole}
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def _with_shards_apart(self, checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Write what this process has of a state, and return the rest with the names of the files
+        of all processes; OSError in all of them where one could not write."""
+        tensors: dict[Place, DTensor] = {}
+        parts = ("state_dict", "optimizer_states")
+        rest = {**checkpoint, **{key: _without(checkpoint[key], (key,), tensors) for key in parts}}
+        name = error = None
+        if self.shards is None or self.shard_mesh["copy"].get_local_rank() == 0:
+            try:
+                pieces = {place: _piece(tensor) for place, tensor in tensors.items()}
+                name = write_shards(folder, pieces, self.global_rank)
+            except OSError as failed:
+                error = failed
+        ended: list[Any] = [None] * self.world_size
+        dist.all_gather_object(ended, (name, error and str(error)))
+        if error is not None:
+            raise error
+        if failures := [failure for _, failure in ended if failure]:
+            raise OSError(failures[0])
+        shapes = {place: tensor.shape for place, tensor in tensors.items()}
+        return {**rest, "shards": index((file for file, _ in ended if file), shapes)}
+
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the state keyed by parameter name: Lightning's indices differ from those of a
         single process."""
         assert self.model is not None
-        if self.tensor == 1:
-            return get_optimizer_state_dict(self.model, optimizer, options=IN_FILE)
+        if self.by_shards:
+            return get_optimizer_state_dict(self.model, optimizer)
         state: dict[str, Any] = get_optimizer_state_dict(self.model, optimizer, options=EVERYWHERE)
         return {**state, "state": self._of_optimizer(state["state"], self._whole, "cpu")}
 
@@ -240,6 +283,24 @@ class Sharing(ModelParallelStrategy):
             mine = {**state, "state": self._of_optimizer(state["state"], self._mine)}
             set_optimizer_state_dict(self.model, optimizer, mine, options=EVERYWHERE)
         return checkpoint
+
+
+def _without(node: Any, place: Place, tensors: dict[Place, DTensor]) -> Any:
+    """The same with None for every sharded tensor, which `tensors` gets by its place."""
+    if isinstance(node, DTensor):
+        tensors[place] = node
+        return None
+    if isinstance(node, dict):
+        return {key: _without(value, (*place, key), tensors) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_without(value, (*place, n), tensors) for n, value in enumerate(node)]
+    return node
+
+
+def _piece(tensor: DTensor) -> Piece:
+    """The shard of this process on the CPU, in memory of its own."""
+    (chunk,) = tensor.__create_chunk_list__()
+    return tuple(chunk.offsets), tensor.to_local().detach().to("cpu", copy=True)
 
 
 def _sum(tensors: list[Tensor], group: Any) -> None:

@@ -6,6 +6,12 @@ with zeros in its place. Either is part of its file, so that no death of the pro
 file beside the checksum of another. Files are written and verified piece by piece, without a copy
 of the whole in memory.
 
+Where processes have a shard of every tensor each (trainer=fsdp), each writes what it has into a
+file of its own, `SHA-256.shard`. The state then has None in the place of these tensors, and names
+the files. A file of shards is never replaced by another, since its name is its checksum, so that a
+state and its shards cannot disagree. A reader gets whole tensors, in any number of processes.
+torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
+
 torch.load runs with weights_only=True, which accepts tensors and plain values and refuses every
 other object, since a pickle can call any function. Checkpoints of earlier versions have no checksum
 (only their records' CRC-32 is verified) and no id, and their weights are in best.ckpt.
@@ -15,7 +21,9 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import IO, Any, BinaryIO, cast
@@ -36,6 +44,7 @@ ZEROS = b"0" * DIGITS
 COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment stands before it
 END = b"PK\5\6"  # starts the last 22 bytes of a zip without a comment
 PIECE = 1 << 20  # bytes
+SHARD = re.compile(r"[0-9a-f]{64}\.shard")
 STATE = {
     "run_id?": str,
     "pytorch-lightning_version": str,
@@ -62,6 +71,12 @@ NAMES = {
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+
+# The keys and indices that lead to a tensor of a state.
+Place = tuple[str | int, ...]
+# What a process has of a tensor, and where in the tensor it begins.
+Piece = tuple[tuple[int, ...], Tensor]
 
 
 class _Sealing:
@@ -91,12 +106,15 @@ class _Sealing:
     def flush(self) -> None:
         """Do nothing; torch.save calls it."""
 
-    def close(self) -> None:
+    def close(self) -> str:
+        """Finish the file and return its checksum."""
         assert self.error or self._held == bytes(len(COMMENT))
         self._put(COMMENT)
-        self._put(self.checksum.hexdigest().encode())
+        checksum = self.checksum.hexdigest()
+        self._put(checksum.encode())
         if self.error:
             raise self.error
+        return checksum
 
     def _put(self, data: bytes | memoryview) -> None:
         try:
@@ -107,14 +125,44 @@ class _Sealing:
             self.error = error
 
 
-def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> None:
-    """Write a file for `read_state` and flush it to the disk. run_id: of the run it belongs to."""
+def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> str:
+    """Write a file for `read_state`, flush it to the disk, and return its checksum. run_id: of the
+    run it belongs to."""
     owner = {} if run_id is None else {"run_id": run_id}
     with named(path), open(path, "wb") as file:
         sealing = _Sealing(file)
         torch.save({**state, **owner}, cast(IO[bytes], sealing))
-        sealing.close()
+        checksum = sealing.close()
         _flush(file)
+    return checksum
+
+
+def write_shards(folder: Path, pieces: Mapping[Place, Piece], process: int) -> str:
+    """Write what a process has of the tensors of a state; return the name of the file."""
+    temporary = folder / f"shards-{process}.tmp"
+    try:
+        name = f"{write_state(temporary, {'pieces': dict(pieces)})}.shard"
+        os.replace(temporary, folder / name)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
+        raise
+    return name
+
+
+def index(files: Iterable[str], shapes: Mapping[Place, Iterable[int]]) -> dict[str, Any]:
+    """What a state has under "shards": the names of the files, and the shapes of the tensors."""
+    return {"files": [*files], "shapes": {place: tuple(shape) for place, shape in shapes.items()}}
+
+
+def remove_unused_shards(folder: Path, states: Iterable[str]) -> None:
+    """Remove the shards in a folder that none of the states there names."""
+    if not (written := {path.name for path in folder.glob("*.shard")}):
+        return
+    for name in states:
+        with suppress(FileNotFoundError, Damaged):
+            written -= {*_read_zip(folder / name).get("shards", {}).get("files", ())}
+    for name in written:
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None = None) -> None:
@@ -159,6 +207,8 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Read a checkpoint. Raises Damaged, and UserError if that would run code from the file, or if
     it belongs to another run than `run_id`."""
     state = _read_zip(path)
+    if isinstance(state, dict) and "shards" in state:
+        _put_together(path, state, state.pop("shards"))
     if wrong := misfit(state, STATE) or _no_counter(state["loops"], "loops"):
         raise Damaged(path, wrong)
     _require_run(path, state.get("run_id"), run_id)
@@ -179,6 +229,41 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
             raise Damaged(path, f"{name} is no dense tensor")
     _require_run(path, recorded, run_id)
     return weights
+
+
+def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:
+    """Put whole tensors into the places of a state that its shards were taken from."""
+    try:
+        whole: dict[Place, Tensor] = {}
+        missing = {place: torch.Size(shape).numel() for place, shape in shards["shapes"].items()}
+        for name in shards["files"]:
+            if not SHARD.fullmatch(name):
+                raise ValueError(name)
+            for place, (start, piece) in _read_shards(path.parent / name)["pieces"].items():
+                if place not in whole:
+                    whole[place] = piece.new_empty(shards["shapes"][place])
+                ends = zip(start, piece.shape, strict=True)
+                whole[place][tuple(slice(begin, begin + size) for begin, size in ends)] = piece
+                missing[place] -= piece.numel()
+        if any(missing.values()):
+            raise ValueError(missing)
+        for (*above, last), tensor in whole.items():
+            node: Any = state
+            for key in above:
+                node = node[key]
+            node[last] = tensor
+    except (UserError, FileNotFoundError) as error:
+        raise Damaged(path, str(error)) from error
+    except Exception as error:  # whatever a wrong index makes the above raise
+        raise Damaged(path, "its shards do not make it whole") from error
+
+
+def _read_shards(path: Path) -> Any:
+    with open_file(path) as file:
+        file.seek(-DIGITS, os.SEEK_END)
+        if file.read().decode(errors="replace") != path.stem:
+            raise Damaged(path, "its checksum does not match")
+    return _read_zip(path)
 
 
 def _no_counter(node: Any, path: str) -> str | None:

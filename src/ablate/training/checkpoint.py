@@ -1,6 +1,7 @@
 """Checkpoints that survive a kill at any moment, and resuming from them.
 
     last.ckpt           the newest state of training; previous.ckpt the one before it
+    SHA-256.shard       with trainer=fsdp: what one process has of either
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
@@ -22,7 +23,7 @@ from torch import nn
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.run_files import BEST, Damaged
-from ablate.run_files.sealed import read_state, write_state, write_weights
+from ablate.run_files.sealed import read_state, remove_unused_shards, write_state, write_weights
 from ablate.task import Task, require_finite
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -209,6 +210,8 @@ class Checkpoints(Callback):
             if name == LAST and target.exists():
                 os.replace(target, self.folder / PREVIOUS)
             os.replace(temporary, target)
+            if name == LAST:
+                remove_unused_shards(self.folder, (LAST, PREVIOUS))
         trainer.strategy.barrier("checkpoint")
 
 

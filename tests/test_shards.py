@@ -1,0 +1,118 @@
+"""A state whose tensors were written by several processes, a shard each: sealed files side by side.
+
+Processes that write them: tests/test_ddp.py.
+"""
+
+import pytest
+import torch
+
+from ablate.run_files import Damaged
+from ablate.run_files.sealed import (
+    index,
+    read_state,
+    remove_unused_shards,
+    write_shards,
+    write_state,
+)
+
+WEIGHT, MOMENT = ("state_dict", "w"), ("optimizer_states", 0, "state", "w", "exp_avg")
+ROWS = 5  # of which the first process has three
+BARE = {
+    "pytorch-lightning_version": "2.6", "global_step": 7, "lr_schedulers": [],
+    "callbacks": {
+        "Curves": {"rows": [], "units": 0, "train_seconds": 0.0},
+        "Checkpoints": {"best": None, "best_step": 0, "validated": 0},
+    },
+    "loops": {"fit_loop": {"state_dict": {}, "epoch_loop.state_dict": {}}},
+}  # fmt: skip
+
+
+def tensors():
+    return {WEIGHT: torch.randn(ROWS, 2), MOMENT: torch.randn(ROWS, 2)}
+
+
+def shards(folder, whole, cuts=((0, 3), (3, ROWS))):
+    """The names of their files."""
+    return [
+        write_shards(folder, {at: ((a, 0), x[a:b].clone()) for at, x in whole.items()}, process)
+        for process, (a, b) in enumerate(cuts)
+    ]
+
+
+def saved(path, files, whole):
+    state = BARE | {
+        "state_dict": {"w": None, "count": torch.tensor(3)},
+        "optimizer_states": [{"state": {"w": {"exp_avg": None}}, "param_groups": []}],
+        "shards": index(files, {at: x.shape for at, x in whole.items()}),
+    }
+    write_state(path, state, "0123")
+
+
+@pytest.fixture
+def last(tmp_path):
+    whole = tensors()
+    saved(tmp_path / "last.ckpt", shards(tmp_path, whole), whole)
+    return tmp_path / "last.ckpt"
+
+
+def test_a_reader_gets_whole_tensors(tmp_path):
+    whole, path = tensors(), tmp_path / "last.ckpt"
+    files = shards(tmp_path, whole)
+    saved(path, files, whole)
+    assert {file.name for file in tmp_path.iterdir()} == {"last.ckpt", *files}
+    state = read_state(path, "0123")
+    assert torch.equal(state["state_dict"]["w"], whole[WEIGHT])
+    found = state["optimizer_states"][0]["state"]["w"]["exp_avg"]
+    assert torch.equal(found, whole[MOMENT])
+    assert (state["state_dict"]["count"], "shards" in state) == (3, False)
+
+
+def cut_off(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def changed(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def of_another_state(file):
+    (name,) = shards(file.parent, tensors(), cuts=((0, 3),))
+    (file.parent / name).replace(file)
+
+
+@pytest.mark.parametrize("damage", [cut_off, changed, of_another_state, lambda file: file.unlink()])
+def test_a_shard_that_is_not_as_it_was_written_damages_its_state(last, damage):
+    damage(sorted(last.parent.glob("*.shard"))[0])
+    with pytest.raises(Damaged, match=r"^\S+last\.ckpt cannot be read: .*\.shard"):
+        read_state(last)
+
+
+@pytest.mark.parametrize(
+    ("files", "shapes"),
+    [
+        (lambda files: files[:1], None),
+        (lambda files: [*files, files[0]], None),
+        (lambda files: ["../" + files[0], files[1]], None),
+        (None, {WEIGHT: torch.zeros(ROWS, 3), MOMENT: torch.zeros(ROWS, 2)}),
+        (None, {WEIGHT: torch.zeros(ROWS, 2)}),
+    ],
+)
+def test_an_index_that_does_not_fit_damages_its_state(tmp_path, files, shapes):
+    whole, path = tensors(), tmp_path / "last.ckpt"
+    names = shards(tmp_path, whole)
+    saved(path, files(names) if files else names, shapes or whole)
+    with pytest.raises(Damaged, match="its shards do not make it whole"):
+        read_state(path)
+
+
+def test_shards_that_no_state_names_are_removed(last):
+    folder = last.parent
+    kept = {path.name for path in folder.glob("*.shard")}
+    shards(folder, tensors())
+    remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
+    assert {path.name for path in folder.glob("*.shard")} == kept
+    last.unlink()
+    remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
+    assert not [*folder.iterdir()]
