@@ -120,7 +120,7 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                     " (docs/add_a_part.md)"
                 )
             yield from lines
-        elif names_class(group):
+        elif cfg["choices"].get(group) and names_class(group):
             yield (
                 f"{group}._target_ is missing; the file of an option has a line"
                 " `_target_: module.Class` (docs/add_a_part.md)"
