@@ -239,3 +239,11 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     assert "ablate: my.parts: edited since" in capsys.readouterr().err
     assert ablate.run(cfg)["folder"] == first["folder"]
     assert "ablate: my.parts: edited since" in capsys.readouterr().out
+
+
+def test_an_option_with_the_name_of_one_of_ours_is_refused(own):
+    option = own / "model.attention/dot.yaml"
+    option.parent.mkdir()
+    option.write_text(partial("parts.Dot"))
+    with pytest.raises(UserError, match=r"model.attention=dot is an option of ablate, which would"):
+        ablate.compose(config_dir=own)
