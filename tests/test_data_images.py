@@ -16,7 +16,9 @@ from refusals import refused
 from torchvision.datasets import cifar as official
 
 from ablate.data import Request
+from ablate.data.images import Arrays, Images
 from ablate.data.split import hold_out, three_way
+from ablate.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +306,33 @@ def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path):
     data = ready("image_folder", root=str(tmp_path), size=8)
     assert all(batch["images"].isfinite().all() for batch in data.train_dataloader())
     assert data.example()["images"][0, 2].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts", "line"),
+    [
+        ([0, 1, 2], (4, 2, 2), "a label of the train split is 2, and class_names has 2 names"),
+        ([0, -1, 1], (4, 2, 2), "a label of the train split is -1, and class_names"),
+        ([0, 1], (4, 0, 2), "data: the val split has no images"),
+        ([0, 1], (4, 2, 0), None),  # as without one
+    ],
+)
+def test_labels_of_ones_own_and_empty_splits(labels, counts, line):
+    class Own(Images):
+        def read(self):
+            self.class_names = ["a", "b"]
+            given = np.resize(labels, max(counts))
+            pixels = np.zeros((len(given), 2, 2, 1), dtype=np.uint8)
+            splits = zip(("train", "val", "test"), counts, strict=True)
+            return {name: Arrays(pixels[:n], given[:n]) for name, n in splits}
+
+        def fingerprint(self):
+            return "0" * 16
+
+    data = Own(batch_size=2, seed=0)
+    if line is None:
+        data.setup()
+        assert data.test_dataloader() is None
+        return
+    with pytest.raises(UserError, match=line):
+        (data.setup(), data.val_dataloader())

@@ -67,6 +67,17 @@ def test_uncommitted_code_is_distinguished_by_its_source(tmp_path, origin):
     assert found["a=3", "code"] == "there is no record of its code"
 
 
+def test_a_part_that_was_edited_between_two_seeds_is_not_compared(tmp_path):
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE), "a=2": arm(BASE)})
+    for file in study.glob("a=*/provenance.json"):
+        seed = json.loads((file.parent / "result.json").read_text())["seed"]
+        parts = {"my.l2": "edited" if file.parent.name.startswith("a=1") and seed > 2 else "first"}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"own_parts": parts}))
+    found = against(study)
+    assert list(found) == [("a=1", "code")]
+    assert found["a=1", "code"].startswith("my.l2 was edited between seeds 0 and 3 (study.rerun")
+
+
 @pytest.mark.parametrize("whose", ["*", "baseline-*"])
 def test_runs_without_a_record_are_not_compared(tmp_path, whose):
     study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE)})

@@ -133,3 +133,117 @@ def test_a_class_without_the_base_of_its_group_is_refused(own, key, base):
     with pytest.raises(UserError) as refused:
         ablate.compose(*typed, config_dir=own)
     assert f"_target_=my.plain.Plain: must be a subclass of {base} (docs/" in str(refused.value)
+
+
+PARTS = """
+import torch
+from ablate.model.attention import Score
+from ablate.model.normalizer import Normalizer
+from ablate.task.causal_lm import CausalLM
+
+
+class Dot(Score):
+    def forward(self, q, k):
+        return q @ k.transpose(-1, -2)
+
+
+class Scaled(Dot):
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def reset_parameters(self):
+        torch.nn.init.ones_(self.scale)
+
+    def forward(self, q, k):
+        return self.scale * super().forward(q, k)
+
+
+class OneHead(Dot):
+    def forward(self, q, k):
+        return super().forward(q, k)[:, :1]
+
+
+class Lacks(Dot):
+    def __init__(self, *, power, **sizes):
+        super().__init__(**sizes)
+
+
+class Alone(Dot):
+    def __init__(self):
+        super().__init__()
+
+
+class OneKey(Normalizer):
+    def normalize(self, scores, seen, *, training):
+        return scores.softmax(-1)[..., :1]
+
+
+class Misspelt(CausalLM):
+    metric = "val/los"
+
+
+class Higher(CausalLM):
+    mode = "minimum"
+"""
+TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=4", "logger=none")
+TINY = (*TINY, "trainer.max_steps=1", "trainer.val_check_interval=1")
+
+
+def own_part(own, slot, text):
+    """The composition of a run with an own part. text: that of the file of its option."""
+    (own.parent / "parts.py").write_text(PARTS)
+    (own.parent / "broken.py").write_text("def f(:\n")
+    option = own / slot / "mine.yaml"
+    option.parent.mkdir(exist_ok=True)
+    option.write_text(text)
+    outputs = f"output_dir={own.parents[1] / 'outputs'}"
+    return ablate.compose(f"{slot}=mine", *TINY, outputs, config_dir=own)
+
+
+def partial(name):
+    return f"_target_: my.{name}\n_partial_: true\n"
+
+
+def task(name):
+    return f"defaults: [causal_lm]\n_target_: my.parts.{name}\n"
+
+
+@pytest.mark.parametrize(
+    ("slot", "text", "line"),
+    [
+        ("model.attention", "_partial_: true\n", "model.attention._target_ is missing; the file"),
+        ("model.attention", "", "model.attention._target_ is missing; the file"),
+        ("model.attention", partial("broken.X"), "cannot be imported (SyntaxError: invalid"),
+        ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be constructed (Lacks"),
+        ("model.attention", partial("parts.Alone"), "got an unexpected keyword argument 'heads')"),
+        ("model.attention", partial("parts.OneHead"), "OneHead gives the shape 4 x 1 x 64"),
+        ("model.normalizer", "_target_: my.parts.OneKey\n", "64 x 1 and not 4 x 2 x 64 x 64"),
+        ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
+        ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_an_own_part_is_one_line(own, slot, text, line):
+    with pytest.raises(UserError) as refused:
+        ablate.run(own_part(own, slot, text))
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
+    cfg = own_part(own, "model.attention", partial("parts.Scaled"))
+    first = ablate.run(cfg)
+    assert first["status"] == "finished"
+    (own.parent / "parts.py").write_text(f"{PARTS}\n# edited\n")
+    ablate.load(first["folder"], allow=["my"])
+    assert "ablate: my.parts: edited since" in capsys.readouterr().err
+    assert ablate.run(cfg)["folder"] == first["folder"]
+    assert "ablate: my.parts: edited since" in capsys.readouterr().out
+
+
+def test_an_option_with_the_name_of_one_of_ours_is_refused(own):
+    option = own / "model.attention/dot.yaml"
+    option.parent.mkdir()
+    option.write_text(partial("parts.Dot"))
+    with pytest.raises(UserError, match=r"model.attention=dot is an option of ablate, which would"):
+        ablate.compose(config_dir=own)

@@ -27,7 +27,7 @@ from ablate.config.keys import (
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.rules import Rule, names_run, refusal
-from ablate.config.schema import lacks_base, rule_of
+from ablate.config.schema import lacks_base, names_class, rule_of
 from ablate.errors import UserError
 
 OF_ONE_RUN = {"study.name", "study.arm"}
@@ -120,6 +120,11 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                     " (docs/add_a_part.md)"
                 )
             yield from lines
+        elif cfg["choices"].get(group) and names_class(group):
+            yield (
+                f"{group}._target_ is missing; the file of an option has a line"
+                " `_target_: module.Class` (docs/add_a_part.md)"
+            )
 
 
 def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:

@@ -284,8 +284,10 @@ def locate(target: str) -> Any:
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        line = f"_target_={target}: cannot be imported ({error})"
+    except Exception as error:  # of a person's own file: any
+        known = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        line = f"_target_={target}: cannot be imported ({why})"
         top = module.partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == top
         if missing and (extra := extra_with(top)):

@@ -7,8 +7,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from ablate.config.keys import locate, targets
-from ablate.errors import unwrap
+from ablate.config.keys import OURS, locate, targets
+from ablate.errors import UserError, unwrap
 
 if TYPE_CHECKING:
     from ablate.data import Data
@@ -22,9 +22,25 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
     except InstantiationException as error:
         if ours := unwrap(error):
             raise ours from None
-        for target in targets(node):
-            locate(target)
+        parts = [locate(target) for target in targets(node)]
+        parts += [part.func for part in more.values() if isinstance(part, partial)]
+        for part in parts:
+            _require_arguments(part, error)
         raise
+
+
+def _require_arguments(part: Any, error: InstantiationException) -> None:
+    """Raise UserError if `error` says that a part of somebody else does not take what it is
+    constructed with."""
+    name, why = f"{part.__module__}.{part.__qualname__}", str(error.__cause__)
+    wrong = isinstance(error.__cause__, TypeError) and why.startswith(
+        f"{part.__qualname__}.__init_"
+    )
+    if wrong and not name.startswith(OURS):
+        raise UserError(
+            f"_target_={name}: cannot be constructed ({why}); what it gets: the values of its file,"
+            " and what the base of its group takes (docs/python.md)"
+        ) from error
 
 
 def plain(part: Any) -> Any:

@@ -34,6 +34,7 @@ from ablate.config.rules import (
     or_null,
 )
 from ablate.config.stated import parameter_rules
+from ablate.config.tree import config_dir
 
 VALUES: dict[str, Rule] = {
     "seed": SEED,
@@ -120,6 +121,12 @@ class ClassOf:
 @cache
 def classes_in(group: str) -> frozenset[str]:
     return frozenset(part["_target_"] for part in parts_in(group))
+
+
+@cache
+def names_class(group: str) -> bool:
+    """Whether every option of a group names a class."""
+    return 0 < len(parts_in(group)) == len([*config_dir().glob(f"{group}/*.yaml")])
 
 
 @cache

@@ -186,11 +186,24 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
     try:
         with initialize_config_dir(str(config_dir()), job_name="ablate", version_base="1.3"):
             if key not in _trees:
+                if user_folder is not None:
+                    _refuse_hidden(folders[1])
                 loader = GlobalHydra.instance().config_loader()
                 _trees[key] = Tree(loader, config_name, search)
             yield _trees[key]
     finally:
         GlobalHydra.instance().hydra = before
+
+
+def _refuse_hidden(folder: Path) -> None:
+    """Raise UserError for a file that would not be read, because ours of that name is."""
+    for file in sorted(folder.glob("*/**/*.yaml")):
+        ours = config_dir() / file.relative_to(folder)
+        if ours.is_file() and ours.read_bytes() != file.read_bytes():
+            raise UserError(
+                f"{file}: {file.parent.name}={file.stem} is an option of ablate, which would be"
+                " taken; give the file another name"
+            )
 
 
 def _state(folder: Path) -> tuple[tuple[str, int], ...]:

@@ -138,7 +138,7 @@ class Data(LightningDataModule):
 
     @property
     def has_test(self) -> bool:
-        return "test" in self.splits
+        return "test" in self.splits and self.length("test") > 0
 
     def val_dataloader(self) -> Loader:
         return self._full_pass("val")
@@ -180,6 +180,8 @@ class Data(LightningDataModule):
 
     def _full_pass(self, split: str) -> Loader:
         share, count = self._share(), self.length(split)
+        if not count:
+            raise UserError(f"data: the {split} split has no {self.unit}; it needs one at least")
         if count < share.world:
             raise UserError(
                 f"trainer.devices: {share.world} processes are more than the {count} example(s) "

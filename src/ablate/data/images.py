@@ -14,6 +14,7 @@ from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
 from ablate.data.split import chosen
+from ablate.errors import UserError
 
 CHUNK = 512  # images processed at a time, which bounds the memory
 
@@ -155,6 +156,12 @@ class Images(Data):
             "channels": channels,
             "classes": len(self.class_names),
         }
+        for split, source in sources.items():
+            if wrong := set(source.labels.tolist()) - set(range(len(self.class_names))):
+                raise UserError(
+                    f"data: a label of the {split} split is {min(wrong)}, and class_names has"
+                    f" {len(self.class_names)} names, so 0 to {len(self.class_names) - 1}"
+                )
 
     def measured(self, count: int) -> NDArray[np.int64]:
         """The training images from which mean and deviation are computed: all of them."""

@@ -3,12 +3,14 @@
 Letters: b batch, h heads, i query, j key. `*bhi`: any axes before that of the keys.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ablate.errors import UserError
 from ablate.random.draws import Source
 
 
@@ -37,10 +39,18 @@ class Normalizer:
         if not scores.shape[-1]:  # as for a query whose whole window lies beyond the keys
             return scores
         if allowed is None:
-            return self.normalize(scores, scores.shape[-1], training=training)
+            return self._weights(scores, scores.shape[-1], training=training)
         seen = allowed.sum(-1, keepdim=True)
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-        return self.normalize(scores, seen, training=training).masked_fill(~allowed, 0.0)
+        return self._weights(scores, seen, training=training).masked_fill(~allowed, 0.0)
+
+    def _weights(
+        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
+    ) -> Float[Tensor, "*bhi j"]:
+        weights = self.normalize(scores, seen, training=training)
+        if weights.shape != scores.shape:  # it would be broadcast
+            raise wrong_shape("model.normalizer", self, weights.shape, scores.shape)
+        return weights
 
     def perturb(self, scores: Float[Tensor, "*bhi j"], source: Source) -> Float[Tensor, "*bhi j"]:
         """Add noise to the scores in training, if it `samples`."""
@@ -53,3 +63,12 @@ class Normalizer:
         many keys each query may attend to.
         """
         raise NotImplementedError
+
+
+def wrong_shape(slot: str, part: object, given: Iterable[int], needed: Iterable[int]) -> UserError:
+    """The error of a part that gives another shape than that of the scores."""
+    shapes = (" x ".join(map(str, shape)) for shape in (given, needed))
+    return UserError(
+        f"{slot}: {type(part).__name__} gives the shape {' and not '.join(shapes)}"
+        " (batch, heads, queries, keys)"
+    )

@@ -18,7 +18,7 @@ from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.interface.edges import Edges
 from ablate.interface.mask import Mask, combine
-from ablate.interface.normalizer import Normalizer
+from ablate.interface.normalizer import Normalizer, wrong_shape
 from ablate.interface.score import Score
 from ablate.pos_enc import PosEnc
 from ablate.random.draws import Source
@@ -281,6 +281,8 @@ def attention_weights(
 ) -> Float[Tensor, "b h {attend.queries} {attend.keys}"]:
     """The weights: scores normalised over the allowed keys, times the factors, if any."""
     scores = attend.scores() if scores is None else scores
+    if scores.shape != (shape := (*attend.q.shape[:3], attend.keys)):  # it would be broadcast
+        raise wrong_shape(attend.score.slot, attend.score, scores.shape, shape)
     if attend.softcap is not None:
         scores = attend.softcap * (scores / attend.softcap).tanh()
     bias, allowed = attend.bias_and_mask()

@@ -119,7 +119,11 @@ class Chunked(Kernel):
         b, h, j, width = attend.v.shape
         if fused:
             return b * h * j
-        widths = [width, attend.q.shape[-1], *(p.shape[-1] for p in attend.score.parameters())]
+        widths = [
+            width,
+            attend.q.shape[-1],
+            *(p.shape[-1] for p in attend.score.parameters() if p.ndim),
+        ]
         return b * h * j * max(widths)
 
 

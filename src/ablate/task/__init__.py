@@ -23,7 +23,7 @@ from torchmetrics import Metric
 from ablate.config.facts import Conflict
 from ablate.config.rules import Share
 from ablate.data import Batch, Data
-from ablate.errors import RunFailed, UserError
+from ablate.errors import RunFailed, UserError, suggest
 from ablate.figures.maps import Map
 from ablate.kernel.context_parallel import Chunks, join_group
 from ablate.model.base import ROLES, Model
@@ -279,6 +279,18 @@ class Task(L.LightningModule):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchmetrics warns of a mean of nothing
             return list(self.measures(split))
+
+    def require_metric(self) -> None:
+        """Raise UserError unless `metric` is a measure of validation, and `mode` min or max. Needs
+        a trainer that is not fitting."""
+        name, names = type(self).__name__, [f"val/{one}" for one in self.measured("val")]
+        if self.mode not in ("min", "max"):
+            raise UserError(f"{name}.mode={self.mode}: must be min or max")
+        if self.metric not in names:
+            raise UserError(
+                f"{name}.metric={self.metric} is not measured; allowed:"
+                f" {', '.join(names)}{suggest(self.metric, names)}"
+            )
 
     @property
     def caution(self) -> str | None:

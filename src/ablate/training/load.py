@@ -73,6 +73,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
     from ablate.training.build import make_task, read_data
+    from ablate.training.record import say_edited
 
     path = Path(run_dir)
     require_run(path, str(path))
@@ -88,6 +89,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
         why = wrong or f"{path / RESULT} has no id of the run"
         say(f"{why}; whether the weights are this run's is not verified", file=sys.stderr)
     load_weights(task, weights, identity)
+    say_edited(path, config, sys.stderr)
     task.eval()
     return Run(path=path, config=config, result=result, data=data, task=task)
 

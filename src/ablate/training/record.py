@@ -15,7 +15,7 @@ from errno import EDQUOT, ENOSPC, EROFS
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import lightning.pytorch as L
 import torch
@@ -126,6 +126,18 @@ def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
         for provenance in (before, now)
     )
     return [name for name in old if old[name] != new.get(name, old[name])]
+
+
+def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = None) -> None:
+    """Say which own parts of a finished run were edited since it was trained. file: as of `say`."""
+    known = read_mapping(run_dir / "provenance.json").get("own_parts")
+    known = known if isinstance(known, dict) else {}
+    if names := [name for name, now in own_parts(values).items() if known.get(name, now) != now]:
+        say(
+            f"{', '.join(names)}: edited since {run_dir} was trained, by the code before; without"
+            " its folder it is trained again",
+            file=file,
+        )
 
 
 def _version(name: str) -> str | None:

@@ -44,6 +44,7 @@ from ablate.training.record import (
     only_one,
     own_parts,
     recorded,
+    say_edited,
     unwritable_as_run_failed,
 )
 from ablate.training.trainer import make_trainer
@@ -93,6 +94,7 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     on_first_process(say)(
         f"{run_dir} is finished, so nothing was trained; another seed= is another run"
     )
+    on_first_process(say_edited)(run_dir, composition.values)
     return done
 
 
@@ -234,6 +236,8 @@ def prepare(
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
+    task.trainer = trainer
+    task.require_metric()
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
         task.require_one_model(trainer.strategy)
         trainer.strategy.require(model)

@@ -38,7 +38,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
         reasons = {
             "seeds": _seeds(study, arm.name, metric),
             "data": _unequal("data", pairs, _fingerprint),
-            "code": _unequal("code", pairs, _code),
+            "code": _unequal("code", pairs, _code) or _edited(pairs),
             "budget": _budget(study, pairs),
         }
         objections += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
@@ -141,6 +141,21 @@ def _code(run: Run) -> str | None:
             return None
         ours += f" (source {source})"
     return f"{ours}, torch {packages.get('torch')}"
+
+
+def _edited(pairs: list[tuple[Run, Run]]) -> str:
+    """Describe a part of the user's own whose file was edited between two of the runs."""
+    seeds: dict[str, dict[str, set[int]]] = {}  # module -> hash of its file -> seeds
+    for run in (run for pair in pairs for run in pair):
+        parts = run.provenance.get("own_parts")
+        for module, file in (parts if isinstance(parts, dict) else {}).items():
+            seeds.setdefault(module, {}).setdefault(str(file), set()).add(run.seed)
+    return "; ".join(
+        f"{module} was edited between seeds {' and '.join(str(min(s)) for s in files.values())}"
+        " (study.rerun=all trains them again)"
+        for module, files in seeds.items()
+        if len(files) > 1
+    )
 
 
 def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
