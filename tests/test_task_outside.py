@@ -12,11 +12,14 @@ import pytest
 import torch
 from test_add_a_part import FAMILY, SECTIONS, write
 from test_resume import assert_equal, strike
+from tiny import pairs
 
 import ablate
 from ablate import evaluate, generate, show
 from ablate.cli.summary import show_result
 from ablate.errors import UserError
+from ablate.model.mask.causal import Causal
+from ablate.model.mask.none import NoMask
 from ablate.parallel import Sharing
 from ablate.run_files.sealed import read_state
 from ablate.training.build import build, build_data, make_task
@@ -179,6 +182,16 @@ class OneKey(Normalizer):
         return scores.softmax(-1)[..., :1]
 
 
+class OverQueries(Normalizer):
+    def normalize(self, scores, seen, *, training):
+        return scores.softmax(-2)
+
+
+class OverKeys(Normalizer):
+    def normalize(self, scores, seen, *, training):
+        return scores.softmax(-1)
+
+
 class Misspelt(CausalLM):
     metric = "val/los"
 
@@ -190,7 +203,7 @@ TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=4", "
 TINY = (*TINY, "trainer.max_steps=1", "trainer.val_check_interval=1")
 
 
-def own_part(own, slot, text):
+def own_part(own, slot, text, *more):
     """The composition of a run with an own part. text: that of the file of its option."""
     (own.parent / "parts.py").write_text(PARTS)
     (own.parent / "broken.py").write_text("def f(:\n")
@@ -198,7 +211,7 @@ def own_part(own, slot, text):
     option.parent.mkdir(exist_ok=True)
     option.write_text(text)
     outputs = f"output_dir={own.parents[1] / 'outputs'}"
-    return ablate.compose(f"{slot}=mine", *TINY, outputs, config_dir=own)
+    return ablate.compose(f"{slot}=mine", *TINY, *more, outputs, config_dir=own)
 
 
 def partial(name):
@@ -217,8 +230,8 @@ def task(name):
         ("model.attention", partial("broken.X"), "cannot be imported (SyntaxError: invalid"),
         ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be constructed (Lacks"),
         ("model.attention", partial("parts.Alone"), "got an unexpected keyword argument 'heads')"),
-        ("model.attention", partial("parts.OneHead"), "OneHead gives the shape 4 x 1 x 64"),
-        ("model.normalizer", "_target_: my.parts.OneKey\n", "64 x 1 and not 4 x 2 x 64 x 64"),
+        ("model.attention", partial("parts.OneHead"), "OneHead gives the shape"),
+        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 64 x 1 and not"),
         ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
     ],
@@ -239,6 +252,27 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     assert "ablate: my.parts: edited since" in capsys.readouterr().err
     assert ablate.run(cfg)["folder"] == first["folder"]
     assert "ablate: my.parts: edited since" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "leaks"), [("OverQueries", True), ("OverKeys", False)])
+def test_a_part_by_which_outputs_read_later_tokens_is_noticed(own, capsys, name, leaks):
+    option, typed = f"_target_: my.parts.{name}\n", ("model.normalizer", "model.attention=additive")
+    result = ablate.run(own_part(own, typed[0], option, typed[1]))  # whose weights begin equal
+    assert ("label leakage: outputs depend" in capsys.readouterr().out) == leaks
+    assert ("caution" in result) == leaks
+
+
+def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
+    cfg = ablate.compose(*pairs(tmp_path, "model=transformer"))
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    task.look_for_leakage()
+    assert task.caution is None
+    for part in task.model.modules():
+        if isinstance(getattr(part, "mask", None), Causal):
+            part.mask = NoMask(causal=False)
+    task.look_for_leakage()
+    assert "label leakage" in task.caution
 
 
 def test_an_option_with_the_name_of_one_of_ours_is_refused(own):

@@ -26,7 +26,7 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.figures.maps import Map
 from ablate.kernel.context_parallel import Chunks, join_group
-from ablate.model.base import ROLES, Model
+from ablate.model.base import ROLES, Model, outputs
 from ablate.model.layers.stack import Stack
 from ablate.parallel import Sharing
 from ablate.random.draws import Draws
@@ -43,6 +43,10 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
 
 NEVER = torch.iinfo(torch.int64).max
+LEAKS = (
+    "label leakage: outputs depend on tokens that come after them, which they have to predict, so"
+    " the loss does not measure prediction"
+)
 
 
 class Task(L.LightningModule):
@@ -69,6 +73,9 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
+    # Which input of the model is a sequence that it predicts from the left; None: it reads all.
+    predicted: ClassVar[int | None] = None
+    leaks: bool = False
     # Keys of the model that may differ from those of the run it starts from (init_from).
     may_differ: ClassVar[tuple[str, ...]] = ()
     # Keys of decoding, which may be changed when a finished run is evaluated.
@@ -295,7 +302,27 @@ class Task(L.LightningModule):
     @property
     def caution(self) -> str | None:
         """Why the measures of this model would mislead; said before training and with them."""
-        return None
+        return LEAKS if self.leaks else None
+
+    @torch.no_grad()
+    def look_for_leakage(self) -> None:
+        """Set `leaks`: whether a change of the later half of a sequence that is predicted from the
+        left changes an output of the earlier half. The weights are random: initial ones may hide
+        it."""
+        if self.predicted is None:
+            return
+        inputs = [x[:1] for x in self.inputs(self.prepared(self.data.example()))]
+        tokens, model = inputs[self.predicted], deepcopy(self.model).eval()
+        half, found = tokens.shape[1] // 2, []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+            for later in (tokens[:, half:], tokens[:, :1].expand(-1, tokens.shape[1] - half)):
+                inputs[self.predicted] = torch.cat([tokens[:, :half], later], dim=1)
+                found.append(outputs(model(*inputs))[0][:, :half])
+        one, other = found
+        self.leaks = not torch.allclose(one, other, rtol=0, atol=1e-4 * one.abs().max().item())
 
     def notes(self) -> dict[str, Any]:
         """Notes on the measures for result.json."""

@@ -44,6 +44,7 @@ class CausalLM(Task):
     mode: ClassVar[str] = "min"
     unit = "tokens"
     by_position: ClassVar[tuple[str, ...]] = ("tokens", "targets")
+    predicted: ClassVar[int | None] = 0
     family: ClassVar[str] = "language"
     options: ClassVar[tuple[str, ...]] = (
         "prompt", "tokens", "temperature", "top_k", "top_p", "seed",
@@ -123,7 +124,8 @@ class CausalLM(Task):
     @property
     def caution(self) -> str | None:
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        return PEEKS if any(stack.causal and stack.peeks for stack in stacks) else None
+        peeks = any(stack.causal and stack.peeks for stack in stacks)
+        return PEEKS if peeks else super().caution
 
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []

@@ -99,7 +99,8 @@ class Classification(Task):
         targets = batch["targets"]
         if self.mix is not None:  # soft targets, already smoothed
             images, targets = self.mix(batch["images"].clone(), targets)
-            return F.cross_entropy(self.model(images), targets)
+            logits = self.model(images)
+            return F.cross_entropy(logits, targets.to(logits.dtype))
         logits = self.model(*self.inputs(batch))
         return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
 

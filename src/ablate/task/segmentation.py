@@ -115,7 +115,7 @@ class Segmentation(Task):
         return {
             "focal": focal.take_along_dim(best, 2).mean(),
             "dice": dice.take_along_dim(best, 2).mean(),
-            "iou": self.iou * mse_loss(iou.float(), actual),
+            "iou": self.iou * mse_loss(iou.float(), actual.float()),
         }
 
     def answers(

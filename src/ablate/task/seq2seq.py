@@ -61,6 +61,7 @@ class SequenceToSequence(Decoding):
     mode: ClassVar[str] = "min"
     unit = "tokens"
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
+    predicted: ClassVar[int | None] = 1
     family: ClassVar[str] = "sequence-to-sequence"
     options: ClassVar[tuple[str, ...]] = (
         "source", "beam", "length_penalty", "n_best", "show", "input", "output",

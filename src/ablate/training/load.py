@@ -18,6 +18,7 @@ from ablate.run_files.records import read_result
 from ablate.run_files.sealed import read_weights
 from ablate.task import Task
 from ablate.terminal.say import say
+from ablate.training.own_parts import say_edited
 from ablate.training.transfer import few, token_config
 
 
@@ -73,7 +74,6 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
     from ablate.training.build import make_task, read_data
-    from ablate.training.record import say_edited
 
     path = Path(run_dir)
     require_run(path, str(path))

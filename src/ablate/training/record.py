@@ -7,7 +7,6 @@ import csv
 import os
 import platform
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from errno import EDQUOT, ENOSPC, EROFS
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import lightning.pytorch as L
 import torch
@@ -26,7 +25,6 @@ from torch import nn
 
 from ablate.config.check import put, run_folders
 from ablate.config.composition import Composition, compose
-from ablate.config.keys import OURS, targets
 from ablate.config.public import public
 from ablate.config.run_id import FILES
 from ablate.config.saved import read_config
@@ -45,6 +43,7 @@ from ablate.terminal.say import say
 from ablate.training.checkpoint import LAST
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
+from ablate.training.own_parts import own_parts
 from ablate.training.predictions import write_predictions
 from ablate.training.transfer import keep_tokens
 from ablate.version import NAME, PACKAGE, checkout
@@ -98,20 +97,6 @@ def provenance(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits."""
-    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    hashes = {}
-    for target in set(targets(values)):
-        module = target
-        while module and module not in sys.modules:
-            module = module.rpartition(".")[0]
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file and not target.startswith(OURS) and not file.startswith(installed):
-            hashes[module] = digest(sha256(Path(file).read_bytes()).hexdigest())
-    return hashes
-
-
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the code that differs between two provenances: ablate, torch, modules of own parts."""
     shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
@@ -126,18 +111,6 @@ def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
         for provenance in (before, now)
     )
     return [name for name in old if old[name] != new.get(name, old[name])]
-
-
-def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = None) -> None:
-    """Say which own parts of a finished run were edited since it was trained. file: as of `say`."""
-    known = read_mapping(run_dir / "provenance.json").get("own_parts")
-    known = known if isinstance(known, dict) else {}
-    if names := [name for name, now in own_parts(values).items() if known.get(name, now) != now]:
-        say(
-            f"{', '.join(names)}: edited since {run_dir} was trained, by the code before; without"
-            " its folder it is trained again",
-            file=file,
-        )
 
 
 def _version(name: str) -> str | None:

@@ -36,15 +36,14 @@ from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
 from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
+from ablate.training.own_parts import own_parts, say_edited
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_devices, check_output, many_tokens
 from ablate.training.progress import ProgressFile
 from ablate.training.record import (
     log_finished,
     only_one,
-    own_parts,
     recorded,
-    say_edited,
     unwritable_as_run_failed,
 )
 from ablate.training.trainer import make_trainer
@@ -146,10 +145,12 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             "evaluate: several processes measure under one condition alone; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
+    flops, cache = count_flops(cfg, task), count_cache(cfg, task)
+    if own_parts(composition.values):
+        task.look_for_leakage()
     for line in (many_tokens(composition), task.caution):
         if line:
             on_first_process(say)(line)
-    flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
         unwritable_as_run_failed(),
