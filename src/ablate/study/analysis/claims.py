@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ablate.study.analysis import derived, stats
-from ablate.study.analysis.compare import FEWEST, LEVEL, decisive, holm
+from ablate.study.analysis.compare import FEWEST, decisive, holm
 from ablate.study.analysis.pairs import Pairs
+from ablate.study.analysis.stats import LEVEL
 from ablate.study.plan.claims import Claim, Term
 
 CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested"
@@ -50,7 +51,6 @@ def settle(
     seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
-    level: float = LEVEL,
 ) -> list[Settled]:
     """values: of a term, by seed. seeds: those that a claim needs. mode: which value of the study's
     metric is better; of others their name says it, or the claim. refused: why a claim cannot be
@@ -71,15 +71,13 @@ def settle(
     tested = {n: claims[n] for n in pairs}
     family = len(tested)
     confirm, refute = (
-        dict(zip(tested, holm(ps), strict=True))
-        if (ps := each(tested, pairs, family, level))
-        else {}
+        dict(zip(tested, holm(ps), strict=True)) if (ps := each(tested, pairs, family)) else {}
         for each in (_confirmations, _refutations)
     )
     return [
         Settled(claim, UNTESTED, why=reasons[number])
         if number in reasons
-        else _settled(claim, pairs[number], confirm[number], refute[number], family, level)
+        else _settled(claim, pairs[number], confirm[number], refute[number], family)
         for number, claim in enumerate(claims)
     ]
 
@@ -109,9 +107,9 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     )
 
 
-def _p(differences: np.ndarray, pairs: Pairs, family: int, level: float) -> float:
+def _p(differences: np.ndarray, pairs: Pairs, family: int) -> float:
     flip = stats.sign_flip(differences, pairs.grain)
-    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family, level)
+    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family)
     return 1.0 if rests_on == "nothing" else p
 
 
@@ -121,7 +119,7 @@ def _beyond(claim: Claim, d: np.ndarray) -> np.ndarray:
 
 
 def _confirmations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
+    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int
 ) -> list[float]:
     ps = []
     for number, claim in claims.items():
@@ -131,34 +129,32 @@ def _confirmations(
             p = stats.equivalent_p(d, claim.within)
             ps.append(1.0 if p is None or len(d) < FEWEST else p)
         else:
-            ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() > 0 else 1.0)
+            ps.append(_p(beyond, pairs[number], family) if beyond.mean() > 0 else 1.0)
     return ps
 
 
 def _refutations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
+    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int
 ) -> list[float]:
     against = {
         number: _beyond(claim, pairs[number].differences) for number, claim in claims.items()
     }
     return [
-        _p(beyond, pairs[number], family, level) if beyond.mean() < 0 else 1.0
+        _p(beyond, pairs[number], family) if beyond.mean() < 0 else 1.0
         for number, beyond in against.items()
     ]
 
 
-def _settled(
-    claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int, level: float
-) -> Settled:
+def _settled(claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int) -> Settled:
     d = pairs.differences
-    verdict = CONFIRMED if confirm <= level else REFUTED if refute <= level else UNDECIDED
+    verdict = CONFIRMED if confirm <= LEVEL else REFUTED if refute <= LEVEL else UNDECIDED
     beyond = _beyond(claim, d)
     return Settled(
         claim,
         verdict,
         n=len(d),
         effect=float(d.mean()),
-        interval=stats.t_interval(d, level),
+        interval=stats.t_interval(d),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
-        seeds_needed=stats.seeds_needed(beyond, family, level) if verdict == UNDECIDED else None,
+        seeds_needed=stats.seeds_needed(beyond, family) if verdict == UNDECIDED else None,
     )

@@ -18,7 +18,6 @@ import numpy as np
 from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.compare import LEVEL
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def over_examples(
                 examples=len(differences),
                 seeds=len(pairs),
                 difference=float(differences.mean()),
-                interval=stats.t_interval(differences, LEVEL),
+                interval=stats.t_interval(differences),
                 better=float((differences < 0).mean()),
             )
         )

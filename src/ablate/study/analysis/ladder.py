@@ -20,7 +20,6 @@ import numpy as np
 
 from ablate.study.analysis import stats
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.compare import LEVEL
 
 SAME = 0.01  # relative difference of FLOPs below which two blocks are no rungs
 
@@ -99,7 +98,7 @@ def _climb(
             known = [value for value in curve if value is not None]
             found = needed(fmean(values.values()), list(compute.values()), known, mode)
         speedups[name] = found and Speedup(found.factor / (flops or 1.0), found.extrapolated)
-    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes, LEVEL), len(slopes), speedups)
+    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes), len(slopes), speedups)
 
 
 def needed(

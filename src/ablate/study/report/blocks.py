@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ablate.study.analysis.compare import LEVEL
 from ablate.study.analysis.ladder import Ladder, Speedup, ladder
-from ablate.study.analysis.stats import Interval
-from ablate.study.numbers import certain, interval_words, signed
+from ablate.study.numbers import estimate, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
@@ -81,16 +79,9 @@ def climb_heads(found: Ladder) -> tuple[str, ...]:
 def climb_rows(found: Ladder) -> list[tuple[str, ...]]:
     """As `climb_heads`."""
     return [
-        (climb.arm, _slope(climb.slope, climb.interval), *map(_times, climb.speedups.values()))
+        (climb.arm, estimate(climb.slope, climb.interval), *map(_times, climb.speedups.values()))
         for climb in found.climbs
     ]
-
-
-def _slope(slope: float, interval: Interval | None) -> str:
-    if interval is None:
-        return certain(slope)
-    half = (interval.high - interval.low) / 2
-    return f"{certain(slope, half)} ({interval_words(interval, LEVEL)})"
 
 
 def _times(speedup: Speedup | None) -> str:

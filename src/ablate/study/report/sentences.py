@@ -4,14 +4,12 @@ import shlex
 from collections.abc import Sequence
 from math import prod
 
-from ablate.study.analysis.compare import LEVEL
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
-    certain,
     counted,
+    estimate,
     interval,
-    interval_words,
     listed,
     number,
     share,
@@ -273,12 +271,13 @@ OF_EXAMPLES = (
 
 def example_rows(report: Report) -> list[tuple[str, str, str, str, str]]:
     """As EXAMPLES."""
-    found = []
-    for each in report.examples:
-        half = None if each.interval is None else (each.interval.high - each.interval.low) / 2
-        words = certain(each.difference, half)
-        if each.interval is not None:
-            words += f" ({interval_words(each.interval, LEVEL)})"
-        better = f"on {each.better:.0%}"
-        found.append((each.arm, words, better, f"{each.examples:,}", str(each.seeds)))
-    return found
+    return [
+        (
+            each.arm,
+            estimate(each.difference, each.interval),
+            f"on {each.better:.0%}",
+            f"{each.examples:,}",
+            str(each.seeds),
+        )
+        for each in report.examples
+    ]
