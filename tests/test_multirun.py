@@ -13,7 +13,7 @@ from ablate.config.composition import Composition
 from ablate.config.run_id import folder_name
 from ablate.errors import Interrupted
 from ablate.study import sweeper
-from ablate.study.plan.budget import budgets
+from ablate.study.plan.budget import DataSets, budgets
 
 real_report = sweeper.report
 pytest_plugins = ["command_line"]
@@ -183,7 +183,7 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
         assert line in out.splitlines()
     assert not [line for line in out.splitlines() if line.startswith("model.depth=2:")]
     configs = {"baseline": compose(*tiny), "model.depth=2": compose(*tiny, "model.depth=2")}
-    costs, _ = budgets(configs, baseline="baseline")
+    costs, _ = budgets(configs, baseline="baseline", sets=DataSets())
     for name, cost in costs.items():
         assert found[name][1:3] == [[f"{cost.parameters:,}"], [f"{cost.flops_per_step:.3g}"]]
     assert found["model.ffn_dim=64"][1:] == found["baseline"][1:]

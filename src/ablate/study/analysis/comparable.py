@@ -182,9 +182,8 @@ def _read(run: Run) -> float | None:
 
 def _unit(run: Run) -> str:
     """Return the unit of `_read`, such as tokens or images."""
-    throughput = run.result.get("throughput")
-    unit = throughput.get("unit") if isinstance(throughput, dict) else None
-    return str(unit or "examples").removesuffix("/s")
+    unit: str = run.result.get("throughput", {}).get("unit", "examples")
+    return unit.removesuffix("/s")
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:

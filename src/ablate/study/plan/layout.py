@@ -1,6 +1,6 @@
 """Expand a study request into arms, composed and checked before anything is launched."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -54,7 +54,8 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     factors, baseline = _factors(request, composer)
     _refuse_large(request, factors, baseline)
     check_exclude(request.exclude, factors, baseline)
-    cells = list(_rows(request, factors, baseline))
+    resolution = request.node["resolution"]
+    cells = list(rows(request.design, factors, baseline, resolution=resolution))
     layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
@@ -99,14 +100,6 @@ def _baseline(composer: Composer) -> DictConfig:
     except UserError as error:
         raise UserError(f"the baseline is invalid: {error}") from error
     return base
-
-
-def _rows(
-    request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
-) -> Iterator[Row]:
-    if not request.factors:
-        return iter([{}])
-    return rows(request.design, factors, baseline, resolution=request.node["resolution"])
 
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
@@ -164,11 +157,7 @@ def _refuse_large(
     request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:
     node = request.node
-    design = request.design
-    if design == "fractional":
-        arms = len(list(_rows(request, factors, baseline)))
-    else:
-        arms = arms_of(design, factors, baseline)
+    arms = arms_of(request.design, factors, baseline, resolution=node["resolution"])
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)

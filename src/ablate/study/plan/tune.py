@@ -31,10 +31,6 @@ class Trial:
     point: dict[str, Any]
     seed: int
 
-    @property
-    def overrides(self) -> list[str]:
-        return [*_overrides(self.point), f"seed={self.seed}"]
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -60,10 +56,6 @@ class Choice:
     point: dict[str, Any]
     rows: list[dict[str, Any]]
     warnings: list[str]
-
-    @property
-    def overrides(self) -> list[str]:
-        return _overrides(self.point)
 
 
 def tuning(
@@ -159,8 +151,9 @@ def _rows(
     rows: list[dict[str, Any]] = []
     for trial, result in zip(trials, results, strict=True):
         if not rows or rows[-1]["point"] != trial.point:
-            rows.append({"point": trial.point, "values": {}, "mean": None, "problems": []})
-            rows[-1]["chosen"] = False
+            rows.append(
+                {"point": trial.point, "values": {}, "mean": None, "problems": [], "chosen": False}
+            )
         value, problem = _value(result, metric)
         rows[-1]["values"][str(trial.seed)] = value
         if problem:
@@ -176,7 +169,7 @@ def result_with(folder: Path, metric: str) -> Mapping[str, Any] | None:
     result = state(folder).result
     if not result:
         return None
-    value = derived.value(Recorded(folder, result), metric, lambda name: None)
+    value = derived.value(Recorded(folder, result), metric)
     return result if value is None else {**result, "metrics": {**result["metrics"], metric: value}}
 
 
@@ -218,12 +211,12 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _overrides(point: dict[str, Any]) -> list[str]:
+def as_overrides(point: dict[str, Any]) -> list[str]:
     return [f"{key}={value_text(value)}" for key, value in point.items()]
 
 
 def _spelled(point: dict[str, Any]) -> str:
-    return " ".join(_overrides(point))
+    return " ".join(as_overrides(point))
 
 
 class Trials:
@@ -236,7 +229,7 @@ class Trials:
         self._of: dict[str, list[tuple[Trial, Cell]]] = {}
         known: dict[str, str] = {}
         for trial in tuning.trials() if tuning else []:
-            more = [text for text in trial.overrides if not text.startswith("seed=")]
+            more = as_overrides(trial.point)
             for composed in layout.arms:
                 config = with_more(composed, more, composer).config
                 cell = cells.of(composed, trial.seed, kind="tune", config=config, more=more)
@@ -272,4 +265,4 @@ class Trials:
         layout.invalid |= self.untuned
         layout.arms[:] = [composed for composed in layout.arms if composed.name not in self.untuned]
         for number, composed in enumerate(layout.arms):
-            layout.arms[number] = with_more(composed, _overrides(composed.tuned), self.composer)
+            layout.arms[number] = with_more(composed, as_overrides(composed.tuned), self.composer)
