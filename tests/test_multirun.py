@@ -90,7 +90,7 @@ def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path
     assert code == 1
     assert "2 of 2 runs are not finished: [baseline seed=0] missing" in err
     assert "the launcher reported: broken" in err
-    monkeypatch.setattr("ablate.study.report.write_report", broken)
+    monkeypatch.setattr("ablate.study.report.write", broken)
     monkeypatch.setattr(sweeper, "report", real_report)
     code, out, err = ablate_command(*typed)
     assert (code, err) == (0, "")

@@ -339,9 +339,12 @@ def require_measured(
 def report(folder: Path, *, printed: bool = True) -> None:
     """Write the report and print its table; an error is only logged, since the runs are done."""
     try:
-        from ablate.study.report import write, write_report
+        from ablate.study.report import write
+        from ablate.study.report.printed import show
 
-        (write_report if printed else write)(folder)
+        written = write(folder)
+        if printed:
+            show(written)
     except Exception as error:
         again = f"python -m ablate.report {folder} writes it again"
         known = isinstance(error, UserError)

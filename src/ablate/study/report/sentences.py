@@ -1,6 +1,7 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -18,7 +19,7 @@ from ablate.study.numbers import (
 )
 from ablate.study.plan.blocks import EACH
 from ablate.study.plan.fraction import promise
-from ablate.study.report.points import TRAINING, Points, baseline_option
+from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
 
 DESIGNS = {
@@ -67,8 +68,8 @@ def plan_sentence(report: Report) -> str:
     factors = study.plan.get("factors") or {}
     parts = []
     for factor, options in factors.items():
-        baseline = baseline_option(study, factor)
-        others = listed([option for option in options if str(option) != baseline])
+        baseline = study.plan["own"][factor]
+        others = listed(option for option in options if option != baseline)
         parts.append(f"{factor} ({baseline} → {others})")
     changes = f"How does {metric_name(report)}{f' of {what}' if what else ''} change"
     if len(parts) == 1:
@@ -239,9 +240,7 @@ def _design(report: Report) -> str:
 
 def runs_in_words(report: Report) -> str:
     """Count the runs by state, as "28 finished, 2 failed"."""
-    counts: dict[str, int] = {}
-    for run in report.study.runs:
-        counts[run.state] = counts.get(run.state, 0) + 1
+    counts = Counter(run.state for run in report.study.runs)
     return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
 
 

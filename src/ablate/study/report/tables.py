@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,16 @@ from ablate.study.report.sentences import (
     relative,
     sure,
 )
-from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
+from ablate.study.report.trouble import (
+    DIFFERING,
+    TROUBLES,
+    TUNED,
+    TUNING,
+    differing,
+    troubles,
+    tuned,
+    tuning,
+)
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -64,11 +73,6 @@ def _mean(row: Row, report: Report) -> str:
     return mean if row.summary.sd is None else f"{mean} ± {sd}"
 
 
-def _allowed(row: Row) -> str:
-    """Return the rules in spite of which an arm is compared."""
-    return f" [{', '.join(row.allowed)}]" if row.allowed else ""
-
-
 def markdown(
     report: Report,
     crossed: Effects | str | None = None,
@@ -93,7 +97,7 @@ def markdown(
     lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
     if report.also:
         lines += ["## Other metrics", "", _escaped(blocks.ALSO), ""]
-        lines += [*_grid(blocks.also_heads(report), blocks.also_rows(report)), ""]
+        lines += [*_grid(*blocks.by_metric(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
         file = f"figures/{report.named(name)}"
@@ -102,12 +106,11 @@ def markdown(
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", *_fenced("\n".join(commands(report))), "", "## What differed", ""]
-    lines += _grid(["arm", "differs from the baseline by"], differing(report))
+    lines += _grid(DIFFERING, differing(report))
     if rows := tuning(report):
         lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, rows)]
     if rows := troubles(report):
-        lines += ["", "## What went wrong", ""]
-        lines += _grid(["arm", "seed", "state", "reason"], rows)
+        lines += ["", "## What went wrong", "", *_grid(TROUBLES, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -115,10 +118,9 @@ def _blocks(report: Report) -> list[str]:
     if not report.blocks:
         return []
     lines = [f"## {_escaped(blocks.title(report))}", "", blocks.NOTE, ""]
-    lines += [*_grid(blocks.heads(report), blocks.rows(report)), ""]
-    if found := blocks.climbs(report):
-        lines += [_escaped(blocks.CLIMB), ""]
-        lines += [*_grid(blocks.climb_heads(found), blocks.climb_rows(found)), ""]
+    lines += [*_grid(*blocks.by_block(report)), ""]
+    if climbed := blocks.climbs(report):
+        lines += [_escaped(blocks.CLIMB), "", *_grid(*blocks.on_ladder(climbed)), ""]
     return lines
 
 
@@ -191,7 +193,8 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
         difference += f" [{low}, {high}]"
     p = probability(row.comparison.tests.p_holm if row.comparison else None)
     cells = [str(row.summary.n), _mean(row, report), difference, p]
-    verdict = VERDICTS.get(row.kind, row.kind) + _allowed(row)
+    allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
+    verdict = VERDICTS.get(row.kind, row.kind) + allowed
     return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
 
 
@@ -235,14 +238,13 @@ def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:
         "folder": run.folder.name,
         "detail": run.detail,
     }
-    for name in ("flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds"):
+    for name in (
+        *("flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds"),
+        "peak_memory_bytes",
+    ):
         head[name] = run.result.get(name)
-    head["peak_memory_bytes"] = run.result.get("peak_memory_bytes")
     head["rate"] = run.number("throughput", "value")
     for name in ("total", "trainable", "non_embedding"):
         head[f"parameters/{name}"] = run.number("parameters", name)
-    for block, prefix in (("choices", "choice/"), ("metrics", "")):
-        content = run.result.get(block)
-        if isinstance(content, Mapping):
-            head |= {f"{prefix}{key}": value for key, value in content.items()}
-    return head
+    choices, metrics = (run.result.get(key, {}) for key in ("choices", "metrics"))
+    return head | {f"choice/{key}": option for key, option in choices.items()} | metrics
