@@ -48,6 +48,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ablate.errors import UserError, suggest
+from ablate.run_files.shape import misfit
 
 WAYS = ("better", "worse", "higher", "lower", "equivalent")
 KEYS = (
@@ -197,7 +198,7 @@ def _parse(
 
 def number(value: Any) -> float | None:
     """The number, None of anything else: True is none."""
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    return None if misfit(value, float) else float(value)
 
 
 def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:
@@ -222,15 +223,15 @@ def _slope(over: Any, where: str) -> dict[str, float]:
 
 
 def recorded(
-    nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None, *, begun: bool
+    nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], *, begun: bool
 ) -> list[dict[str, Any]]:
     """The claims as plan.json holds them: those of the request, then those that were dropped.
 
-    before: those of the existing plan, None without one; begun: whether a run of it exists. A claim
+    before: those of the existing plan; begun: whether a run of it exists. A claim
     that is new when runs exist is made `after` the fact, and stays so.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    known = {_identity(entry["claim"]): entry for entry in before or ()}
+    known = {_identity(entry["claim"]): entry for entry in before}
     kept = [
         {**known[_identity(node)], "dropped": False}
         if _identity(node) in known

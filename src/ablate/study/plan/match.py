@@ -113,7 +113,7 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
         raise UserError(
             f"it sets study.match_by={by} itself; choose another key, such as model.dim"
         )
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+    if value is not None and not Int().allows(value):
         raise UserError(f"study.match_by={by}: {value!r} is not a whole number")
 
 

@@ -78,8 +78,6 @@ def write(
 ) -> None:
     """Write the plan. Raises UserError if it cannot be written."""
     check_output(folder)
-    before = read_plan(folder)
-    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
     plan = {
         "study": request.name,
         "sweep": request.sweep,
@@ -94,7 +92,7 @@ def write(
         "metric": metric,
         "also": request.node["also"],
         "margin": request.node["margin"],
-        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
+        "claims": _claims(folder, request),
         "match": _match(request.node),
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
@@ -120,8 +118,6 @@ def write_together(
     folder: Path, request: StudyRequest, blocks: Blocks, parts: Sequence[Path]
 ) -> None:
     """Write the plan over all blocks, whose own plans are in `parts`. Raises UserError."""
-    before = read_plan(folder)
-    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
     plans = [read_json(part / PLAN) for part in parts]
     cells = [
         cell | {"seed": number(n, cell["seed"]), "folder": f"{part.name}/{cell['folder']}"}
@@ -132,7 +128,7 @@ def write_together(
     plan = plans[0] | {
         "study": request.name,
         "seeds": [number(n, s) for n, plan in enumerate(plans, 1) for s in plan["seeds"]],
-        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
+        "claims": _claims(folder, request),
         "tune": {},
         "arms": [_together(arms) for arms in zip(*(plan["arms"] for plan in plans), strict=True)],
         "cells": cells,
@@ -156,6 +152,13 @@ def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "no_effect": False,
     }  # fmt: skip
     return {**empty, **same}
+
+
+def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
+    """The claims, with what the existing plan records of them."""
+    before = read_plan(folder) or {"cells": []}
+    begun = any((folder / cell["folder"]).exists() for cell in before["cells"])
+    return recorded(request.node["claims"], before.get("claims", ()), begun=begun)
 
 
 def _match(node: Mapping[str, Any]) -> dict[str, str] | None:

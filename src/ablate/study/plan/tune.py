@@ -14,6 +14,7 @@ from typing import Any
 
 from ablate.config.overrides import MOST, value_text
 from ablate.errors import RunFailed, UserError, suggest
+from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Recorded
 from ablate.study.launch.state import state
@@ -191,8 +192,8 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
 def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield a remark on each chosen value at an end of its grid."""
     for key, value in point.items():
-        grid = {row["point"][key] for row in rows if _number(row["point"][key])}
-        if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
+        grid = {row["point"][key] for row in rows if not misfit(row["point"][key], float)}
+        if not misfit(value, float) and len(grid) > 1 and value in (min(grid), max(grid)):
             end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
             yield f"the {end} {key}={value_text(value)}: a {further} one may be better still"
 
@@ -205,10 +206,6 @@ def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> It
                 f"study.tune: arm '{arm}' was tuned without {_spelled(row['point'])}:"
                 f" {'; '.join(row['problems'])}"
             )
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_overrides(point: dict[str, Any]) -> list[str]:
