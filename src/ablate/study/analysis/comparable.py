@@ -49,15 +49,11 @@ def lines(objections: Collection[Objection]) -> list[str]:
     """Write a line for each broken rule that is not allowed: arms, reasons, how to allow it."""
     texts = []
     for rule in RULES:
-        of_rule = [
-            objection
-            for objection in objections
-            if objection.rule == rule and not objection.allowed
-        ]
         by_reason: dict[str, list[str]] = {}
-        for objection in of_rule:
-            by_reason.setdefault(objection.reason, []).append(objection.arm)
-        if of_rule:
+        for objection in objections:
+            if objection.rule == rule and not objection.allowed:
+                by_reason.setdefault(objection.reason, []).append(objection.arm)
+        if by_reason:
             arms = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
             texts.append(f"{rule}: not compared: {arms} (to compare them: --allow {rule})")
     return texts

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.keys import targets
 from ablate.config.overrides import MOST
 from ablate.config.rules import Int
 from ablate.errors import Interrupted, UserError
@@ -94,7 +95,8 @@ def launcher(
 def modules_of(config: DictConfig) -> list[str]:
     """Return the modules that runs of a composition import beside those that all import."""
     composition = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return targets(OmegaConf.to_container(composition))
+    named = map(str, targets(OmegaConf.to_container(composition)))
+    return sorted({module for target in named if (module := target.rpartition(".")[0])})
 
 
 def launch(
@@ -167,15 +169,3 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     outer = environment.get("CUDA_VISIBLE_DEVICES")
     names = range(gpus) if outer is None else filter(None, outer.split(","))
     return [str(name) for name in names][:gpus]
-
-
-def targets(config: Any) -> list[str]:
-    """Return the module of every `_target_` in a composition, which its run will import."""
-    modules = set()
-    if isinstance(config, Mapping):
-        target = config.get("_target_")
-        if isinstance(target, str) and "." in target:
-            modules.add(target.rpartition(".")[0])
-        for value in config.values():
-            modules.update(targets(value))
-    return sorted(modules)

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.history import first_form, since
+from ablate.config.history import first_form
 from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
@@ -46,10 +46,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     now = _counted(question)
     differ = [key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...)]
     if differ:
-        lines = [
-            f"{key}={before.get(key)} there and {now.get(key)} here{since(key, before.get(key))}"
-            for key in differ[:NAMED]
-        ]
+        lines = [f"{k}={before.get(k)} there and {now.get(k)} here" for k in differ[:NAMED]]
         more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
         raise UserError(
             f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
