@@ -55,31 +55,31 @@ def settle(
     """values: of a term, by seed. seeds: those that a claim needs. mode: which value of the study's
     metric is better; of others their name says it, or the claim. refused: why a claim cannot be
     tested, or ""."""
-    pairs: dict[int, Pairs] = {}
-    reasons: dict[int, str] = {}
-    for number, claim in enumerate(claims):
-        contrast = _contrast(claim, values, mode)
-        missing = [seed for seed in seeds(claim) if seed not in contrast.seeds]
-        if why := refused(claim):
-            reasons[number] = why
-        elif missing:
-            reasons[number] = f"no value for seed{'s' if len(missing) > 1 else ''} " + ", ".join(
-                map(str, missing)
-            )
-        else:
-            pairs[number] = contrast
-    tested = {n: claims[n] for n in pairs}
-    family = len(tested)
+    contrasts = [_contrast(claim, values, mode) for claim in claims]
+    reasons = [
+        refused(claim) or _lacking(seeds(claim), contrast)
+        for claim, contrast in zip(claims, contrasts, strict=True)
+    ]
+    every = zip(claims, contrasts, reasons, strict=True)
+    tested = [(claim, contrast) for claim, contrast, why in every if not why]
     confirm, refute = (
-        dict(zip(tested, holm(ps), strict=True)) if (ps := each(tested, pairs, family)) else {}
-        for each in (_confirmations, _refutations)
+        holm([p(claim, contrast, len(tested)) for claim, contrast in tested])
+        for p in (_confirmation, _refutation)
+    )
+    settled = (
+        _settled(claim, contrast, confirmed, refuted, len(tested))
+        for (claim, contrast), confirmed, refuted in zip(tested, confirm, refute, strict=True)
     )
     return [
-        Settled(claim, UNTESTED, why=reasons[number])
-        if number in reasons
-        else _settled(claim, pairs[number], confirm[number], refute[number], family)
-        for number, claim in enumerate(claims)
+        Settled(claim, UNTESTED, why=why) if why else next(settled)
+        for claim, why in zip(claims, reasons, strict=True)
     ]
+
+
+def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
+    """Say for which seeds there is no value; "" for none."""
+    missing = [str(seed) for seed in seeds if seed not in contrast.seeds]
+    return f"no value for seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
 
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
@@ -118,31 +118,18 @@ def _beyond(claim: Claim, d: np.ndarray) -> np.ndarray:
     return d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
 
 
-def _confirmations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int
-) -> list[float]:
-    ps = []
-    for number, claim in claims.items():
-        d = pairs[number].differences
-        beyond = _beyond(claim, d)
-        if claim.within is not None:
-            p = stats.equivalent_p(d, claim.within)
-            ps.append(1.0 if p is None or len(d) < FEWEST else p)
-        else:
-            ps.append(_p(beyond, pairs[number], family) if beyond.mean() > 0 else 1.0)
-    return ps
+def _confirmation(claim: Claim, pairs: Pairs, family: int) -> float:
+    d = pairs.differences
+    if claim.within is not None:
+        p = stats.equivalent_p(d, claim.within)
+        return 1.0 if p is None or len(d) < FEWEST else p
+    beyond = _beyond(claim, d)
+    return _p(beyond, pairs, family) if beyond.mean() > 0 else 1.0
 
 
-def _refutations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int
-) -> list[float]:
-    against = {
-        number: _beyond(claim, pairs[number].differences) for number, claim in claims.items()
-    }
-    return [
-        _p(beyond, pairs[number], family) if beyond.mean() < 0 else 1.0
-        for number, beyond in against.items()
-    ]
+def _refutation(claim: Claim, pairs: Pairs, family: int) -> float:
+    beyond = _beyond(claim, pairs.differences)
+    return _p(beyond, pairs, family) if beyond.mean() < 0 else 1.0
 
 
 def _settled(claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int) -> Settled:

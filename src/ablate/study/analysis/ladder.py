@@ -11,7 +11,7 @@ logarithm. Beyond the rungs the last two are extended, which is marked as extrap
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from statistics import fmean
@@ -93,11 +93,11 @@ def _climb(
     speedups: dict[str, Speedup | None] = {}
     for name, part in parts.items():
         values, flops = part.values(arm, metric), _flops(part, arm)
-        found = None
+        speedup = None
         if values and flops and None not in curve:
             known = [value for value in curve if value is not None]
-            found = needed(fmean(values.values()), list(compute.values()), known, mode)
-        speedups[name] = found and Speedup(found.factor / (flops or 1.0), found.extrapolated)
+            speedup = needed(fmean(values.values()), list(compute.values()), known, mode)
+        speedups[name] = speedup and replace(speedup, factor=speedup.factor / (flops or 1.0))
     return Climb(arm, float(slopes.mean()), stats.t_interval(slopes), len(slopes), speedups)
 
 

@@ -86,15 +86,15 @@ class Claim:
     @property
     def differences(self) -> list[tuple[Term, Term | None]]:
         """The terms, each with the one that it is compared with; None: with nothing."""
-        found: list[tuple[Term, Term | None]] = []
+        pairs: list[tuple[Term, Term | None]] = []
         for term in self.terms:
-            last = found[-1] if found else None
+            last = pairs[-1] if pairs else None
             of_last = (last[0].metric, last[0].block) if last and last[1] is None else None
             if last and of_last == (term.metric, term.block):
-                found[-1] = (last[0], term)
+                pairs[-1] = (last[0], term)
             else:
-                found.append((term, None))
-        return found
+                pairs.append((term, None))
+        return pairs
 
     @property
     def metrics(self) -> list[str]:
@@ -109,8 +109,8 @@ def parse_claims(
 ) -> list[Claim]:
     """Parse the claims of a study with these arms and blocks. Raises UserError."""
     return [
-        _parse(node, f"study.claims[{place}]", arms, baseline, blocks)
-        for place, node in enumerate(nodes)
+        _parse(node, f"study.claims[{index}]", arms, baseline, blocks)
+        for index, node in enumerate(nodes)
     ]
 
 
@@ -238,9 +238,9 @@ def recorded(
         else {"claim": dict(node), "made": now, "after": begun, "dropped": False}
         for node in nodes
     ]
-    asked = {_identity(node) for node in nodes}
+    requested = {_identity(node) for node in nodes}
     dropped = [
-        {**entry, "dropped": True} for key, entry in known.items() if begun and key not in asked
+        {**entry, "dropped": True} for key, entry in known.items() if begun and key not in requested
     ]
     return [*kept, *dropped]
 

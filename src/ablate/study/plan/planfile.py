@@ -75,6 +75,7 @@ def write(
 ) -> None:
     """Write the plan. Raises UserError if it cannot be written."""
     check_output(folder)
+    node = request.node
     plan = {
         "study": request.name,
         "sweep": request.sweep,
@@ -82,15 +83,15 @@ def write(
         "command": sys.argv[1:],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "design": request.design,
-        "resolution": request.node["resolution"] if request.design == "fractional" else None,
+        "resolution": node["resolution"] if request.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.baseline_options,
         "seeds": layout.seeds,
         "metric": metric,
-        "also": request.node["also"],
-        "margin": request.node["margin"],
+        "also": node["also"],
+        "margin": node["margin"],
         "claims": _claims(folder, request),
-        "match": _match(request.node),
+        "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
             "overrides": list(layout.baseline.overrides),
@@ -156,10 +157,6 @@ def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
     before = read_plan(folder) or {"cells": []}
     begun = any((folder / cell["folder"]).exists() for cell in before["cells"])
     return recorded(request.node["claims"], before.get("claims", ()), begun=begun)
-
-
-def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
-    return {"budget": node["match"], "by": node["match_by"]} if node["match"] else None
 
 
 def counting(folder: Path, arms: Collection[str]) -> list[Cell]:

@@ -119,15 +119,15 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     ), dropped
 
 
-def rows(found: Collection[Entry]) -> list[tuple[str, str, str]]:
+def rows(claims: Collection[Entry]) -> list[tuple[str, str, str]]:
     """As HEADS."""
-    return [(entry.verdict, entry.sentence, entry.evidence) for entry in found]
+    return [(entry.verdict, entry.sentence, entry.evidence) for entry in claims]
 
 
-def kinds(found: Collection[Entry]) -> list[str]:
+def kinds(claims: Collection[Entry]) -> list[str]:
     """The colours of the page for the verdicts."""
     colours = {CONFIRMED: "equivalent", REFUTED: "worse"}
-    return [colours.get(entry.verdict, "open") for entry in found]
+    return [colours.get(entry.verdict, "open") for entry in claims]
 
 
 def remarks(dropped: Collection[str]) -> list[str]:

@@ -6,11 +6,17 @@ from rich.table import Column, Table
 
 from ablate.study.analysis.offline import sync_command
 from ablate.study.metric_words import direction
-from ablate.study.numbers import number
 from ablate.study.report import Written, blocks
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
-from ablate.study.report.sentences import difference_words, example_rows, reference, relative, sure
+from ablate.study.report.sentences import (
+    difference_words,
+    example_rows,
+    mean_words,
+    reference,
+    relative,
+    sure,
+)
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
@@ -40,11 +46,10 @@ def show(written: Written) -> None:
         caption_justify="left",
     )
     for row in report.rows:
-        mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
         table.add_row(
             row.arm.name,
             str(row.summary.n),
-            mean if row.summary.sd is None else f"{mean} ± {sd}",
+            mean_words(row, report),
             difference_words(row, report),
             *([relative(row, report)] if is_wide else []),
             row.short_verdict,

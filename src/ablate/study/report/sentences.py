@@ -244,6 +244,12 @@ def runs_in_words(report: Report) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
 
 
+def mean_words(row: Row, report: Report) -> str:
+    """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
+    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
+    return mean if row.summary.sd is None else f"{mean} ± {sd}"
+
+
 def difference_words(row: Row, report: Report) -> str:
     """Format difference and interval, as "+0.012 (+0.005 to +0.019)"."""
     if row.comparison is None:

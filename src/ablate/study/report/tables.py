@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
-from ablate.study.numbers import MINUS, NOTHING, number, probability, signed
+from ablate.study.numbers import MINUS, NOTHING, probability, signed
 from ablate.study.report import blocks, claims
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
@@ -19,6 +19,7 @@ from ablate.study.report.sentences import (
     commands,
     curve_words,
     difference_words,
+    mean_words,
     metric_name,
     plan_lines,
     plan_sentence,
@@ -56,7 +57,7 @@ def _cells(row: Row, report: Report) -> list[str]:
     return [
         row.arm.name + _badges(row),
         str(row.summary.n),
-        _mean(row, report),
+        mean_words(row, report),
         difference_words(row, report),
         relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
@@ -66,11 +67,6 @@ def _cells(row: Row, report: Report) -> list[str]:
 
 def _badges(row: Row) -> str:
     return "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
-
-
-def _mean(row: Row, report: Report) -> str:
-    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
-    return mean if row.summary.sd is None else f"{mean} ± {sd}"
 
 
 def markdown(
@@ -192,7 +188,7 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
         low, high = (signed(end, report.decimals) for end in (reach.low, reach.high))
         difference += f" [{low}, {high}]"
     p = probability(row.comparison.tests.p_holm if row.comparison else None)
-    cells = [str(row.summary.n), _mean(row, report), difference, p]
+    cells = [str(row.summary.n), mean_words(row, report), difference, p]
     allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
     verdict = VERDICTS.get(row.kind, row.kind) + allowed
     return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
