@@ -7,7 +7,7 @@ from math import prod
 from omegaconf import DictConfig
 
 from ablate.config.check import check
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.study.plan.cells import (
     Composed,
     Composer,
@@ -144,12 +144,10 @@ def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -
 
 def refusal(invalid: Mapping[str, str], arms: int) -> str:
     """List the invalid arms with their reasons in one line."""
-    named = [f"[{name}] {reason}" for name, reason in list(invalid.items())[:SHOWN]]
-    if len(invalid) > SHOWN:
-        named.append(f"and {len(invalid) - SHOWN} more")
+    named = few((f"[{name}] {reason}" for name, reason in invalid.items()), "; ", SHOWN)
     return (
-        f"{len(invalid)} of {arms} arms cannot be run: {'; '.join(named)}; study.on_invalid=skip"
-        " leaves such arms out"
+        f"{len(invalid)} of {arms} arms cannot be run: {named}; study.on_invalid=skip leaves such"
+        " arms out"
     )
 
 

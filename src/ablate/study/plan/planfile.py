@@ -12,7 +12,7 @@ from ablate.config.history import first_form
 from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, write_json
 from ablate.run_files.records import read_plan
@@ -46,10 +46,9 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     now = _counted(question)
     differ = [key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...)]
     if differ:
-        lines = [f"{k}={before.get(k)} there and {now.get(k)} here" for k in differ[:NAMED]]
-        more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
+        lines = [f"{key}={before.get(key)} there and {now.get(key)} here" for key in differ]
         raise UserError(
-            f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
+            f"{folder} belongs to a study with another baseline ({few(lines, ', ', NAMED)}); choose"
             " another study.name=, or, where the baseline is an arm of that study, write"
             f" python -m ablate.report {folder} --baseline ARM"
         )

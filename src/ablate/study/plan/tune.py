@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ablate.config.overrides import MOST, value_text
-from ablate.errors import RunFailed, UserError, suggest
+from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Recorded
@@ -136,10 +136,9 @@ def choose(
         reasons = [
             f"{_spelled(row['point'])}, {problem}" for row in rows for problem in row["problems"]
         ]
-        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
         raise UserError(
             f"study.tune: arm '{arm}' has no values with all of their runs finished:"
-            f" {'; '.join(reasons[:3])}{more}"
+            f" {few(reasons, '; ', 3)}"
         )
     best = (min if mode == "min" else max)(complete, key=lambda row: row["mean"])
     best["chosen"] = True
