@@ -16,12 +16,12 @@ from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.study.launch.local import Settings, launch, targets
+from ablate.study.launch.local import Settings, launch
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
 PATIENCE = 900.0  # seconds; importing torch can take minutes on a machine in use
-MODULES = targets({"task": {"_target_": "accident.AccidentProne"}})
+MODULES = ["accident"]  # of the task in OVERRIDE
 Command = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -13,7 +13,7 @@ from ablate.config.composition import Composition
 from ablate.config.run_id import folder_name
 from ablate.errors import Interrupted
 from ablate.study import sweeper
-from ablate.study.plan.budget import budgets
+from ablate.study.plan.budget import DataSets, budgets
 
 real_report = sweeper.report
 pytest_plugins = ["command_line"]
@@ -90,7 +90,7 @@ def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path
     assert code == 1
     assert "2 of 2 runs are not finished: [baseline seed=0] missing" in err
     assert "the launcher reported: broken" in err
-    monkeypatch.setattr("ablate.study.report.write_report", broken)
+    monkeypatch.setattr("ablate.study.report.write", broken)
     monkeypatch.setattr(sweeper, "report", real_report)
     code, out, err = ablate_command(*typed)
     assert (code, err) == (0, "")
@@ -183,7 +183,7 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
         assert line in out.splitlines()
     assert not [line for line in out.splitlines() if line.startswith("model.depth=2:")]
     configs = {"baseline": compose(*tiny), "model.depth=2": compose(*tiny, "model.depth=2")}
-    costs, _ = budgets(configs, baseline="baseline")
+    costs, _ = budgets(configs, baseline="baseline", sets=DataSets())
     for name, cost in costs.items():
         assert found[name][1:3] == [[f"{cost.parameters:,}"], [f"{cost.flops_per_step:.3g}"]]
     assert found["model.ffn_dim=64"][1:] == found["baseline"][1:]

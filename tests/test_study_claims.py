@@ -173,7 +173,7 @@ def test_claims_made_when_runs_exist_are_marked_for_ever():
         return {e["claim"]["says"]: (e["after"], e["dropped"]) for e in plan}
 
     first, second, third = (claim(says=f"{n}.") for n in range(3))
-    plan = recorded([first, second], None, begun=False)
+    plan = recorded([first, second], (), begun=False)
     assert marks(plan) == dict.fromkeys(["0.", "1."], (False, False))
     plan = recorded([first, third], plan, begun=True)
     assert marks(plan) == {"0.": (False, False), "1.": (False, True), "2.": (True, False)}
@@ -183,7 +183,7 @@ def test_claims_made_when_runs_exist_are_marked_for_ever():
     assert marks(kept) == {"2.": (True, False), "1.": (False, False), "0.": (True, False)}
     assert all(e["made"] == made[e["claim"]["says"]] for e in plan if "by" not in e["claim"])
     numbered = claim(rising_over={64: 0, 256: 1})  # blocks, which are texts in plan.json
-    plan = recorded([numbered], None, begun=False)
+    plan = recorded([numbered], (), begun=False)
     plan = recorded([numbered], json.loads(json.dumps(plan)), begun=True)
     assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from ablate import report
 from ablate.cli.command import command
 from ablate.study.launch import live
-from ablate.study.launch.estimate import Done, done, left, seconds
+from ablate.study.launch.estimate import done, left, seconds
 from ablate.study.launch.live import View, time_left
 from ablate.study.launch.state import State
 
@@ -115,13 +115,16 @@ RESULT = {"status": "finished", "arm": "baseline", "wall_seconds": 12.0, "train_
 
 
 def test_seconds_of_planned_runs_are_those_of_finished_ones():
-    assert done(RESULT) == Done("baseline", wall_seconds=12.0, train_seconds=10.0, flops=100.0)
-    assert done({"status": "running", "arm": "baseline", "flops_per_step": 5}) is None
-    own = [Done("a", wall, 1.0, 10.0) for wall in (30.0, 10.0, 11.0)]
-    assert seconds("a", 999.0, [*own, Done("b", 500.0, 1.0, 1.0)]) == 11.0
-    others = [Done("a", 12.0, 10.0, 100.0), Done("b", 43.0, 40.0, 400.0)]
+    def ran(arm, wall, train, flops):
+        times = {"wall_seconds": wall, "train_seconds": train}
+        return RESULT | times | {"arm": arm, "flops_per_step": flops, "steps": 1}
+
+    assert done([RESULT, RESULT | {"status": "running"}, {"status": "finished"}]) == [RESULT]
+    own = [ran("a", wall, 1.0, 10) for wall in (30.0, 10.0, 11.0)]
+    assert seconds("a", 999.0, [*own, ran("b", 500.0, 1.0, 1)]) == 11.0
+    others = [ran("a", 12.0, 10.0, 100), ran("b", 43.0, 40.0, 400)]
     assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
-    assert seconds("c", 200.0, [Done("a", 9.0, 8.0, 0.0)]) is None
+    assert seconds("c", 200.0, [ran("a", 9.0, 8.0, 0)]) is None
     for runs, told in (
         ([4.0, 1.0, 1.0, 1.0], 4.0),  # the short ones share a slot
         ([1.0, 1.0, 4.0], 5.0),  # the long one waits

@@ -37,7 +37,7 @@ def changes(kind, *factors):
     """Those of every cell, of which the baseline is the first, and none is there twice."""
     own = {factor.name: OWN[factor.name] for factor in factors}
     found = list(design.rows(kind, factors, own, resolution=3))
-    assert len(found) == design.count(kind, factors, own)
+    assert len(found) == design.count(kind, factors, own, resolution=3)
     assert found[0] == own
     assert len({tuple(row.items()) for row in found}) == len(found)
     return [{k: v for k, v in row.items() if v != OWN[k]} for row in found]

@@ -9,7 +9,7 @@ from refusals import refused
 
 import ablate
 from ablate.config.overrides import parse
-from ablate.study.plan.tune import choose, tuning
+from ablate.study.plan.tune import as_overrides, choose, tuning
 
 pytest_plugins = ["command_line"]
 
@@ -35,11 +35,11 @@ def chosen(values, mode="min", keys=LR, tune_seeds=1, metric="val/loss"):
 def test_every_point_with_every_seed_and_the_values_that_were_written():
     values = [[None, 1], "true", "null", "inf", [[0.5, True], "a b"]]
     trials = made(OmegaConf.create({"optimizer.betas": values})).trials()
-    found = [parse(trial.overrides[0]).value() for trial in trials]
+    found = [parse(*as_overrides(trial.point)).value() for trial in trials]
     assert json.loads(json.dumps(found, default=str)) == values
     keys = OmegaConf.create({"optimizer.lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]})
-    assert [trial.overrides for trial in made(keys, 2).trials()] == [
-        [f"optimizer.lr={lr}", f"optimizer={name}", f"seed={seed}"]
+    assert [(*as_overrides(trial.point), trial.seed) for trial in made(keys, 2).trials()] == [
+        (f"optimizer.lr={lr}", f"optimizer={name}", seed)
         for lr in (0.1, 0.2)
         for name in ("adam", "sgd")
         for seed in (1000, 1001)
@@ -70,7 +70,6 @@ def test_refused_in_one_line(arguments, part):
 def test_the_best_mean_over_the_seeds(mode, lr):
     found = chosen([2.0, 3.0, 2.4, 2.4, 2.1, 3.1], mode, tune_seeds=2)
     assert found.point == {"optimizer.lr": lr}
-    assert found.overrides == [f"optimizer.lr={lr}"]
     assert [row["mean"] for row in found.rows] == pytest.approx([2.5, 2.4, 2.6])
     assert [row["point"] for row in found.rows if row["chosen"]] == [found.point]
     assert found.rows[0]["values"] == {"1000": 2.0, "1001": 3.0}

@@ -61,6 +61,13 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:half]} ... {text[-half:]}"
 
 
+def few(texts: Iterable[str], joined: str, most: int = 8) -> str:
+    """Join the first texts, and say how many more there are."""
+    every = list(texts)
+    more = [f"and {len(every) - most} more"] if len(every) > most else []
+    return joined.join([*every[:most], *more])
+
+
 def suggest(name: str, allowed: Iterable[str]) -> str:
     """The end of an error line that offers the nearest allowed name in any case, or nothing."""
     names = {one.lower(): one for one in allowed}

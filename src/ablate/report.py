@@ -72,13 +72,14 @@ def main() -> None:
         show_runs(args.study_dir, args.metric)
         return
     from ablate.study import publish
-    from ablate.study.report import write_report
+    from ablate.study.report import write
+    from ablate.study.report.printed import show
 
     if args.wandb:
         publish.require_workspaces()
     if args.examples:
         from ablate.training.predictions import losses
-    written = write_report(
+    written = write(
         args.study_dir,
         allow=args.allow,
         metric=args.metric,
@@ -86,6 +87,7 @@ def main() -> None:
         baseline=args.baseline,
         losses=losses if args.examples else None,
     )
+    show(written)
     if args.wandb:
         publish.publish(written)
     if args.check:

@@ -71,9 +71,6 @@ class Facts:
         node, _, leaf = group.rpartition(".")
         return "_target_" in ((self.values.get(node) or {}).get(leaf) or ())
 
-    def is_ours(self, group: str) -> bool:
-        return str(self(f"{group}._target_")).startswith(OURS)
-
     @cached_property
     def conflicts(self) -> "list[Conflict]":
         """What the parts of the composition refuse."""

@@ -5,8 +5,7 @@ of every key and module, without keys that were added later and change nothing a
 they have. Files of earlier versions are read by today's names (`upgrade`).
 
 Whoever renames a key or moves a part adds a line to RENAMED or MOVED; whoever makes a group
-of a key adds it to GROUPED; whoever adds a key whose neutral value is not null adds one to ADDED;
-whoever changes a default that changes results adds one to CHANGED.
+of a key adds it to GROUPED; whoever adds a key whose neutral value is not null adds one to ADDED.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,9 +52,6 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
 
 # Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.
 SINUSOIDAL = "ablate.pos_enc.sinusoidal.Sinusoidal"
-
-# Key -> since when its default is another one, and what it was.
-CHANGED: dict[str, tuple[str, Any]] = {}
 
 # A null of any other key of ours does not count: a key that is added with null changes no id.
 COUNTED_NULLS = frozenset(
@@ -126,12 +122,6 @@ def upgrade(config: DictConfig) -> DictConfig:
                 OmegaConf.update(config, key, neutral, force_add=True)
         _retarget(config, targets)
     return config
-
-
-def since(key: str, before: Any) -> str:
-    """What a message adds on a key whose default was changed, where `before` is the old one."""
-    date, was = CHANGED.get(key, ("", ...))
-    return f" (the default since {date})" if before == was else ""
 
 
 def _leaves(

@@ -45,15 +45,21 @@ def interval(bounds: "Interval | None", digits: int) -> str:
     return f"{signed(bounds.low, digits)} to {signed(bounds.high, digits)}"
 
 
-def interval_words(interval: "Interval", level: float, *, flip: bool = False) -> str:
+def interval_words(interval: "Interval", *, flip: bool = False) -> str:
     """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign."""
-    half = (interval.high - interval.low) / 2
     low, high = (-interval.high, -interval.low) if flip else (interval.low, interval.high)
-    return f"{100 * (1 - level):g} % {certain(low, half)} to {certain(high, half)}"
+    return f"95 % {certain(low, interval)} to {certain(high, interval)}"
 
 
-def certain(value: float, spread: float | None = None) -> str:
-    """Format a number to the digit that its spread leaves certain; to three digits without one."""
+def estimate(value: float, interval: "Interval | None") -> str:
+    """Format a number with its interval, as "0.031 (95 % 0.025 to 0.037)"."""
+    bounds = f" ({interval_words(interval)})" if interval else ""
+    return certain(value, interval) + bounds
+
+
+def certain(value: float, interval: "Interval | None" = None) -> str:
+    """Format a number to the digit that its interval leaves certain; to three digits without."""
+    spread = interval.half if interval else None
     if not spread:
         return f"{value:.3g}"
     digits = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)

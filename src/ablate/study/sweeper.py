@@ -148,13 +148,12 @@ class Study:
             derived.mode(name)
         require_width(node["match_by"], configs.values(), matched=bool(node["match"]))
         if node["match"]:
-            matches = match(
-                configs, baseline=baseline, budget=node["match"], by=node["match_by"], sets=sets
-            )
+            by = node["match_by"]
+            widths = match(configs, baseline=baseline, budget=node["match"], by=by, sets=sets)
             for number, composed in enumerate(arms):
-                if matched := matches.get(composed.name):
-                    arms[number] = with_more(composed, [matched.override], self.composer)
-                    arms[number].set = {matched.by: matched.width}
+                if width := widths.get(composed.name):
+                    arms[number] = with_more(composed, [f"{by}={width}"], self.composer)
+                    arms[number].set = {by: width}
                     arms[number].config.seed = self.layout.seeds[0]
         configs = {composed.name: composed.config for composed in arms}
         measured, refused = budgets(configs, baseline=baseline, sets=sets)
@@ -340,9 +339,12 @@ def require_measured(
 def report(folder: Path, *, printed: bool = True) -> None:
     """Write the report and print its table; an error is only logged, since the runs are done."""
     try:
-        from ablate.study.report import write, write_report
+        from ablate.study.report import write
+        from ablate.study.report.printed import show
 
-        (write_report if printed else write)(folder)
+        written = write(folder)
+        if printed:
+            show(written)
     except Exception as error:
         again = f"python -m ablate.report {folder} writes it again"
         known = isinstance(error, UserError)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.model.base import Model
 from ablate.run_files import BEST, RESULT, best_weights, require_run
 from ablate.run_files.records import read_result
@@ -19,7 +19,7 @@ from ablate.run_files.sealed import read_weights
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.own_parts import say_edited
-from ablate.training.transfer import few, token_config
+from ablate.training.transfer import token_config
 
 
 @dataclass(repr=False)

@@ -26,14 +26,10 @@ def write_predictions(run: Run) -> Path:
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["example", *columns])
-    table.writerows(enumerate_rows(columns))
+    table.writerows([n, *row] for n, row in enumerate(zip(*columns.values(), strict=True)))
     path = run.path / PREDICTIONS
     write_text(path, text.getvalue())
     return path
-
-
-def enumerate_rows(columns: dict[str, list[float]]) -> list[list[float]]:
-    return [[n, *row] for n, row in enumerate(zip(*columns.values(), strict=True))]
 
 
 def losses(run_dir: Path, allow: Collection[str] = ()) -> list[float]:

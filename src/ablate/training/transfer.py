@@ -8,7 +8,7 @@ parameters. For text data, the tokens are those of the other run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from ablate.config.keys import OURS, targets
 from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
 from ablate.config.stated import Unreadable, stated
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.run_files import BEST, best_weights, require_run, write_text
 from ablate.run_files.records import read_result
 
@@ -44,7 +44,6 @@ FREE = {
 WITH_TOKENS = {TEXT, LABELLED, PAIRS, PREFERENCES}  # kinds of data
 TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
 MADE_TOKENS = "tokens.yaml"  # config of the other run that made this run's tokens
-SHOWN = 8  # differences, and names of parameters, in a line
 
 
 @dataclass
@@ -229,13 +228,6 @@ def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
     config = read_config(source.tokens, source.allow)
     content = OmegaConf.create({key: config[key] for key in TOKENS})
     write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(content))
-
-
-def few(names: Iterable[str], joined: str) -> str:
-    """Join the first names, and say how many more there are."""
-    names = list(names)
-    more = f"{joined}and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return joined.join(names[:SHOWN]) + more
 
 
 def _shape(tensor: Tensor) -> str:

@@ -237,8 +237,6 @@ class Layer(nn.Module):
     reads_mask: ClassVar[bool] = False
     # Whether it never reads a later position (True), always does (False), or as the mask says.
     causal: ClassVar[bool | None] = None
-    # Whether model.heads has an effect.
-    has_heads: ClassVar[bool] = False
     # Whether it continues from `context.recall` when it reads only the new tokens.
     caches: ClassVar[bool] = False
     # Whether it reads a memory; `read` then prepares it.

@@ -55,7 +55,6 @@ class LinearMixer(Layer):
     """
 
     causal = True
-    has_heads = True
     caches = True
     splits: ClassVar[Splits | None] = {
         "heads": 0,

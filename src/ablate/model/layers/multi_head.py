@@ -49,7 +49,6 @@ class MultiHeadAttention(Layer):
     """
 
     attends = True
-    has_heads = True
     splits = {
         "heads": 0,
         "kv_heads": 0,

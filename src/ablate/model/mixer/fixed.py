@@ -20,7 +20,6 @@ class Fixed(Layer):
     """`weight` h i j: the weight of position j in the output of position i, zero where masked."""
 
     reads_mask = True
-    has_heads = True
     caches = True
     splits = {"heads": 0, "value": 0, "weight": 0, "out": "rows"}
     conflicts = (

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ablate.study.analysis import derived, stats
-from ablate.study.analysis.compare import FEWEST, LEVEL, decisive, holm
+from ablate.study.analysis.compare import FEWEST, decisive, holm
 from ablate.study.analysis.pairs import Pairs
+from ablate.study.analysis.stats import LEVEL
 from ablate.study.plan.claims import Claim, Term
 
 CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested"
@@ -50,38 +51,35 @@ def settle(
     seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
-    level: float = LEVEL,
 ) -> list[Settled]:
     """values: of a term, by seed. seeds: those that a claim needs. mode: which value of the study's
     metric is better; of others their name says it, or the claim. refused: why a claim cannot be
     tested, or ""."""
-    pairs: dict[int, Pairs] = {}
-    reasons: dict[int, str] = {}
-    for number, claim in enumerate(claims):
-        contrast = _contrast(claim, values, mode)
-        missing = [seed for seed in seeds(claim) if seed not in contrast.seeds]
-        if why := refused(claim):
-            reasons[number] = why
-        elif missing:
-            reasons[number] = f"no value for seed{'s' if len(missing) > 1 else ''} " + ", ".join(
-                map(str, missing)
-            )
-        else:
-            pairs[number] = contrast
-    tested = {n: claims[n] for n in pairs}
-    family = len(tested)
+    contrasts = [_contrast(claim, values, mode) for claim in claims]
+    reasons = [
+        refused(claim) or _lacking(seeds(claim), contrast)
+        for claim, contrast in zip(claims, contrasts, strict=True)
+    ]
+    every = zip(claims, contrasts, reasons, strict=True)
+    tested = [(claim, contrast) for claim, contrast, why in every if not why]
     confirm, refute = (
-        dict(zip(tested, holm(ps), strict=True))
-        if (ps := each(tested, pairs, family, level))
-        else {}
-        for each in (_confirmations, _refutations)
+        holm([p(claim, contrast, len(tested)) for claim, contrast in tested])
+        for p in (_confirmation, _refutation)
+    )
+    settled = (
+        _settled(claim, contrast, confirmed, refuted, len(tested))
+        for (claim, contrast), confirmed, refuted in zip(tested, confirm, refute, strict=True)
     )
     return [
-        Settled(claim, UNTESTED, why=reasons[number])
-        if number in reasons
-        else _settled(claim, pairs[number], confirm[number], refute[number], family, level)
-        for number, claim in enumerate(claims)
+        Settled(claim, UNTESTED, why=why) if why else next(settled)
+        for claim, why in zip(claims, reasons, strict=True)
     ]
+
+
+def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
+    """Say for which seeds there is no value; "" for none."""
+    missing = [str(seed) for seed in seeds if seed not in contrast.seeds]
+    return f"no value for seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
 
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
@@ -109,9 +107,9 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     )
 
 
-def _p(differences: np.ndarray, pairs: Pairs, family: int, level: float) -> float:
+def _p(differences: np.ndarray, pairs: Pairs, family: int) -> float:
     flip = stats.sign_flip(differences, pairs.grain)
-    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family, level)
+    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family)
     return 1.0 if rests_on == "nothing" else p
 
 
@@ -120,45 +118,30 @@ def _beyond(claim: Claim, d: np.ndarray) -> np.ndarray:
     return d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
 
 
-def _confirmations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
-) -> list[float]:
-    ps = []
-    for number, claim in claims.items():
-        d = pairs[number].differences
-        beyond = _beyond(claim, d)
-        if claim.within is not None:
-            p = stats.equivalent_p(d, claim.within)
-            ps.append(1.0 if p is None or len(d) < FEWEST else p)
-        else:
-            ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() > 0 else 1.0)
-    return ps
-
-
-def _refutations(
-    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
-) -> list[float]:
-    against = {
-        number: _beyond(claim, pairs[number].differences) for number, claim in claims.items()
-    }
-    return [
-        _p(beyond, pairs[number], family, level) if beyond.mean() < 0 else 1.0
-        for number, beyond in against.items()
-    ]
-
-
-def _settled(
-    claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int, level: float
-) -> Settled:
+def _confirmation(claim: Claim, pairs: Pairs, family: int) -> float:
     d = pairs.differences
-    verdict = CONFIRMED if confirm <= level else REFUTED if refute <= level else UNDECIDED
+    if claim.within is not None:
+        p = stats.equivalent_p(d, claim.within)
+        return 1.0 if p is None or len(d) < FEWEST else p
+    beyond = _beyond(claim, d)
+    return _p(beyond, pairs, family) if beyond.mean() > 0 else 1.0
+
+
+def _refutation(claim: Claim, pairs: Pairs, family: int) -> float:
+    beyond = _beyond(claim, pairs.differences)
+    return _p(beyond, pairs, family) if beyond.mean() < 0 else 1.0
+
+
+def _settled(claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int) -> Settled:
+    d = pairs.differences
+    verdict = CONFIRMED if confirm <= LEVEL else REFUTED if refute <= LEVEL else UNDECIDED
     beyond = _beyond(claim, d)
     return Settled(
         claim,
         verdict,
         n=len(d),
         effect=float(d.mean()),
-        interval=stats.t_interval(d, level),
+        interval=stats.t_interval(d),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
-        seeds_needed=stats.seeds_needed(beyond, family, level) if verdict == UNDECIDED else None,
+        seeds_needed=stats.seeds_needed(beyond, family) if verdict == UNDECIDED else None,
     )

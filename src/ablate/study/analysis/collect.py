@@ -57,8 +57,8 @@ class Folder:
         """A number of result.json, such as ("parameters", "total"); None if there is none."""
         value: Any = self.result
         for part in path:
-            value = _mapping(value).get(part)
-        return float(value) if isinstance(value, int | float) else None
+            value = (value or {}).get(part)
+        return None if value is None else float(value)
 
     def curve(self, column: str) -> list[tuple[int, float]]:
         """Steps and finite values of a column of metrics.csv; empty if there is none."""
@@ -114,8 +114,8 @@ class Run(Folder):
 
     def value(self, metric: str) -> float | None:
         """The value of a metric; None unless the run is finished and the number is finite."""
-        found = derived.value(self, metric, lambda name: self.number("metrics", name))
-        return found if self.finished and found is not None and isfinite(found) else None
+        value = derived.value(self, metric) if self.finished else None
+        return value if value is not None and isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -194,19 +194,19 @@ class Study:
     @cached_property
     def metrics(self) -> list[str]:
         """Names of all metrics of finished runs."""
-        recorded = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
+        recorded = [run.result.get("metrics", {}) for run in self.runs if run.finished]
         return sorted({name for metrics in recorded for name in metrics})
 
 
 def _differs(of_arm: Mapping[str, Any], of_other: Mapping[str, Any]) -> dict[str, Any]:
     """What differs from another arm, from what differs from the baseline, [there, here] by key."""
-    found = {}
+    differs = {}
     for key in {**of_other, **of_arm}:
         base = (of_arm.get(key) or of_other[key])[0]
         there, here = (side[key][1] if key in side else base for side in (of_other, of_arm))
         if there != here:
-            found[key] = [there, here]
-    return found
+            differs[key] = [there, here]
+    return differs
 
 
 def collect(study_dir: str | Path) -> Study:
@@ -279,11 +279,10 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     entry = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
     entry["overrides"] = tuple(cell.get("overrides", ()))
     if (known := read.get(cell["folder"])) is not None:
-        attributes = {field.name: getattr(known, field.name) for field in fields(Run)}
-        return Run(**(attributes | entry))
+        return replace(known, **entry)
     path = folder / cell["folder"]
     now = state(path)
-    result = _mapping(now.result)
+    result = now.result
     if result and result.get("run_id") != cell["run_id"]:
         what = f"its folder holds another run, {result.get('run_id')}"
         return Run(**entry, folder=path, state="missing", detail=what, result={}, provenance={})
@@ -298,7 +297,3 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     )
     read[cell["folder"]] = run
     return run
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

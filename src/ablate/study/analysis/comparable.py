@@ -49,15 +49,11 @@ def lines(objections: Collection[Objection]) -> list[str]:
     """Write a line for each broken rule that is not allowed: arms, reasons, how to allow it."""
     texts = []
     for rule in RULES:
-        of_rule = [
-            objection
-            for objection in objections
-            if objection.rule == rule and not objection.allowed
-        ]
         by_reason: dict[str, list[str]] = {}
-        for objection in of_rule:
-            by_reason.setdefault(objection.reason, []).append(objection.arm)
-        if of_rule:
+        for objection in objections:
+            if objection.rule == rule and not objection.allowed:
+                by_reason.setdefault(objection.reason, []).append(objection.arm)
+        if by_reason:
             arms = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
             texts.append(f"{rule}: not compared: {arms} (to compare them: --allow {rule})")
     return texts
@@ -197,9 +193,8 @@ def _read(run: Run) -> float | None:
 
 def _unit(run: Run) -> str:
     """Return the unit of `_read`, such as tokens or images."""
-    throughput = run.result.get("throughput")
-    unit = throughput.get("unit") if isinstance(throughput, dict) else None
-    return str(unit or "examples").removesuffix("/s")
+    unit: str = run.result.get("throughput", {}).get("unit", "examples")
+    return unit.removesuffix("/s")
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:

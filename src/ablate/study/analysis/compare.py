@@ -24,9 +24,9 @@ import numpy as np
 from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
+from ablate.study.analysis.stats import LEVEL
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict, caution
 
-LEVEL = 0.05
 FEWEST = 3  # pairs for any verdict
 
 
@@ -48,7 +48,6 @@ class Tests:
     p: float  # what the verdict rests on
     rests_on: str  # "sign-flip", "t" or "nothing"
     p_holm: float
-    flip_p_holm: float
     equivalent_p_holm: float | None  # None without a margin
     differs: bool  # from the baseline, at the level
     equivalent: bool  # within the margin, at the level; both may hold
@@ -59,10 +58,6 @@ class Comparison:
     """One arm against the baseline, over the seeds that both have."""
 
     pairs: Pairs
-    mean: float  # the arm's
-    sd: float | None
-    baseline_mean: float
-    baseline_sd: float | None
     difference: float  # mean of arm minus baseline, in units of the metric
     t_interval: stats.Interval | None
     bootstrap: stats.Interval | None
@@ -86,7 +81,6 @@ class Comparisons:
 
     summaries: dict[str, Summary]  # of every arm, the baseline included
     arms: tuple[Comparison, ...]
-    incomplete: tuple[Pairs, ...]  # not compared: seeds are missing, or the arm has no pair
     warnings: tuple[str, ...]
 
     def of(self, arm: str) -> Comparison | None:
@@ -101,7 +95,6 @@ def compare(
     mode: str,
     margin: float | None = None,
     allow_missing: bool = False,
-    level: float = LEVEL,
 ) -> Comparisons:
     """Compare every arm with the baseline. values: arm -> seed -> number, None if a run has none.
 
@@ -114,9 +107,9 @@ def compare(
         raise UserError(f"study.margin={margin}: must be above 0, in units of the metric")
     paired = pair(values, baseline)
     chosen = [each for each in paired if each.seeds and (each.complete or allow_missing)]
-    tested = decide(chosen, margin=margin, level=level)
+    tested = decide(chosen, margin=margin)
     arms = tuple(
-        _comparison(each, tests, mode, margin, level, len(chosen))
+        _comparison(each, tests, mode, margin, len(chosen))
         for each, tests in zip(chosen, tested, strict=True)
     )
     warnings = [each.words() for each in chosen] + [each.caution for each in arms]
@@ -125,14 +118,11 @@ def compare(
             arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()
         },
         arms=arms,
-        incomplete=tuple(each for each in paired if each not in chosen),
         warnings=tuple(dict.fromkeys(filter(None, warnings))),
     )
 
 
-def decide(
-    paired: Sequence[Pairs], *, margin: float | None = None, level: float = LEVEL
-) -> list[Tests]:
+def decide(paired: Sequence[Pairs], *, margin: float | None = None) -> list[Tests]:
     """Test all arms on one metric; they are one family."""
     if not paired:
         return []
@@ -140,10 +130,9 @@ def decide(
     ts = [stats.t_p(each.differences) for each in paired]
     counts = [len(each.seeds) for each in paired]
     tests = [
-        decisive(flip, t, n, len(paired), level)
-        for flip, t, n in zip(flips, ts, counts, strict=True)
+        decisive(flip, t, n, len(paired)) for flip, t, n in zip(flips, ts, counts, strict=True)
     ]
-    p_holm, flip_holm = holm([p for p, _ in tests]), holm([flip.p for flip in flips])
+    p_holm = holm([p for p, _ in tests])
     equal: list[float | None] = [None] * len(paired)
     if margin is not None:
         each_p = [stats.equivalent_p(each.differences, margin) for each in paired]
@@ -155,20 +144,17 @@ def decide(
             p=tests[i][0],
             rests_on=tests[i][1],
             p_holm=p_holm[i],
-            flip_p_holm=flip_holm[i],
             equivalent_p_holm=equal[i],
-            differs=tests[i][1] != "nothing" and p_holm[i] <= level,
-            equivalent=n >= FEWEST and (p := equal[i]) is not None and p <= level,
+            differs=tests[i][1] != "nothing" and p_holm[i] <= LEVEL,
+            equivalent=n >= FEWEST and (p := equal[i]) is not None and p <= LEVEL,
         )
         for i, n in enumerate(counts)
     ]
 
 
-def decisive(
-    flip: stats.SignFlip, t: float | None, n: int, family: int, level: float
-) -> tuple[float, str]:
+def decisive(flip: stats.SignFlip, t: float | None, n: int, family: int) -> tuple[float, str]:
     """Return the p that the verdict rests on, and the name of its test."""
-    if family * flip.smallest <= level:
+    if family * flip.smallest <= LEVEL:
         return flip.p, "sign-flip"
     if t is None or n < FEWEST:
         return flip.p, "nothing"
@@ -194,41 +180,33 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def _comparison(
-    paired: Pairs, tests: Tests, mode: str, margin: float | None, level: float, family: int
+    paired: Pairs, tests: Tests, mode: str, margin: float | None, family: int
 ) -> Comparison:
     differences = paired.differences
-    measured, reference = summary(paired.values), summary(paired.baseline)
-    assert measured.mean is not None
-    assert reference.mean is not None
     difference = float(differences.mean())
-    interval = stats.t_interval(differences, level)
+    interval = stats.t_interval(differences)
     loss = difference if mode == "min" else -difference
     kind = FEW if len(differences) < FEWEST else _kind(tests, loss)
     verdict = Verdict(
         kind=kind,
         loss=loss,
         interval=None if interval is None else _oriented(interval, mode),
-        level=level,
         n=len(differences),
         planned=len({*paired.seeds, *paired.missing, *paired.baseline_missing}),
         p=tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
         family=family,
         margin=margin,
-        seeds_needed=stats.seeds_needed(differences, family, level) if kind == NONE else None,
+        seeds_needed=stats.seeds_needed(differences, family) if kind == NONE else None,
     )
     return Comparison(
         pairs=paired,
-        mean=measured.mean,
-        sd=measured.sd,
-        baseline_mean=reference.mean,
-        baseline_sd=reference.sd,
         difference=difference,
         t_interval=interval,
-        bootstrap=stats.bootstrap_interval(differences, level),
+        bootstrap=stats.bootstrap_interval(differences),
         effect=stats.effect_size(differences),
         tests=tests,
         verdict=verdict,
-        caution=caution(tests.rests_on, len(differences), family, level),
+        caution=caution(tests.rests_on, len(differences), family),
     )
 
 

@@ -12,7 +12,7 @@ the report says so (`censored`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -116,12 +116,12 @@ def measured(metric: str) -> str | None:
     return metric if parsed is None else parsed.metric
 
 
-def value(run: Record, metric: str, recorded: Callable[[str], float | None]) -> float | None:
-    """The value of a metric of a run; recorded: of those in its result.json."""
+def value(run: Record, metric: str) -> float | None:
+    """The value of a metric of a run; None if it has none."""
     if metric in COSTS:
         return run.number(*COSTS[metric])
     parsed = reach(metric)
-    return recorded(metric) if parsed is None else parsed.of(run)
+    return run.number("metrics", metric) if parsed is None else parsed.of(run)
 
 
 def censored(run: Record, metric: str) -> bool:

@@ -14,10 +14,10 @@ from itertools import product
 import numpy as np
 import statsmodels.api as sm
 
-from ablate.study.analysis.compare import LEVEL, holm
+from ablate.study.analysis.compare import holm
 from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
 from ablate.study.analysis.pairs import PRECISION, numbers
-from ablate.study.analysis.stats import Interval
+from ablate.study.analysis.stats import LEVEL, Interval
 from ablate.study.numbers import certain, interval_words, probability
 
 Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
@@ -34,7 +34,6 @@ class Effect:
     #                       between the effects of one at either option of the other; None with
     #                       more than two options
     interval: Interval | None  # t, in units of the metric, not widened for several effects
-    level: float
     df: int
     p: float | None  # None without residual variance
     p_holm: float | None  # over the main effects, or over the interactions
@@ -48,11 +47,15 @@ class Effect:
     @property
     def shown(self) -> bool:
         """Whether it may be called an effect at all."""
-        return self.p_holm is not None and self.p_holm <= self.level
+        return self.p_holm is not None and self.p_holm <= LEVEL
 
-    def words(self, unit: str = "") -> str:
-        """Write "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
-        return effect_words(self, unit)
+    def words(self) -> str:
+        """Write "norm: post worse than pre by 0.12 (95 % 0.10 to 0.14, Holm p 0.002)"."""
+        text = _two_options(self) if self.effect is not None else _more_options(self)
+        if self.aliases:
+            others = ", ".join(map(TIMES.join, self.aliases))
+            text += f"; in this design it is aliased with {others}"
+        return f"{self.name}: {text}"
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,7 @@ class Effects:
     """The effects of a study's factors on one metric."""
 
     effects: tuple[Effect, ...]  # main effects in the order of factors, then interactions
-    aliased: dict[Term, tuple[Term, ...]]  # terms left out: they equal these, or a sum of them
-    missing: tuple[tuple[Term, int], ...]  # cells (an option of each factor) and their lost seeds
-    residual_df: int
-    residual_sd: float | None  # in units of the metric
     warnings: tuple[str, ...]
-
-    def of(self, *factors: str) -> Effect | None:
-        """The effect of one factor, or of two in either order; None if it is not estimated."""
-        return next((each for each in self.effects if set(each.factors) == set(factors)), None)
 
 
 def effects(
@@ -77,7 +72,6 @@ def effects(
     factors: Factors,
     mode: str,
     allow_missing: bool = False,
-    level: float = LEVEL,
 ) -> Effects:
     """Estimate all factors and pairs of factors, from runs of a factorial or fractional design.
 
@@ -88,7 +82,7 @@ def effects(
     assert mode in ("min", "max")
     table, missing = _cells(runs, factors)
     if not table or (missing and not allow_missing):
-        return Effects((), {}, missing, 0, None, ("nothing estimated: runs are missing",))
+        return Effects((), ("nothing estimated: runs are missing",))
     cells = [cell for cell, _, _ in table]
     seeds = [seed for _, seed, _ in table]
     y = np.array([value for *_, value in table])
@@ -103,10 +97,7 @@ def effects(
             options=tuple(tuple(factors[factor]) for factor in term),
             mode=mode,
             effect=2 * float(fit.params[columns][0]) if _two_level(term, factors) else None,
-            interval=_interval(fit, columns, level)
-            if judged and _two_level(term, factors)
-            else None,
-            level=level,
+            interval=_interval(fit, columns) if judged and _two_level(term, factors) else None,
             df=len(range(*columns.indices(design.shape[1]))),
             p=_f_test(fit, columns) if judged else None,
             p_holm=None,
@@ -117,18 +108,12 @@ def effects(
     ]
     return Effects(
         effects=tuple(_with_holm(estimates)),
-        aliased=aliased,
-        missing=missing,
-        residual_df=df,
-        residual_sd=sd,
         warnings=_warnings(df, judged, aliased, missing),
     )
 
 
-def _cells(
-    runs: Iterable[Run], factors: Factors
-) -> tuple[list[tuple[Term, int, float]], tuple[tuple[Term, int], ...]]:
-    """Return the runs with a number, by cell and seed, and the (cell, seed) without one."""
+def _cells(runs: Iterable[Run], factors: Factors) -> tuple[list[tuple[Term, int, float]], int]:
+    """Return the runs with a number, by cell and seed, and how many have none."""
     by_cell: dict[Term, dict[int, float | None]] = {}
     for options, seed, value in runs:
         cell = tuple(options[factor] for factor in factors)
@@ -141,19 +126,15 @@ def _cells(
     table = [
         (cell, s, by_seed[s]) for cell, by_seed in finite.items() for s in seeds if s in by_seed
     ]
-    return table, tuple(
-        (cell, s) for cell, by_seed in finite.items() for s in seeds if s not in by_seed
-    )
+    return table, len(finite) * len(seeds) - len(table)
 
 
 def _two_level(term: Term, factors: Factors) -> bool:
     return all(len(factors[factor]) == 2 for factor in term)
 
 
-def _interval(
-    fit: sm.regression.linear_model.RegressionResults, at: slice, level: float
-) -> Interval:
-    low, high = 2 * fit.conf_int(level)[at][0]
+def _interval(fit: sm.regression.linear_model.RegressionResults, at: slice) -> Interval:
+    low, high = 2 * fit.conf_int(LEVEL)[at][0]
     return Interval(float(low), float(high))
 
 
@@ -182,16 +163,11 @@ def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def _warnings(
-    df: int,
-    judged: bool,
-    aliased: Mapping[Term, tuple[Term, ...]],
-    missing: tuple[tuple[Term, int], ...],
+    df: int, judged: bool, aliased: Mapping[Term, tuple[Term, ...]], missing: int
 ) -> tuple[str, ...]:
     warnings = []
     if missing:
-        warnings.append(
-            f"runs without a number: {len(missing)}; effects are those of a fitted model"
-        )
+        warnings.append(f"runs without a number: {missing}; effects are those of a fitted model")
     warnings += beyond_one(aliased)
     if df == 0:
         warnings.append("no interval and no p: as many terms as runs; run more seeds")
@@ -200,16 +176,7 @@ def _warnings(
     return tuple(warnings)
 
 
-def effect_words(effect: "Effect", unit: str) -> str:
-    """Describe an effect in one sentence, for readers new to experimental design."""
-    text = _two_options(effect, unit) if effect.effect is not None else _more_options(effect)
-    if effect.aliases:
-        others = ", ".join(TIMES.join(each) for each in effect.aliases)
-        text += f"; in this design it is aliased with {others}"
-    return f"{effect.name}: {text}"
-
-
-def _two_options(effect: "Effect", unit: str) -> str:
+def _two_options(effect: Effect) -> str:
     """Describe an effect of two options; nothing is claimed unless its p reaches the level."""
     assert effect.effect is not None
     times = len(effect.factors)  # an interaction is described as a difference of two effects
@@ -217,8 +184,7 @@ def _two_options(effect: "Effect", unit: str) -> str:
     interval = effect.interval
     if interval is not None:
         interval = Interval(times * interval.low, times * interval.high)
-    half = None if interval is None else (interval.high - interval.low) / 2
-    amount = f"{certain(abs(change), half)}{' ' + unit if unit else ''}"
+    amount = certain(abs(change), interval)
     evidence = _evidence(effect, interval)
     low, high = effect.options[0]
     way = "worse" if change > 0 else "better"
@@ -237,7 +203,7 @@ def _two_options(effect: "Effect", unit: str) -> str:
     return f"{step} ({evidence})" if effect.shown else f"no interaction shown ({step}, {evidence})"
 
 
-def _more_options(effect: "Effect") -> str:
+def _more_options(effect: Effect) -> str:
     evidence = _evidence(effect, None)
     if len(effect.factors) == 2:
         text = "the effect of one depends on the other" if effect.shown else "no interaction shown"
@@ -254,10 +220,10 @@ def _more_options(effect: "Effect") -> str:
     return f"{text} ({ends}, {evidence})"
 
 
-def _evidence(effect: "Effect", interval: Interval | None) -> str:
+def _evidence(effect: Effect, interval: Interval | None) -> str:
     if effect.p_holm is None:
         return "nothing to judge it by"
     # As in words, the sign of worse and better is the same for the interval and the amount.
     turned = effect.effect is not None and effect.effect < 0
-    bounds = "" if interval is None else interval_words(interval, effect.level, flip=turned) + ", "
+    bounds = "" if interval is None else interval_words(interval, flip=turned) + ", "
     return f"{bounds}Holm p {probability(effect.p_holm)}"

@@ -18,7 +18,6 @@ import numpy as np
 from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.compare import LEVEL
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def over_examples(
     read = {
         run.folder: np.array(losses(run.folder)) for run in study.runs if run.finished
     }  # runs that several arms share are read once
-    found = []
+    rows = []
     for arm in study.others:
         of_arm, base = study.runs_of(arm.name), study.runs_of(study.baseline.name)
         pairs = [
@@ -56,14 +55,14 @@ def over_examples(
         if len({len(side) for pair in pairs for side in pair}) > 1:
             raise UserError(f"--examples: {arm.name} was measured on other examples")
         differences = np.mean([a - b for a, b in pairs], axis=0)
-        found.append(
+        rows.append(
             OverExamples(
                 arm=arm.name,
                 examples=len(differences),
                 seeds=len(pairs),
                 difference=float(differences.mean()),
-                interval=stats.t_interval(differences, LEVEL),
+                interval=stats.t_interval(differences),
                 better=float((differences < 0).mean()),
             )
         )
-    return tuple(found)
+    return tuple(rows)

@@ -11,7 +11,7 @@ logarithm. Beyond the rungs the last two are extended, which is marked as extrap
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from statistics import fmean
@@ -20,7 +20,6 @@ import numpy as np
 
 from ablate.study.analysis import stats
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.compare import LEVEL
 
 SAME = 0.01  # relative difference of FLOPs below which two blocks are no rungs
 
@@ -94,12 +93,12 @@ def _climb(
     speedups: dict[str, Speedup | None] = {}
     for name, part in parts.items():
         values, flops = part.values(arm, metric), _flops(part, arm)
-        found = None
+        speedup = None
         if values and flops and None not in curve:
             known = [value for value in curve if value is not None]
-            found = needed(fmean(values.values()), list(compute.values()), known, mode)
-        speedups[name] = found and Speedup(found.factor / (flops or 1.0), found.extrapolated)
-    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes, LEVEL), len(slopes), speedups)
+            speedup = needed(fmean(values.values()), list(compute.values()), known, mode)
+        speedups[name] = speedup and replace(speedup, factor=speedup.factor / (flops or 1.0))
+    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes), len(slopes), speedups)
 
 
 def needed(

@@ -6,7 +6,7 @@ variation.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,19 +59,6 @@ class Pairs:
         """Describe what is missing, as "'x' has no result for seeds 3, 4"; "" if nothing is."""
         lacks = ((repr(self.arm), self.missing), ("the baseline", self.baseline_missing))
         return "; ".join(f"{who} has no result for {_seeds(s)}" for who, s in lacks if s)
-
-
-def by_arm(runs: Iterable[tuple[str, int, float | None]]) -> dict[str, dict[int, float | None]]:
-    """Group (arm, seed, value) by arm and seed; value is None for a run without a number.
-
-    Raises UserError for two runs of the same arm and seed.
-    """
-    values: dict[str, dict[int, float | None]] = {}
-    for arm, seed, value in runs:
-        if seed in values.setdefault(arm, {}):
-            raise UserError(f"arm '{arm}' has two runs of seed {seed}: keep one of them")
-        values[arm][seed] = value
-    return values
 
 
 def pair(values: Values, baseline: str) -> list[Pairs]:

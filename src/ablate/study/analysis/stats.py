@@ -16,6 +16,7 @@ from scipy import special, stats
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
+LEVEL = 0.05  # of every test; intervals hold with confidence 1 - LEVEL
 EXACT = 12  # up to this number of pairs, every pattern of signs is counted
 FLIPS = 9_999  # patterns drawn beyond that
 RESAMPLES = 9_999  # of the bootstrap
@@ -30,6 +31,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def half(self) -> float:
+        """Half its width."""
+        return (self.high - self.low) / 2
+
 
 @dataclass(frozen=True)
 class SignFlip:
@@ -37,7 +43,6 @@ class SignFlip:
 
     p: float
     smallest: float
-    exact: bool  # False: from drawn patterns, in steps of `smallest`
 
 
 def smallest_p(n: int) -> float:
@@ -67,7 +72,7 @@ def sign_flip(differences: np.ndarray, grain: np.ndarray) -> SignFlip:
             rng=0,
         )
         one_sided = float(drawn.pvalue)
-    return SignFlip(min(1.0, 2 * one_sided), smallest_p(n), n <= EXACT)
+    return SignFlip(min(1.0, 2 * one_sided), smallest_p(n))
 
 
 @cache
@@ -91,15 +96,15 @@ def t_p(differences: np.ndarray) -> float | None:
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
-def t_interval(differences: np.ndarray, level: float) -> Interval | None:
-    """t interval of the mean at confidence 1 - level; None without variance, as with one pair."""
+def t_interval(differences: np.ndarray) -> Interval | None:
+    """t interval of the mean; None without variance, as with one pair."""
     if len(differences) < 2 or np.ptp(differences) == 0:
         return None
-    interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - level)
+    interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - LEVEL)
     return Interval(float(interval.low), float(interval.high))
 
 
-def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None:
+def bootstrap_interval(differences: np.ndarray) -> Interval | None:
     """Bootstrap interval of the mean, bias-corrected and accelerated (Efron 1987); deterministic.
 
     With few seeds it is too narrow (of five differences no resample is wider than the five), so
@@ -110,7 +115,7 @@ def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None
     interval = stats.bootstrap(
         (differences,),
         np.mean,
-        confidence_level=1 - level,
+        confidence_level=1 - LEVEL,
         n_resamples=RESAMPLES,
         method="BCa",
         vectorized=True,
@@ -146,20 +151,20 @@ def equivalent_p(differences: np.ndarray, margin: float) -> float | None:
     return float(ttost_paired(differences, np.zeros(n), -margin, margin)[0])
 
 
-def seeds_to_reach(family: int, level: float) -> int | None:
-    """The fewest seeds whose smallest sign-flip p stays within level after Holm over the family.
+def seeds_to_reach(family: int) -> int | None:
+    """The fewest seeds whose smallest sign-flip p stays within LEVEL after Holm over the family.
 
     None if no number of seeds does, because patterns are drawn.
     """
-    enough = (n for n in range(1, EXACT + 2) if family * smallest_p(n) <= level)
+    enough = (n for n in range(1, EXACT + 2) if family * smallest_p(n) <= LEVEL)
     return next(enough, None)
 
 
-def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | None:
+def seeds_needed(differences: np.ndarray, family: int) -> int | None:
     """Return the seeds that would show an effect as large as the observed one, with power `POWER`.
 
-    From the power of the t test at level / family, where Holm is strictest, and never fewer than
-    the sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown: the
+    From the power of the t test at LEVEL / family, where Holm is strictest, and never fewer than
+    the sign-flip test needs to reach LEVEL. None: more than MOST, or no effect to be shown: the
     mean lies within its standard error. The observed effect of few seeds is itself uncertain, and
     so is this number.
     """
@@ -167,13 +172,13 @@ def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | No
     error = differences.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
     if not differences.any() or abs(differences.mean()) < error:
         return None
-    least = max(n + 1, seeds_to_reach(family, level) or 0)
+    least = max(n + 1, seeds_to_reach(family) or 0)
     effect = effect_size(differences)
     if effect is None:
         return least
 
     def power(n: int) -> float:
-        return float(TTestPower().power(abs(effect), n, level / family))
+        return float(TTestPower().power(abs(effect), n, LEVEL / family))
 
     count = bisect_left(range(MOST + 1), POWER, lo=2, key=power)
     return max(least, count) if count <= MOST else None

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ablate.study.analysis.stats import Interval, seeds_to_reach, smallest_p
-from ablate.study.numbers import certain, interval_words, probability
+from ablate.study.analysis.stats import LEVEL, Interval, seeds_to_reach, smallest_p
+from ablate.study.numbers import certain, counted, interval_words, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
 FEW = "too few seeds"
@@ -16,7 +16,6 @@ class Verdict:
     kind: str  # BETTER, WORSE, EQUIVALENT, NONE or FEW
     loss: float  # mean difference from the baseline in units of the metric; positive is worse
     interval: Interval | None  # t interval of the loss, not widened for several arms
-    level: float
     n: int  # seeds compared
     planned: int  # seeds that were planned for the arm or the baseline
     p: float | None  # after Holm; of equivalence where that is the verdict
@@ -24,30 +23,31 @@ class Verdict:
     margin: float | None  # within which a difference does not matter, in units of the metric
     seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
 
-    def words(self, unit: str = "") -> str:
-        """Describe it, as "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
+    def words(self) -> str:
+        """Describe it, as "worse by 0.031 (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
         if self.loss == 0 and self.interval is None:
-            return self._same(unit)
+            return self._same()
         way = WORSE if self.loss > 0 else BETTER
-        amount, evidence = self._amount(unit), self._evidence()
+        amount, evidence = self._amount(), self._evidence()
         if self.kind in (BETTER, WORSE):
             return f"{way} by {amount} ({evidence})"
         if self.kind == EQUIVALENT:
-            within = f"equivalent within {certain(self.margin or 0.0)}{_of(unit)}"
-            return f"{within}: {way} by {amount} ({evidence})"
+            return f"{self._within()}: {way} by {amount} ({evidence})"
         if self.kind == FEW:
             return f"{FEW} for a verdict ({amount} {way}, {evidence})"
         return f"{NONE} ({amount} {way}, {evidence}; {self._advice()})"
 
-    def _amount(self, unit: str) -> str:
-        half = None if self.interval is None else (self.interval.high - self.interval.low) / 2
+    def _amount(self) -> str:
         each = " every time" if self.interval is None and self.n > 1 else ""
-        return f"{certain(abs(self.loss), half)}{_of(unit)}{each}"
+        return f"{certain(abs(self.loss), self.interval)}{each}"
+
+    def _within(self) -> str:
+        return f"equivalent within {certain(self.margin or 0.0)}"
 
     def _evidence(self) -> str:
         parts = []
         if self.interval is not None:
-            parts.append(interval_words(self.interval, self.level, flip=self.loss < 0))
+            parts.append(interval_words(self.interval, flip=self.loss < 0))
         short = f" of {self.planned}" if self.planned > self.n else ""
         parts.append(f"{self.n}{short} seed{'s' if self.n > 1 or short else ''}")
         if self.p is not None and self.n > 1:
@@ -59,30 +59,23 @@ class Verdict:
             return "too small an effect to say how many seeds would show it"
         return f"about {self.seeds_needed} seeds would be needed"
 
-    def _same(self, unit: str) -> str:
+    def _same(self) -> str:
         seeds = f"each of {self.n} seeds" if self.n > 1 else "the only seed"
-        if self.kind == EQUIVALENT:
-            within = f"{certain(self.margin or 0.0)}{_of(unit)}"
-            return f"equivalent within {within}: the same value in {seeds}"
-        return f"no difference: the same value in {seeds}"
+        head = self._within() if self.kind == EQUIVALENT else "no difference"
+        return f"{head}: the same value in {seeds}"
 
 
-def caution(rests_on: str, n: int, family: int, level: float) -> str:
+def caution(rests_on: str, n: int, family: int) -> str:
     """Return what readers must know about the test behind a verdict; "" for a sign-flip test."""
     if rests_on == "sign-flip":
         return ""
     least = smallest_p(n)
     after = f", {min(1.0, family * least):.2g} after Holm over {family} arms" if family > 1 else ""
-    reach = seeds_to_reach(family, level)
-    cure = "" if reach is None else f"; from {reach} seeds on that test can reach {level:g}"
-    seeds = f"{n} seed{'s' if n > 1 else ''}"
+    reach = seeds_to_reach(family)
+    cure = "" if reach is None else f"; from {reach} seeds on that test can reach {LEVEL:g}"
     what = (
         "verdicts rest on the paired t test, which takes the differences to be normal"
         if rests_on == "t"
         else "too few for any verdict"
     )
-    return f"{seeds}: sign-flip p at least {least:.3g}{after}; {what}{cure}"
-
-
-def _of(unit: str) -> str:
-    return f" {unit}" if unit else ""
+    return f"{counted(n, 'seed')}: sign-flip p at least {least:.3g}{after}; {what}{cure}"

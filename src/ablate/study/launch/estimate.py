@@ -1,13 +1,14 @@
 """Estimate the duration of a study from its finished runs."""
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from ablate.run_files.shape import misfit
 
+Result = Mapping[str, Any]  # the content of result.json
+# wall_seconds includes work before and after training.
 USED = {
     "arm": object,
     "wall_seconds": float,
@@ -17,42 +18,24 @@ USED = {
 }
 
 
-@dataclass(frozen=True)
-class Done:
-    """A finished run. wall_seconds: including work before and after training; flops: of the whole
-    training."""
-
-    arm: str
-    wall_seconds: float
-    train_seconds: float
-    flops: float
+def done(results: Iterable[Result]) -> list[Result]:
+    """Return those of finished runs."""
+    return [r for r in results if r.get("status") == "finished" and not misfit(r, USED)]
 
 
-def done(result: Mapping[str, Any]) -> Done | None:
-    """Make a `Done` from the content of result.json; None unless the run is finished."""
-    if result.get("status") != "finished" or misfit(result, USED):
-        return None
-    return Done(
-        arm=result["arm"],
-        wall_seconds=result["wall_seconds"],
-        train_seconds=result["train_seconds"],
-        flops=float(result["flops_per_step"] * result["steps"]),
-    )
-
-
-def seconds(arm: str, flops: float, finished: Sequence[Done]) -> float | None:
+def seconds(arm: str, flops: float, finished: Sequence[Result]) -> float | None:
     """Estimate a run of an arm with `flops` in its whole training; None without finished runs.
 
     The median of the arm's own runs; without any, the median seconds per FLOP of the other arms'
     training, plus their median time outside training.
     """
-    if durations := [run.wall_seconds for run in finished if run.arm == arm]:
+    if durations := [run["wall_seconds"] for run in finished if run["arm"] == arm]:
         return median(durations)
-    counted = [run for run in finished if run.flops > 0]
+    counted = [run for run in finished if run["flops_per_step"] * run["steps"] > 0]
     if not counted:
         return None
-    pace = median(run.train_seconds / run.flops for run in counted)
-    beside = median(run.wall_seconds - run.train_seconds for run in counted)
+    pace = median(run["train_seconds"] / (run["flops_per_step"] * run["steps"]) for run in counted)
+    beside = median(run["wall_seconds"] - run["train_seconds"] for run in counted)
     return beside + pace * flops
 
 

@@ -33,18 +33,13 @@ def launch_jobs(
     check_direction(config.hydra.sweeper, config.task)
     if not job_overrides:
         return []
-    folders = [
-        folder(hydra_context, config, overrides, number)
-        for number, overrides in enumerate(job_overrides, first)
-    ]
-    runs = [
-        Run(path, arguments(config, overrides, path))
-        for path, overrides in zip(folders, job_overrides, strict=True)
-    ]
-    states = launch(runs)
+    runs = []
+    for number, overrides in enumerate(job_overrides, first):
+        path = folder(hydra_context, config, overrides, number)
+        runs.append(Run(path, arguments(config, overrides, path)))
     return [
-        job_return(overrides, path, state)
-        for overrides, path, state in zip(job_overrides, folders, states, strict=True)
+        job_return(overrides, run.folder, state)
+        for overrides, run, state in zip(job_overrides, runs, launch(runs), strict=True)
     ]
 
 
@@ -76,10 +71,11 @@ def _flags(config: DictConfig) -> Iterator[str]:
         yield from ("--config-name", config.hydra.job.config_name)
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of the runs: the user's, without what the command line has set."""
+def environment(typed: str | None = TYPED) -> dict[str, str]:
+    """Return the environment of the runs: the user's, without what the command line has set.
+    typed: HYDRA_FULL_ERROR as the user set it."""
     variables = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
-    return variables if TYPED is None else variables | {FULL_ERROR: TYPED}
+    return variables if typed is None else variables | {FULL_ERROR: typed}
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:

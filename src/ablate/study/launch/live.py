@@ -60,11 +60,7 @@ class Names:
         metric = self.metric or state.result.get("metric") or {}
         name, mode = metric.get("name"), metric.get("mode")
         value = (state.result.get("metrics") or {}).get(name)
-        if (
-            state.name != "finished"
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if state.name != "finished" or value is None or not math.isfinite(value):
             return None
         return str(name), value, str(mode)
 
@@ -140,12 +136,7 @@ class View:
             parts.append(outcome)
         if (slots := self._at_once()) and (rest := time_left(self._states, slots)):
             parts.append(f"about {rest} left")
-        self._console.print(
-            "; ".join(parts),
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        self._console.print("; ".join(parts), markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         assert self._live is not None
@@ -210,7 +201,7 @@ def time_left(states: Mapping[str, State], slots: int) -> str | None:
     """
     took: dict[str, list[float]] = {}
     for folder, run_state in states.items():
-        if _has_duration(run_state):
+        if run_state.name == "finished" and "wall_seconds" in run_state.result:
             took.setdefault(_arm(folder), []).append(run_state.result["wall_seconds"])
     every = [seconds for arm in took.values() for seconds in arm]
     every = every or [
@@ -231,16 +222,7 @@ def _arm(folder: str) -> str:
     return folder.rpartition("-")[0]
 
 
-def _has_duration(state: State) -> bool:
-    return state.name == "finished" and isinstance(state.result.get("wall_seconds"), int | float)
-
-
 def _needed(state: State, typical: float | None) -> float | None:
-    if (
-        state.name == "running"
-        and state.rate
-        and state.steps is not None
-        and state.step is not None
-    ):
-        return (state.steps - state.step) / state.rate
-    return typical
+    if state.name != "running" or not state.rate or state.step is None or state.steps is None:
+        return typical
+    return (state.steps - state.step) / state.rate

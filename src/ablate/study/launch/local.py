@@ -8,13 +8,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.keys import targets
 from ablate.config.overrides import MOST
+from ablate.config.rules import Int
 from ablate.errors import Interrupted, UserError
+from ablate.run_files.shape import misfit
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
@@ -40,17 +42,16 @@ class Settings:
     grace: float
 
     def __post_init__(self) -> None:
-        if self.slots != AUTO and not _whole(self.slots, 1, MOST):
+        if self.slots != AUTO and not Int(1, MOST).allows(self.slots):
             raise _wrong("slots", self.slots, f"a whole number from 1 to {MOST:,}, or {AUTO}")
         for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
-            if not _whole(value, 0):
+            if not Int(0).allows(value):
                 raise _wrong(name, value, "a whole number from 0")
         if not isinstance(self.fail_fast, bool):
             raise _wrong("fail_fast", self.fail_fast, "true or false")
-        if not _number(self.grace) or self.grace <= 0:
-            raise _wrong("grace", self.grace, "a number of seconds above 0")
-        if self.timeout is not None and (not _number(self.timeout) or self.timeout <= 0):
-            raise _wrong("timeout", self.timeout, "a number of seconds above 0, or null")
+        require_seconds("grace", self.grace)
+        if self.timeout is not None:
+            require_seconds("timeout", self.timeout, ", or null")
 
     def at_once(self, environment: Mapping[str, str]) -> int:
         """Return the number of slots. auto: as many as `gpus_per_run` allows; one if every run sees
@@ -64,12 +65,9 @@ class Settings:
         return 1 if gpus else min(_cores(), AT_MOST)
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _whole(value: object, least: int, most: float = inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def require_seconds(name: str, value: float, more: str = "") -> None:
+    if misfit(value, float) or value <= 0:
+        raise _wrong(name, value, f"a number of seconds above 0{more}")
 
 
 def _wrong(name: str, value: object, allowed: str) -> UserError:
@@ -97,7 +95,8 @@ def launcher(
 def modules_of(config: DictConfig) -> list[str]:
     """Return the modules that runs of a composition import beside those that all import."""
     composition = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return targets(OmegaConf.to_container(composition))
+    named = map(str, targets(OmegaConf.to_container(composition)))
+    return sorted({module for target in named if (module := target.rpartition(".")[0])})
 
 
 def launch(
@@ -170,15 +169,3 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     outer = environment.get("CUDA_VISIBLE_DEVICES")
     names = range(gpus) if outer is None else filter(None, outer.split(","))
     return [str(name) for name in names][:gpus]
-
-
-def targets(config: Any) -> list[str]:
-    """Return the module of every `_target_` in a composition, which its run will import."""
-    modules = set()
-    if isinstance(config, Mapping):
-        target = config.get("_target_")
-        if isinstance(target, str) and "." in target:
-            modules.add(target.rpartition(".")[0])
-        for value in config.values():
-            modules.update(targets(value))
-    return sorted(modules)

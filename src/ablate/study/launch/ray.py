@@ -20,12 +20,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ablate.cli.command import FULL_ERROR, TYPED
+from ablate.cli.command import TYPED
 from ablate.errors import Interrupted, UserError
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
+from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
-from ablate.study.launch.local import modules_of
+from ablate.study.launch.local import modules_of, require_seconds
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
@@ -53,14 +54,7 @@ class Settings:
     grace: float
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.grace, bool)
-            or not isinstance(self.grace, int | float)
-            or self.grace <= 0
-        ):
-            raise UserError(
-                f"hydra.launcher.grace={self.grace}: must be a number of seconds above 0"
-            )
+        require_seconds("grace", self.grace)
 
 
 def launcher(settings: Settings, config: DictConfig) -> Callable[[Sequence[Run]], list[State]]:
@@ -205,12 +199,7 @@ def train(
     end = time.monotonic() + grace
     while held(Path(folder, LOCK)) and time.monotonic() < end:
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
-    variables = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
-    forks = Forks(
-        modules,
-        environment=variables if typed is None else variables | {FULL_ERROR: typed},
-        grace=grace,
-    )
+    forks = Forks(modules, environment=environment(typed), grace=grace)
     try:
         forks.start(0, arguments, Path(folder), {})
         while True:

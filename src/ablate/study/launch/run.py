@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablate.study.launch.ending import Mark
+from ablate.study.launch.state import State
 
 
 @dataclass
@@ -18,3 +19,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.before = Mark.of(self.folder)
+
+    def is_done(self, state: State) -> bool:
+        """Whether it is finished, or another launcher has tried it since the launch began."""
+        recorded = state.ended and state.result.get("status") != "running"
+        return state.name == "finished" or (recorded and Mark.of(self.folder) != self.before)

@@ -16,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.config.tree import config_dir
-from ablate.errors import Interrupted, RunFailed, UserError, suggest, unwrap
+from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.run_files import RESULT
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
@@ -147,16 +147,15 @@ def refuse_unfinished(
     if not missed:
         return
     lines = []
-    for name, run_state in sorted(missed.items(), key=lambda at: at[1].name == "missing")[:REASONS]:
+    for name, run_state in sorted(missed.items(), key=lambda at: at[1].name == "missing"):
         detail = shorten(run_state.detail, 200, placeholder=" …")
         lines.append(
             f"[{first[name].arm} seed={first[name].seed}] {run_state.name} {detail}".rstrip()
         )
-    if len(missed) > REASONS:
-        lines.append(f"and {len(missed) - REASONS} more")
+    reasons = few(lines, "; ", REASONS)
     if trouble is not None:
-        lines.append(f"the launcher reported: {' '.join(str(trouble).split())[:200]}")
+        reasons += f"; the launcher reported: {' '.join(str(trouble).split())[:200]}"
     raise RunFailed(
         f"{len(missed)} of {counted(len(states), 'run')} {'is' if len(missed) == 1 else 'are'} not"
-        f" finished: {'; '.join(lines)}; the same command runs them again"
+        f" finished: {reasons}; the same command runs them again"
     )

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -43,8 +43,8 @@ class Process:
 
     run: Run
     claim: Claim
-    before: Mark  # the run's result when this attempt started
     slot: int
+    before: Mark = field(init=False)  # the run's result when this attempt started
     tries: int = 0
     began: float | None = None  # time when this attempt started
     reason: str | None = None  # why it was asked to stop
@@ -111,7 +111,7 @@ class Slots:
             if not self._free or self._over:
                 return
             if claim := self._claim(run, waiting):
-                self._start(Process(run, claim, Mark.of(run.folder), self._free.pop(0)))
+                self._start(Process(run, claim, self._free.pop(0)))
 
     def _claim(self, run: Run, waiting: list[Run]) -> Claim | None:
         """Claim a run, or return None; remove it from `waiting` if it is claimed or has ended."""
@@ -121,12 +121,7 @@ class Slots:
         state = state_alone(run.folder)
         if claim is None or state.name == "running":  # another launcher; a command by hand
             run.look_at = time.monotonic() + LOOK_ELSEWHERE
-        elif state.name == "finished" or (
-            # Another launcher has tried it and recorded the outcome since.
-            state.result.get("status") != "running"
-            and state.ended
-            and Mark.of(run.folder) != run.before
-        ):
+        elif run.is_done(state):
             waiting.remove(run)
             self.view.ended(run.folder, state)
         else:

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablate.cli.command import TYPED, full_error
 from ablate.errors import Interrupted, UserError
 from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.ending import settle
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, queued, state, state_alone
@@ -171,8 +171,7 @@ class Jobs:
     def _ended(self, run: Run) -> State | None:
         """Return the final state of a run that no launcher has; None if it is still to be done."""
         state = state_alone(run.folder)
-        recorded = state.ended and state.result.get("status") != "running"
-        if state.name == "finished" or (recorded and Mark.of(run.folder) != run.before):
+        if run.is_done(state):
             return state
         job = self._seen.get(run.folder)
         if job is None:

@@ -50,14 +50,13 @@ class DataSets:
 
 
 def budgets(
-    configs: Mapping[str, DictConfig], *, baseline: str, sets: DataSets | None = None
+    configs: Mapping[str, DictConfig], *, baseline: str, sets: DataSets
 ) -> tuple[dict[str, Budget], dict[str, str]]:
     """Return the budget of every arm (the baseline's first), and the error of each unbuildable arm.
 
     Some errors show only when a model is built for its data, such as a score's table that is
     shorter than the text; external parts may raise anything.
     """
-    sets = sets or DataSets()
     measured: dict[str, Budget] = {}
     refused: dict[str, str] = {}
     same = SameModel(configs[baseline], sets)

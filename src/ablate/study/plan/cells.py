@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -105,7 +105,7 @@ def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Co
     overrides = merged(composed.overrides, more)
     config = composer(overrides)
     check(config)
-    return Composed(**(vars(composed) | {"overrides": overrides, "config": config}))
+    return replace(composed, overrides=overrides, config=config)
 
 
 def with_baseline_options(
@@ -201,7 +201,7 @@ class Cells:
                 first = known.setdefault(cell.run_id, cell)
                 if first is not cell:
                     composed.same_as = composed.same_as or first.arm
-                    cell = Cell(**(vars(cell) | {"folder": first.folder}))
+                    cell = replace(cell, folder=first.folder)
                 cells.append(cell)
         return cells
 

@@ -48,6 +48,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ablate.errors import UserError, suggest
+from ablate.run_files.shape import misfit
 
 WAYS = ("better", "worse", "higher", "lower", "equivalent")
 KEYS = (
@@ -85,15 +86,15 @@ class Claim:
     @property
     def differences(self) -> list[tuple[Term, Term | None]]:
         """The terms, each with the one that it is compared with; None: with nothing."""
-        found: list[tuple[Term, Term | None]] = []
+        pairs: list[tuple[Term, Term | None]] = []
         for term in self.terms:
-            last = found[-1] if found else None
+            last = pairs[-1] if pairs else None
             of_last = (last[0].metric, last[0].block) if last and last[1] is None else None
             if last and of_last == (term.metric, term.block):
-                found[-1] = (last[0], term)
+                pairs[-1] = (last[0], term)
             else:
-                found.append((term, None))
-        return found
+                pairs.append((term, None))
+        return pairs
 
     @property
     def metrics(self) -> list[str]:
@@ -108,8 +109,8 @@ def parse_claims(
 ) -> list[Claim]:
     """Parse the claims of a study with these arms and blocks. Raises UserError."""
     return [
-        _parse(node, f"study.claims[{place}]", arms, baseline, blocks)
-        for place, node in enumerate(nodes)
+        _parse(node, f"study.claims[{index}]", arms, baseline, blocks)
+        for index, node in enumerate(nodes)
     ]
 
 
@@ -197,7 +198,7 @@ def _parse(
 
 def number(value: Any) -> float | None:
     """The number, None of anything else: True is none."""
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    return None if misfit(value, float) else float(value)
 
 
 def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:
@@ -222,24 +223,24 @@ def _slope(over: Any, where: str) -> dict[str, float]:
 
 
 def recorded(
-    nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None, *, begun: bool
+    nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], *, begun: bool
 ) -> list[dict[str, Any]]:
     """The claims as plan.json holds them: those of the request, then those that were dropped.
 
-    before: those of the existing plan, None without one; begun: whether a run of it exists. A claim
+    before: those of the existing plan; begun: whether a run of it exists. A claim
     that is new when runs exist is made `after` the fact, and stays so.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    known = {_identity(entry["claim"]): entry for entry in before or ()}
+    known = {_identity(entry["claim"]): entry for entry in before}
     kept = [
         {**known[_identity(node)], "dropped": False}
         if _identity(node) in known
         else {"claim": dict(node), "made": now, "after": begun, "dropped": False}
         for node in nodes
     ]
-    asked = {_identity(node) for node in nodes}
+    requested = {_identity(node) for node in nodes}
     dropped = [
-        {**entry, "dropped": True} for key, entry in known.items() if begun and key not in asked
+        {**entry, "dropped": True} for key, entry in known.items() if begun and key not in requested
     ]
     return [*kept, *dropped]
 

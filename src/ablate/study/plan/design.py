@@ -65,15 +65,19 @@ def arm_named(name: str, arms: Collection[str], where: str) -> str:
     raise UserError(f"{where}: there is no arm {name}{near} (there: {listed(arms, 12)})")
 
 
-def count(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> int:
-    """Count the arms of a design without making them; 0 for fractional, which must be made."""
+def count(
+    design: str, factors: Sequence[Factor], baseline: Mapping[str, str], *, resolution: int
+) -> int:
+    """Count the arms of a design; only those of a fraction are made for it."""
+    if design == "fractional":
+        return len(list(rows(design, factors, baseline, resolution=resolution)))
     others = [len(_others(factor, baseline)) for factor in factors]
     single = 1 + sum(others)
     if design == "factorial":
         return math.prod(other + 1 for other in others)
     if design == "pairs":
         return single + sum(a * b for a, b in combinations(others, 2))
-    return single if design != "fractional" else 0
+    return single
 
 
 def rows(

@@ -23,7 +23,6 @@ from ablate.training.same_model import SameModel
 class Side:
     """One of the two compositions, with its built model."""
 
-    config: DictConfig
     model: nn.Module
     flops: int
     cache: CacheBytes | None
@@ -60,7 +59,7 @@ def side(config: DictConfig, data: Data) -> Side:
     with torch.no_grad():
         computed = outputs(model(*inputs))
     flops, cache = count_flops(config, task), count_cache(config, task)
-    return Side(config, model, flops, cache, inputs, computed)
+    return Side(model, flops, cache, inputs, computed)
 
 
 def difference(first: DictConfig, second: DictConfig) -> Difference:

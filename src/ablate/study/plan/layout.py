@@ -1,13 +1,13 @@
 """Expand a study request into arms, composed and checked before anything is launched."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from omegaconf import DictConfig
 
 from ablate.config.check import check
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.study.plan.cells import (
     Composed,
     Composer,
@@ -54,7 +54,8 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     factors, baseline = _factors(request, composer)
     _refuse_large(request, factors, baseline)
     check_exclude(request.exclude, factors, baseline)
-    cells = list(_rows(request, factors, baseline))
+    resolution = request.node["resolution"]
+    cells = list(rows(request.design, factors, baseline, resolution=resolution))
     layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
@@ -101,14 +102,6 @@ def _baseline(composer: Composer) -> DictConfig:
     return base
 
 
-def _rows(
-    request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
-) -> Iterator[Row]:
-    if not request.factors:
-        return iter([{}])
-    return rows(request.design, factors, baseline, resolution=request.node["resolution"])
-
-
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
     all_set = request.grid or request.design in ALL_SET
     return arm(row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid)
@@ -151,12 +144,10 @@ def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -
 
 def refusal(invalid: Mapping[str, str], arms: int) -> str:
     """List the invalid arms with their reasons in one line."""
-    named = [f"[{name}] {reason}" for name, reason in list(invalid.items())[:SHOWN]]
-    if len(invalid) > SHOWN:
-        named.append(f"and {len(invalid) - SHOWN} more")
+    named = few((f"[{name}] {reason}" for name, reason in invalid.items()), "; ", SHOWN)
     return (
-        f"{len(invalid)} of {arms} arms cannot be run: {'; '.join(named)}; study.on_invalid=skip"
-        " leaves such arms out"
+        f"{len(invalid)} of {arms} arms cannot be run: {named}; study.on_invalid=skip leaves such"
+        " arms out"
     )
 
 
@@ -164,11 +155,7 @@ def _refuse_large(
     request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:
     node = request.node
-    design = request.design
-    if design == "fractional":
-        arms = len(list(_rows(request, factors, baseline)))
-    else:
-        arms = arms_of(design, factors, baseline)
+    arms = arms_of(request.design, factors, baseline, resolution=node["resolution"])
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)

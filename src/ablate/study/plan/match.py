@@ -5,7 +5,6 @@ are made on torch's meta device; nothing is computed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,42 +24,17 @@ REACH = 128  # widths on each side that are searched for an allowed one
 Measure = Callable[[DictConfig], int]
 
 
-@dataclass(frozen=True)
-class Match:
-    """The width set in an arm. before, after: its budget without and with it; target: the
-    baseline's."""
-
-    by: str
-    width: int
-    budget: str
-    before: int
-    after: int
-    target: int
-
-    @property
-    def override(self) -> str:
-        return f"{self.by}={self.width}"
-
-    def __str__(self) -> str:
-        return f"{self.override}: {_compared(self.after, self.target, _unit(self.budget))}"
-
-
 def match(
-    configs: Mapping[str, DictConfig],
-    *,
-    baseline: str,
-    budget: str,
-    by: str,
-    sets: DataSets | None = None,
-) -> dict[str, Match]:
-    """Find what to set in which arm; the baseline, and arms near enough to it, are left alone.
+    configs: Mapping[str, DictConfig], *, baseline: str, budget: str, by: str, sets: DataSets
+) -> dict[str, int]:
+    """Return the width to set by arm; the baseline, and arms near enough to it, are left alone.
 
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
     """
-    measure = partial(_measure, budget, sets or DataSets())
+    measure, unit = partial(_measure, budget, sets), _unit(budget)
     target = measure(configs[baseline])
-    matches: dict[str, Match] = {}
+    widths: dict[str, int] = {}
     problems: list[str] = []
     for arm, cfg in configs.items():
         try:
@@ -71,14 +45,12 @@ def match(
             continue
         try:
             _require_own(cfg, configs[baseline], by)
-            width, after = _solve(cfg, by, target, measure, _unit(budget))
-            matches[arm] = Match(by, width, budget, before, after, target)
+            widths[arm] = _solve(cfg, by, target, measure, unit)
         except UserError as error:
-            gap = _compared(before, target, _unit(budget))
-            problems.append(f"arm '{arm}' ({gap}): {error}")
+            problems.append(f"arm '{arm}' ({_compared(before, target, unit)}): {error}")
     if problems:
         raise UserError(f"study.match={budget}: {'; '.join(problems)}")
-    return matches
+    return widths
 
 
 def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
@@ -141,12 +113,12 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
         raise UserError(
             f"it sets study.match_by={by} itself; choose another key, such as model.dim"
         )
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+    if value is not None and not Int().allows(value):
         raise UserError(f"study.match_by={by}: {value!r} is not a whole number")
 
 
-def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> tuple[int, int]:
-    """Return the width nearest to the target, and the arm's cost with it."""
+def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> int:
+    """Return the width whose cost is nearest to the target."""
     widths = Widths(cfg, by, measure)
     low = widths.first_from(1)
     if low is None:
@@ -163,7 +135,7 @@ def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -
             f"no {by} comes within {NEAR:.0%}; the nearest is {by}={best} with"
             f" {_compared(widths[best], target, unit)}"
         )
-    return best, widths[best]
+    return best
 
 
 class Widths:

@@ -8,11 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.history import first_form, since
+from ablate.config.history import first_form
 from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, write_json
 from ablate.run_files.records import read_plan
@@ -46,13 +46,9 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     now = _counted(question)
     differ = [key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...)]
     if differ:
-        lines = [
-            f"{key}={before.get(key)} there and {now.get(key)} here{since(key, before.get(key))}"
-            for key in differ[:NAMED]
-        ]
-        more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
+        lines = [f"{key}={before.get(key)} there and {now.get(key)} here" for key in differ]
         raise UserError(
-            f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
+            f"{folder} belongs to a study with another baseline ({few(lines, ', ', NAMED)}); choose"
             " another study.name=, or, where the baseline is an arm of that study, write"
             f" python -m ablate.report {folder} --baseline ARM"
         )
@@ -78,8 +74,7 @@ def write(
 ) -> None:
     """Write the plan. Raises UserError if it cannot be written."""
     check_output(folder)
-    before = read_plan(folder)
-    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
+    node = request.node
     plan = {
         "study": request.name,
         "sweep": request.sweep,
@@ -87,15 +82,15 @@ def write(
         "command": sys.argv[1:],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "design": request.design,
-        "resolution": request.node["resolution"] if request.design == "fractional" else None,
+        "resolution": node["resolution"] if request.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.baseline_options,
         "seeds": layout.seeds,
         "metric": metric,
-        "also": request.node["also"],
-        "margin": request.node["margin"],
-        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
-        "match": _match(request.node),
+        "also": node["also"],
+        "margin": node["margin"],
+        "claims": _claims(folder, request),
+        "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
             "overrides": list(layout.baseline.overrides),
@@ -120,8 +115,6 @@ def write_together(
     folder: Path, request: StudyRequest, blocks: Blocks, parts: Sequence[Path]
 ) -> None:
     """Write the plan over all blocks, whose own plans are in `parts`. Raises UserError."""
-    before = read_plan(folder)
-    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
     plans = [read_json(part / PLAN) for part in parts]
     cells = [
         cell | {"seed": number(n, cell["seed"]), "folder": f"{part.name}/{cell['folder']}"}
@@ -132,7 +125,7 @@ def write_together(
     plan = plans[0] | {
         "study": request.name,
         "seeds": [number(n, s) for n, plan in enumerate(plans, 1) for s in plan["seeds"]],
-        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
+        "claims": _claims(folder, request),
         "tune": {},
         "arms": [_together(arms) for arms in zip(*(plan["arms"] for plan in plans), strict=True)],
         "cells": cells,
@@ -158,8 +151,11 @@ def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**empty, **same}
 
 
-def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
-    return {"budget": node["match"], "by": node["match_by"]} if node["match"] else None
+def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
+    """The claims, with what the existing plan records of them."""
+    before = read_plan(folder) or {"cells": []}
+    begun = any((folder / cell["folder"]).exists() for cell in before["cells"])
+    return recorded(request.node["claims"], before.get("claims", ()), begun=begun)
 
 
 def counting(folder: Path, arms: Collection[str]) -> list[Cell]:

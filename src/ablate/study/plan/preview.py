@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import alias_lines, varied
-from ablate.study.launch.estimate import Done, done, left, seconds
+from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.numbers import counted, duration
 from ablate.study.plan.cells import Cell, Composed
@@ -36,8 +36,7 @@ def show(
     """Print the plan. cells: those known now; states: of their folders."""
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
-    results = (state.result for state in states.values() if state.result)
-    finished = [run for result in results if (run := done(result))]
+    finished = done(state.result for state in states.values())
     console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
     for line in [*_also(layout), *notes(request, layout, tuning)]:
         console.print(line, markup=False, soft_wrap=True)
@@ -58,7 +57,7 @@ def _arms(
     layout: Layout,
     cells: Sequence[Cell],
     states: Mapping[str, State],
-    finished: Sequence[Done],
+    finished: Sequence[Result],
     *,
     title: str,
 ) -> Table:
@@ -151,7 +150,7 @@ def _alias_lines(request: StudyRequest, layout: Layout) -> list[str]:
     ]
 
 
-def _run_seconds(composed: Composed, finished: Sequence[Done]) -> float | None:
+def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None:
     assert composed.budget is not None
     flops = composed.budget.flops_per_step * composed.budget.steps
     return seconds(composed.name, flops, finished)
@@ -161,7 +160,7 @@ def _time_left(
     layout: Layout,
     cells: Sequence[Cell],
     states: Mapping[str, State],
-    finished: Sequence[Done],
+    finished: Sequence[Result],
     slots: int,
 ) -> str:
     arms = {composed.name: composed for composed in layout.arms}

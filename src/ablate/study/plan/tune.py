@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from ablate.config.overrides import MOST, value_text
-from ablate.errors import RunFailed, UserError, suggest
+from ablate.errors import RunFailed, UserError, few, suggest
+from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Recorded
 from ablate.study.launch.state import state
@@ -30,10 +31,6 @@ class Trial:
 
     point: dict[str, Any]
     seed: int
-
-    @property
-    def overrides(self) -> list[str]:
-        return [*_overrides(self.point), f"seed={self.seed}"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,6 @@ class Choice:
     point: dict[str, Any]
     rows: list[dict[str, Any]]
     warnings: list[str]
-
-    @property
-    def overrides(self) -> list[str]:
-        return _overrides(self.point)
 
 
 def tuning(
@@ -143,10 +136,9 @@ def choose(
         reasons = [
             f"{_spelled(row['point'])}, {problem}" for row in rows for problem in row["problems"]
         ]
-        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
         raise UserError(
             f"study.tune: arm '{arm}' has no values with all of their runs finished:"
-            f" {'; '.join(reasons[:3])}{more}"
+            f" {few(reasons, '; ', 3)}"
         )
     best = (min if mode == "min" else max)(complete, key=lambda row: row["mean"])
     best["chosen"] = True
@@ -159,8 +151,9 @@ def _rows(
     rows: list[dict[str, Any]] = []
     for trial, result in zip(trials, results, strict=True):
         if not rows or rows[-1]["point"] != trial.point:
-            rows.append({"point": trial.point, "values": {}, "mean": None, "problems": []})
-            rows[-1]["chosen"] = False
+            rows.append(
+                {"point": trial.point, "values": {}, "mean": None, "problems": [], "chosen": False}
+            )
         value, problem = _value(result, metric)
         rows[-1]["values"][str(trial.seed)] = value
         if problem:
@@ -176,7 +169,7 @@ def result_with(folder: Path, metric: str) -> Mapping[str, Any] | None:
     result = state(folder).result
     if not result:
         return None
-    value = derived.value(Recorded(folder, result), metric, lambda name: None)
+    value = derived.value(Recorded(folder, result), metric)
     return result if value is None else {**result, "metrics": {**result["metrics"], metric: value}}
 
 
@@ -198,8 +191,8 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
 def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield a remark on each chosen value at an end of its grid."""
     for key, value in point.items():
-        grid = {row["point"][key] for row in rows if _number(row["point"][key])}
-        if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
+        grid = {row["point"][key] for row in rows if not misfit(row["point"][key], float)}
+        if not misfit(value, float) and len(grid) > 1 and value in (min(grid), max(grid)):
             end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
             yield f"the {end} {key}={value_text(value)}: a {further} one may be better still"
 
@@ -214,16 +207,12 @@ def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> It
             )
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _overrides(point: dict[str, Any]) -> list[str]:
+def as_overrides(point: dict[str, Any]) -> list[str]:
     return [f"{key}={value_text(value)}" for key, value in point.items()]
 
 
 def _spelled(point: dict[str, Any]) -> str:
-    return " ".join(_overrides(point))
+    return " ".join(as_overrides(point))
 
 
 class Trials:
@@ -236,7 +225,7 @@ class Trials:
         self._of: dict[str, list[tuple[Trial, Cell]]] = {}
         known: dict[str, str] = {}
         for trial in tuning.trials() if tuning else []:
-            more = [text for text in trial.overrides if not text.startswith("seed=")]
+            more = as_overrides(trial.point)
             for composed in layout.arms:
                 config = with_more(composed, more, composer).config
                 cell = cells.of(composed, trial.seed, kind="tune", config=config, more=more)
@@ -272,4 +261,4 @@ class Trials:
         layout.invalid |= self.untuned
         layout.arms[:] = [composed for composed in layout.arms if composed.name not in self.untuned]
         for number, composed in enumerate(layout.arms):
-            layout.arms[number] = with_more(composed, _overrides(composed.tuned), self.composer)
+            layout.arms[number] = with_more(composed, as_overrides(composed.tuned), self.composer)

@@ -28,7 +28,7 @@ def specification(written: Written) -> dict[str, Any]:
     report = written.report
     study = report.study
     return {
-        **_place(study),
+        **_destination(study),
         "study": study.name,
         "run": _run(written),
         "summaries": _summaries(report),
@@ -59,7 +59,7 @@ def title(name: str) -> str:
     )
 
 
-def _place(study: Study) -> dict[str, Any]:
+def _destination(study: Study) -> dict[str, Any]:
     """Return project, entity and job type of the first run that was logged to W&B."""
     if (logger := logger_of(study)) is None:
         raise UserError(
@@ -80,17 +80,13 @@ def _run(written: Written) -> dict[str, Any]:
     for path in written.files:
         state.update(path.read_bytes())
     return {
-        "id": f"report-{_digest(question)}",
+        "id": f"report-{sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]}",
         "name": f"{study.name} report",
         "state": state.hexdigest(),
         "table": {"columns": list(COLUMNS), "rows": rows},
         "figures": [name for name in names if name.endswith(".png")],
         "files": names,
     }
-
-
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _values(row: Row) -> list[Any]:

@@ -1,6 +1,7 @@
 """The report of a study: HTML page, Markdown, LaTeX table, JSON, CSV of all runs, and figures."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page
 from ablate.study.report.machine import machine
 from ablate.study.report.points import gather
-from ablate.study.report.printed import show
 from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
@@ -33,22 +33,6 @@ class Written:
     crossed: Effects | str | None = None  # effects of crossed factors, or why there are none
 
 
-def write_report(
-    study_dir: str | Path,
-    allow: Collection[str] = (),
-    metric: str | None = None,
-    mode: str | None = None,
-    baseline: str | None = None,
-    losses: Losses | None = None,
-) -> Written:
-    """Write everything into the study's folder and print the table."""
-    written = write(
-        study_dir, allow=allow, metric=metric, mode=mode, baseline=baseline, losses=losses
-    )
-    show(written.report, written.crossed, written.files, written.refusals)
-    return written
-
-
 def write(
     study_dir: str | Path,
     *,
@@ -59,9 +43,9 @@ def write(
     losses: Losses | None = None,
 ) -> Written:
     """Write the files, each atomically; of another metric or baseline beside those of the plan's
-    (`Report.named`). baseline: an arm in place of the study's. losses: of the
-    examples, by the folder of a run, for differences over examples. UserError: no study, no
-    finished run, unknown metric or arm."""
+    (`Report.named`). baseline: an arm in place of the study's. losses: of the examples, by the
+    folder of a run, for differences over examples. UserError: no study, no finished run, unknown
+    metric or arm."""
     study = collect(study_dir)
     study = study if baseline is None else study.rebased(baseline)
     refuse_unfinished(study)
@@ -90,8 +74,6 @@ def refuse_unfinished(study: Study) -> None:
     """Raise UserError if the study has no finished run."""
     if any(run.finished for run in study.runs):
         return
-    counts: dict[str, int] = {}
-    for run in study.runs:
-        counts[run.state] = counts.get(run.state, 0) + 1
+    counts = Counter(run.state for run in study.runs)
     now = ", ".join(f"{count} {state}" for state, count in counts.items()) or "its plan is empty"
     raise UserError(f"{study.folder} has no finished run yet ({now})")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ablate.study.analysis.compare import LEVEL
-from ablate.study.analysis.ladder import Ladder, Speedup, ladder
-from ablate.study.analysis.stats import Interval
-from ablate.study.numbers import certain, interval_words, signed
+from ablate.study.analysis.ladder import Climb, Ladder, Speedup, ladder
+from ablate.study.numbers import estimate, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
@@ -20,47 +19,32 @@ CLIMB = (
     " seed. Speed-up: how many times the arm's FLOPs the baseline would need for the arm's value,"
     " read off its own values between the blocks; * extrapolated beyond them."
 )
-
-
-def heads(report: Report) -> tuple[str, ...]:
-    return ("arm", *report.blocks, "over all")
-
-
-def rows(report: Report) -> list[tuple[str, ...]]:
-    """The difference and the verdict of each arm, by block. As `heads`."""
-    return [
-        (
-            row.arm.name,
-            *(_words(_row(part, row.arm.name), part) for part in report.blocks.values()),
-            _words(row, report),
-        )
-        for row in report.others
-    ]
-
-
 ALSO = (
     "Other metrics that the study asked for: difference from the baseline and verdict. p values are"
     " corrected over the arms of each metric, not over metrics."
 )
 
 
-def also_heads(report: Report) -> tuple[str, ...]:
-    return ("arm", *report.also)
+class Table(NamedTuple):
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def also_rows(report: Report) -> list[tuple[str, ...]]:
-    """As `also_heads`."""
-    return [
-        (
-            row.arm.name,
-            *(_words(_row(other, row.arm.name), other) for other in report.also.values()),
-        )
-        for row in report.others
-    ]
+def by_block(report: Report) -> Table:
+    """The difference and the verdict of each arm, by block."""
+    return _verdicts(report, [*report.blocks.items(), ("over all", report)])
 
 
-def _row(report: Report, arm: str) -> Row:
-    return next(row for row in report.rows if row.arm.name == arm)
+def by_metric(report: Report) -> Table:
+    """The same by the metrics of study.also."""
+    return _verdicts(report, [*report.also.items()])
+
+
+def _verdicts(report: Report, columns: Sequence[tuple[str, Report]]) -> Table:
+    heads = ["arm", *(head for head, _ in columns)]
+    words = [{row.arm.name: _words(row, each) for row in each.rows} for _, each in columns]
+    arms = [row.arm.name for row in report.others]
+    return Table(heads, [[arm, *(by_arm[arm] for by_arm in words)] for arm in arms])
 
 
 def _words(row: Row, report: Report) -> str:
@@ -74,23 +58,14 @@ def climbs(report: Report) -> Ladder | None:
     return ladder(report.study, report.metric, report.mode)
 
 
-def climb_heads(found: Ladder) -> tuple[str, ...]:
-    return ("arm", "slope", *(f"speed-up at {block}" for block in found.compute))
+def on_ladder(climbed: Ladder) -> Table:
+    heads = ["arm", "slope", *(f"speed-up at {block}" for block in climbed.compute)]
+    rows = [[c.arm, _slope(c), *map(_times, c.speedups.values())] for c in climbed.climbs]
+    return Table(heads, rows)
 
 
-def climb_rows(found: Ladder) -> list[tuple[str, ...]]:
-    """As `climb_heads`."""
-    return [
-        (climb.arm, _slope(climb.slope, climb.interval), *map(_times, climb.speedups.values()))
-        for climb in found.climbs
-    ]
-
-
-def _slope(slope: float, interval: Interval | None) -> str:
-    if interval is None:
-        return certain(slope)
-    half = (interval.high - interval.low) / 2
-    return f"{certain(slope, half)} ({interval_words(interval, LEVEL)})"
+def _slope(climb: Climb) -> str:
+    return estimate(climb.slope, climb.interval)
 
 
 def _times(speedup: Speedup | None) -> str:
@@ -107,21 +82,21 @@ def lines(report: Report) -> Sequence[str]:
     """For the terminal."""
     also = [
         f"{arm}: " + "; ".join(f"{m} {words}" for m, words in zip(report.also, each, strict=True))
-        for arm, *each in also_rows(report)
+        for arm, *each in by_metric(report).rows
         if each
     ]
     if not report.blocks:
         return also
     factor = report.study.plan["blocks"]["factor"]
-    found = [
+    in_blocks = [
         f"{arm}: "
         + "; ".join(f"{factor}={b} {words}" for b, words in zip(report.blocks, each, strict=True))
-        for arm, *each, _ in rows(report)
+        for arm, *each, _ in by_block(report).rows
     ]
-    if on := climbs(report):
-        found += [
-            f"{arm}: {slope} per doubling of the baseline's FLOPs; speed-up "
-            + ", ".join(f"{t} at {factor}={b}" for b, t in zip(on.compute, times, strict=True))
-            for arm, slope, *times in climb_rows(on)
-        ]
-    return [*also, *found, NOTE]
+    climbed = climbs(report)
+    on_the_ladder = [
+        f"{climb.arm}: {_slope(climb)} per doubling of the baseline's FLOPs; speed-up "
+        + ", ".join(f"{_times(times)} at {factor}={b}" for b, times in climb.speedups.items())
+        for climb in (climbed.climbs if climbed else ())
+    ]
+    return [*also, *in_blocks, *on_the_ladder, NOTE]

@@ -9,8 +9,7 @@ from typing import Any
 from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import objections
-from ablate.study.analysis.compare import LEVEL
-from ablate.study.numbers import certain, counted, interval_words, probability
+from ablate.study.numbers import counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
 HEADS = ("verdict", "claim", "evidence")
@@ -45,11 +44,7 @@ class Entry:
         if settled.effect is None:
             parts = [settled.why]
         else:
-            bounds = settled.interval
-            half = None if bounds is None else (bounds.high - bounds.low) / 2
-            amount = certain(settled.effect, half)
-            if bounds is not None:
-                amount += f" ({interval_words(bounds, LEVEL)})"
+            amount = estimate(settled.effect, settled.interval)
             if claim.within is not None:
                 amount += f", claimed to be within ± {claim.within:g}"
             elif claim.by:
@@ -124,15 +119,15 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     ), dropped
 
 
-def rows(found: Collection[Entry]) -> list[tuple[str, str, str]]:
+def rows(claims: Collection[Entry]) -> list[tuple[str, str, str]]:
     """As HEADS."""
-    return [(entry.verdict, entry.sentence, entry.evidence) for entry in found]
+    return [(entry.verdict, entry.sentence, entry.evidence) for entry in claims]
 
 
-def kinds(found: Collection[Entry]) -> list[str]:
+def kinds(claims: Collection[Entry]) -> list[str]:
     """The colours of the page for the verdicts."""
     colours = {CONFIRMED: "equivalent", REFUTED: "worse"}
-    return [colours.get(entry.verdict, "open") for entry in found]
+    return [colours.get(entry.verdict, "open") for entry in claims]
 
 
 def remarks(dropped: Collection[str]) -> list[str]:

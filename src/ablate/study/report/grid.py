@@ -1,6 +1,7 @@
 """The page's tables: the one with intervals and verdicts, and plain ones. All of them sort."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from markupsafe import Markup, escape
 
@@ -20,6 +21,7 @@ from ablate.study.report import runs
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import relative
 
+LISTED = 20  # seeds of an arm that a tip lists
 LONG = 14  # letters from which a word may be broken
 WORDS = {
     "better": "▲ better",
@@ -112,17 +114,14 @@ def _verdict(row: Row) -> Markup:
 
 def _value(row: Row, report: Report) -> Markup:
     summary = row.summary
-    seeds = "\n".join(f"seed {s}: {number(v, report.decimals)}" for s, v in _first_values(row))
+    first = list(row.values.items())[:LISTED]
+    seeds = "\n".join(f"seed {s}: {number(v, report.decimals)}" for s, v in first)
     body = number(summary.mean, report.decimals)
     if summary.sd is not None:
         body += tag(
             "span", f"± {number(summary.sd, report.decimals)}, n = {summary.n}", class_="small"
         )
     return _number(body, summary.mean, seeds or "no finished run")
-
-
-def _first_values(row: Row) -> list[tuple[int, float]]:
-    return list(row.values.items())[:20]
 
 
 def _difference(row: Row, report: Report) -> Markup:
@@ -134,14 +133,12 @@ def _difference(row: Row, report: Report) -> Markup:
         reach = interval(comparison.t_interval, report.decimals)
         body += tag("span", reach, class_="small") if comparison.t_interval else ""
         pairs = zip(comparison.pairs.seeds, comparison.pairs.differences.tolist(), strict=True)
-        lines = [
-            f"seed {seed}: {signed(value, report.decimals)}" for seed, value in list(pairs)[:20]
-        ]
-        lines += [f"95 % t interval {reach}"]
-        lines += [f"bootstrap {interval(comparison.bootstrap, report.decimals)}"] * bool(
-            comparison.bootstrap
-        )
-        tip = "\n".join(["arm minus baseline", *lines])
+        lines = ["arm minus baseline"]
+        lines += [f"seed {s}: {signed(v, report.decimals)}" for s, v in islice(pairs, LISTED)]
+        lines.append(f"95 % t interval {reach}")
+        if comparison.bootstrap:
+            lines.append(f"bootstrap {interval(comparison.bootstrap, report.decimals)}")
+        tip = "\n".join(lines)
     return _number(body, row.difference, tip)
 
 

@@ -31,9 +31,19 @@ from ablate.study.report.sentences import (
     sure,
 )
 from ablate.study.report.tables import latex
-from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
+from ablate.study.report.trouble import (
+    DIFFERING,
+    TROUBLES,
+    TUNED,
+    TUNING,
+    differing,
+    troubles,
+    tuned,
+    tuning,
+)
 
 HERE = Path(__file__).parent
+OF_KEYS = "Every config key with another value than in the baseline; all others are equal."
 
 
 Charts = Mapping[str, Sequence[Markup]]
@@ -51,15 +61,15 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _table(report, charts),
         _copies(report),
         _also(report),
-        _examples(report),
+        _listed("Over examples", OF_EXAMPLES, EXAMPLES, example_rows(report)),
         _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
         _pictures(report),
-        _troubles(report),
-        _differing(report),
-        _tuning(report),
-        _made_with(report),
+        _listed("What failed, was refused or left out", "", TROUBLES, troubles(report)),
+        _section("What exactly differed", _note(OF_KEYS), grid.plain(DIFFERING, differing(report))),
+        _listed(TUNED, tuned(report), TUNING, tuning(report)),
+        _section("Made with", grid.versions(report)),
     ]
     style, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     texts = {
@@ -85,7 +95,7 @@ def _policy(style: str, script: str) -> str:
 def _head(report: Report) -> Markup:
     lines = [*purpose(report), plan_sentence(report)]
     kinds = ["question", *["soft"] * (len(lines) - 1)]
-    paragraphs = [_paragraph(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
+    paragraphs = [tag("p", line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
     return Markup("").join([tag("h1", report.study.name), *paragraphs])
 
 
@@ -97,22 +107,20 @@ def _answer(report: Report, crossed: Effects | str | None) -> Markup:
     ]
     points.append(tag("li", reference(report)))
     points = [*(tag("li", f"{line}.") for line in in_short(report, crossed)), *points]
-    words = [tag("p", line, class_="note") for line in sure(report)]
-    marks = [tag("p", line, class_="warn") for line in report.marks]
-    lists = tag("ul", *points)
-    return tag("section", tag("h2", "What came out"), lists, *marks, *words, class_="answer")
+    remarks = [*map(_warning, report.marks), *map(_note, sure(report))]
+    return _section("What came out", tag("ul", *points), *remarks, class_="answer")
 
 
 def _claims(report: Report) -> Markup:
     if not report.claims and not report.dropped:
         return Markup()
     table = grid.plain(claims.HEADS, claims.rows(report.claims), kinds=claims.kinds(report.claims))
-    lines = [_paragraph(line, class_="warn") for line in claims.remarks(report.dropped)]
+    lines = [_warning(line) for line in claims.remarks(report.dropped)]
     words = (
         "Said before the first run, unless marked. An effect is positive in the sense of its claim;"
         " p after Holm over the claims."
     )
-    return _section("Claims", _paragraph(words, class_="note"), table, *lines)
+    return _section("Claims", _note(words), table, *lines)
 
 
 def _blocks(report: Report) -> Markup:
@@ -123,26 +131,17 @@ def _blocks(report: Report) -> Markup:
         for block, part in report.blocks.items()
     ]
     links = tag("p", "Reports: ", Markup(", ").join(pages), class_="note")
-    table = grid.plain(blocks.heads(report), blocks.rows(report))
-    parts = [_paragraph(blocks.NOTE, class_="note"), table, links]
-    if found := blocks.climbs(report):
-        climbed = grid.plain(blocks.climb_heads(found), blocks.climb_rows(found))
-        parts += [_paragraph(blocks.CLIMB, class_="note"), climbed]
+    parts = [_note(blocks.NOTE), grid.plain(*blocks.by_block(report)), links]
+    if climbed := blocks.climbs(report):
+        parts += [_note(blocks.CLIMB), grid.plain(*blocks.on_ladder(climbed))]
     return _section(blocks.title(report), *parts)
 
 
 def _also(report: Report) -> Markup:
     if not report.also:
         return Markup()
-    table = grid.plain(blocks.also_heads(report), blocks.also_rows(report))
-    return _section("Other metrics", _paragraph(blocks.ALSO, class_="note"), table)
-
-
-def _examples(report: Report) -> Markup:
-    if not report.examples:
-        return Markup()
-    table = grid.plain(EXAMPLES, example_rows(report))
-    return _section("Over examples", _paragraph(OF_EXAMPLES, class_="note"), table)
+    table = grid.plain(*blocks.by_metric(report))
+    return _section("Other metrics", _note(blocks.ALSO), table)
 
 
 def _plan(report: Report) -> Markup:
@@ -159,7 +158,7 @@ def _table(report: Report, charts: Charts) -> Markup:
         "difference, its line the 95 % t interval, the pale bar the bootstrap interval; a triangle "
         "lies beyond the axis."
     )
-    parts = [_paragraph(words, class_="note"), grid.table(report)]
+    parts = [_note(words), grid.table(report)]
     if "all_arms" in charts:
         plot = tag("figure", *charts["all_arms"])
         parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
@@ -194,9 +193,7 @@ def _pictures(report: Report) -> Markup:
     if not parts:
         return Markup()
     words = "Of the first finished seed of each arm, in small; a name leads to the whole file."
-    return _section(
-        "Figures and samples by arm", _paragraph(words, class_="note"), *parts, id="pictures"
-    )
+    return _section("Figures and samples by arm", _note(words), *parts, id="pictures")
 
 
 def _picture(report: Report, arm: str, run: Run, name: str) -> Markup:
@@ -215,7 +212,7 @@ def _caption(report: Report, arm: str, path: Path) -> Markup:
 def _overview(report: Report, points: Points, charts: Charts) -> Markup:
     """Draw what stands beside the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
-    return tag("div", *figures, _paragraph(curve_words(report, points), class_="note"))
+    return tag("div", *figures, _note(curve_words(report, points)))
 
 
 def _charts(charts: Sequence[Markup]) -> Markup:
@@ -236,19 +233,19 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
         f"{over}; * is the baseline's option.{_triangles(charts['effects'])}"
     )
-    parts = [_paragraph(words, class_="note"), _charts(charts["effects"])]
+    parts = [_note(words), _charts(charts["effects"])]
     if isinstance(crossed, str):
-        parts.append(_paragraph(f"Effects are {crossed}.", class_="warn"))
+        parts.append(_warning(f"Effects are {crossed}."))
     elif crossed is not None:
         main, pairs = ranked(crossed)
-        parts += [_paragraph(f"{line}.", class_="warn") for line in crossed.warnings]
-        parts.append(_paragraph(TESTS, class_="note"))
+        parts += [_warning(f"{line}.") for line in crossed.warnings]
+        parts.append(_note(TESTS))
         parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
             note = "Interactions: means that are not on parallel lines. The surest come first."
             note += _triangles(charts["interactions"])
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
-            parts += [_paragraph(note, class_="note"), _charts(charts["interactions"])]
+            parts += [_note(note), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
     return _section("Every run by option" if crossed is None else "Main effects", *parts)
 
@@ -260,37 +257,25 @@ def _cost(charts: Sequence[Markup]) -> Markup:
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
         f" of the table.{_triangles(charts)}"
     )
-    return _section("Cost against quality", _paragraph(words, class_="note"), _charts(charts))
+    return _section("Cost against quality", _note(words), _charts(charts))
 
 
-def _troubles(report: Report) -> Markup:
-    rows = troubles(report)
+def _listed(
+    title: str, note: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Markup | str:
+    """Make a section of one table, with a note on it; nothing without rows."""
     if not rows:
-        return Markup()
-    heads = ("arm", "seed", "state", "reason")
-    return _section("What failed, was refused or left out", grid.plain(heads, rows))
-
-
-def _differing(report: Report) -> Markup:
-    table = grid.plain(("arm", "differs from the baseline by"), differing(report))
-    words = "Every config key with another value than in the baseline; all others are equal."
-    return _section("What exactly differed", _paragraph(words, class_="note"), table)
-
-
-def _tuning(report: Report) -> Markup:
-    rows = tuning(report)
-    if not rows:
-        return Markup()
-    return _section(TUNED, _paragraph(tuned(report), class_="note"), grid.plain(TUNING, rows))
-
-
-def _made_with(report: Report) -> Markup:
-    return _section("Made with", grid.versions(report))
+        return ""
+    return _section(title, *([_note(note)] if note else []), grid.plain(heads, rows))
 
 
 def _section(title: str, *parts: str, **attributes: object) -> Markup:
     return tag("section", tag("h2", title), *parts, **attributes)
 
 
-def _paragraph(words: str, **attributes: object) -> Markup:
-    return tag("p", words, **attributes)
+def _note(words: str) -> Markup:
+    return tag("p", words, class_="note")
+
+
+def _warning(words: str) -> Markup:
+    return tag("p", words, class_="warn")

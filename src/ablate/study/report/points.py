@@ -141,8 +141,7 @@ def curve_column(study: Study, metric: str) -> str:
 
 def _task_metric(study: Study) -> Mapping[str, Any]:
     """Return name and mode of the metric that chooses the best weights; empty if not recorded."""
-    recorded = next((run.result.get("metric") for run in study.runs if run.finished), None)
-    return recorded if isinstance(recorded, dict) and {"name", "mode"} <= recorded.keys() else {}
+    return next((run.result.get("metric", {}) for run in study.runs if run.finished), {})
 
 
 def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
@@ -185,19 +184,14 @@ def panels(study: Study, metric: str) -> list[Panel]:
 
 
 def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
-    baseline = baseline_option(study, factor)
+    baseline = study.plan["own"][factor]
     values: dict[str, list[float]] = {option: [] for option in options}
     for arm in study.arms:
         alone = set(arm.changes) <= {factor}
         if arm.same_as is None and (alone or study.plan.get("design") in CROSSED):
-            option = str(arm.changes.get(factor, baseline))
+            option = arm.changes.get(factor, baseline)
             values.setdefault(option, []).extend(study.values(arm.name, metric).values())
     return Panel(factor, list(values), list(values.values()), list(values).index(baseline))
-
-
-def baseline_option(study: Study, factor: str) -> str:
-    """Return the baseline's option of a factor."""
-    return str(study.plan["own"][factor])
 
 
 def costs(study: Study, metric: str) -> list[Cost]:

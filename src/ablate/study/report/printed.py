@@ -1,20 +1,22 @@
 """Print the table of the report and the paths of its files."""
 
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 from rich.table import Column, Table
 
-from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.offline import sync_command
 from ablate.study.metric_words import direction
-from ablate.study.numbers import number
-from ablate.study.report import blocks
+from ablate.study.report import Written, blocks
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
-from ablate.study.report.rows import Report
-from ablate.study.report.sentences import difference_words, example_rows, reference, relative, sure
+from ablate.study.report.sentences import (
+    difference_words,
+    example_rows,
+    mean_words,
+    reference,
+    relative,
+    sure,
+)
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
@@ -24,10 +26,9 @@ LONGEST_NAME = 32  # of an arm that is not broken, in columns
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 
 
-def show(
-    report: Report, crossed: Effects | str | None, files: Iterable[Path], refusals: Iterable[str]
-) -> None:
+def show(written: Written) -> None:
     """Print to standard output; the rules that kept arms from comparison go to standard error."""
+    report = written.report
     console = Console(highlight=False, markup=False)
     is_wide = console.width >= WIDE
     longest = max(len(row.arm.name) for row in report.rows)
@@ -45,11 +46,10 @@ def show(
         caption_justify="left",
     )
     for row in report.rows:
-        mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
         table.add_row(
             row.arm.name,
             str(row.summary.n),
-            mean if row.summary.sd is None else f"{mean} ± {sd}",
+            mean_words(row, report),
             difference_words(row, report),
             *([relative(row, report)] if is_wide else []),
             row.short_verdict,
@@ -59,21 +59,19 @@ def show(
     for entry in report.claims:
         line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
         console.print(line, markup=False, style=CLAIMS.get(entry.verdict))
-    for line in remarks(report.dropped):
-        console.print(line, markup=False)
-    for line in blocks.lines(report):
-        console.print(line, markup=False)
-    for arm, words, better, examples, _ in example_rows(report):
-        line = f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
-        console.print(line, markup=False)
-    effects = [f"{line}." for line in in_short(report, crossed)]
-    for line in [*effects, *report.marks, *sure(report)[1:]]:
+    lines = [*remarks(report.dropped), *blocks.lines(report)]
+    lines += [
+        f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
+        for arm, words, better, examples, _ in example_rows(report)
+    ]
+    lines += [f"{line}." for line in in_short(report, written.crossed)]
+    for line in [*lines, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)
     console.print("Output:", style="bold")
-    for path in files:
+    for path in written.files:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     if command := sync_command(report.study):
         console.print("To send its runs to W&B:", style="bold")
         console.print(f"  {command}", markup=False, soft_wrap=True)
-    for line in refusals:
+    for line in written.refusals:
         say(line, file=sys.stderr)

@@ -210,7 +210,7 @@ def assemble(
     compared = _compare(study, name, better, refusals, allow)
     by_arm = {cost.arm: cost for cost in costs(study, name)}
     planned = [_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms]
-    rows = tuple(sorted(planned, key=_place))
+    rows = tuple(sorted(planned, key=_rank))
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
     claims, dropped = entries(study, allow)
@@ -253,7 +253,7 @@ def _compare(
     )
 
 
-def _place(row: Row) -> tuple[int, float]:
+def _rank(row: Row) -> tuple[int, float]:
     """Put the baseline first, then the arms from the best to the worst, then those without a
     comparison, in the order of the plan."""
     if row.comparison is None:

@@ -29,8 +29,8 @@ def link(report: Report, path: Path) -> str:
 
 
 def wandb_page(run: Run) -> str | None:
-    found = W_AND_B.search(str(run.result.get("logged_to")))
-    return found[0] if found else None
+    match = W_AND_B.search(str(run.result.get("logged_to")))
+    return match[0] if match else None
 
 
 def shown(report: Report) -> dict[str, Run]:

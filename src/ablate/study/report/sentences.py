@@ -1,17 +1,16 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
-from ablate.study.analysis.compare import LEVEL
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
-    certain,
     counted,
+    estimate,
     interval,
-    interval_words,
     listed,
     number,
     share,
@@ -20,7 +19,7 @@ from ablate.study.numbers import (
 )
 from ablate.study.plan.blocks import EACH
 from ablate.study.plan.fraction import promise
-from ablate.study.report.points import TRAINING, Points, baseline_option
+from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
 
 DESIGNS = {
@@ -69,8 +68,8 @@ def plan_sentence(report: Report) -> str:
     factors = study.plan.get("factors") or {}
     parts = []
     for factor, options in factors.items():
-        baseline = baseline_option(study, factor)
-        others = listed([option for option in options if str(option) != baseline])
+        baseline = study.plan["own"][factor]
+        others = listed(option for option in options if option != baseline)
         parts.append(f"{factor} ({baseline} → {others})")
     changes = f"How does {metric_name(report)}{f' of {what}' if what else ''} change"
     if len(parts) == 1:
@@ -241,10 +240,14 @@ def _design(report: Report) -> str:
 
 def runs_in_words(report: Report) -> str:
     """Count the runs by state, as "28 finished, 2 failed"."""
-    counts: dict[str, int] = {}
-    for run in report.study.runs:
-        counts[run.state] = counts.get(run.state, 0) + 1
+    counts = Counter(run.state for run in report.study.runs)
     return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
+
+
+def mean_words(row: Row, report: Report) -> str:
+    """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
+    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
+    return mean if row.summary.sd is None else f"{mean} ± {sd}"
 
 
 def difference_words(row: Row, report: Report) -> str:
@@ -273,12 +276,13 @@ OF_EXAMPLES = (
 
 def example_rows(report: Report) -> list[tuple[str, str, str, str, str]]:
     """As EXAMPLES."""
-    found = []
-    for each in report.examples:
-        half = None if each.interval is None else (each.interval.high - each.interval.low) / 2
-        words = certain(each.difference, half)
-        if each.interval is not None:
-            words += f" ({interval_words(each.interval, LEVEL)})"
-        better = f"on {each.better:.0%}"
-        found.append((each.arm, words, better, f"{each.examples:,}", str(each.seeds)))
-    return found
+    return [
+        (
+            each.arm,
+            estimate(each.difference, each.interval),
+            f"on {each.better:.0%}",
+            f"{each.examples:,}",
+            str(each.seeds),
+        )
+        for each in report.examples
+    ]

@@ -3,13 +3,13 @@
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
-from ablate.study.numbers import MINUS, NOTHING, number, probability, signed
+from ablate.study.numbers import MINUS, NOTHING, probability, signed
 from ablate.study.report import blocks, claims
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
@@ -19,6 +19,7 @@ from ablate.study.report.sentences import (
     commands,
     curve_words,
     difference_words,
+    mean_words,
     metric_name,
     plan_lines,
     plan_sentence,
@@ -27,7 +28,16 @@ from ablate.study.report.sentences import (
     relative,
     sure,
 )
-from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
+from ablate.study.report.trouble import (
+    DIFFERING,
+    TROUBLES,
+    TUNED,
+    TUNING,
+    differing,
+    troubles,
+    tuned,
+    tuning,
+)
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -47,7 +57,7 @@ def _cells(row: Row, report: Report) -> list[str]:
     return [
         row.arm.name + _badges(row),
         str(row.summary.n),
-        _mean(row, report),
+        mean_words(row, report),
         difference_words(row, report),
         relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
@@ -57,16 +67,6 @@ def _cells(row: Row, report: Report) -> list[str]:
 
 def _badges(row: Row) -> str:
     return "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
-
-
-def _mean(row: Row, report: Report) -> str:
-    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
-    return mean if row.summary.sd is None else f"{mean} ± {sd}"
-
-
-def _allowed(row: Row) -> str:
-    """Return the rules in spite of which an arm is compared."""
-    return f" [{', '.join(row.allowed)}]" if row.allowed else ""
 
 
 def markdown(
@@ -93,7 +93,7 @@ def markdown(
     lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
     if report.also:
         lines += ["## Other metrics", "", _escaped(blocks.ALSO), ""]
-        lines += [*_grid(blocks.also_heads(report), blocks.also_rows(report)), ""]
+        lines += [*_grid(*blocks.by_metric(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
         file = f"figures/{report.named(name)}"
@@ -102,12 +102,11 @@ def markdown(
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", *_fenced("\n".join(commands(report))), "", "## What differed", ""]
-    lines += _grid(["arm", "differs from the baseline by"], differing(report))
+    lines += _grid(DIFFERING, differing(report))
     if rows := tuning(report):
         lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, rows)]
     if rows := troubles(report):
-        lines += ["", "## What went wrong", ""]
-        lines += _grid(["arm", "seed", "state", "reason"], rows)
+        lines += ["", "## What went wrong", "", *_grid(TROUBLES, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -115,10 +114,9 @@ def _blocks(report: Report) -> list[str]:
     if not report.blocks:
         return []
     lines = [f"## {_escaped(blocks.title(report))}", "", blocks.NOTE, ""]
-    lines += [*_grid(blocks.heads(report), blocks.rows(report)), ""]
-    if found := blocks.climbs(report):
-        lines += [_escaped(blocks.CLIMB), ""]
-        lines += [*_grid(blocks.climb_heads(found), blocks.climb_rows(found)), ""]
+    lines += [*_grid(*blocks.by_block(report)), ""]
+    if climbed := blocks.climbs(report):
+        lines += [_escaped(blocks.CLIMB), "", *_grid(*blocks.on_ladder(climbed)), ""]
     return lines
 
 
@@ -190,8 +188,9 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
         low, high = (signed(end, report.decimals) for end in (reach.low, reach.high))
         difference += f" [{low}, {high}]"
     p = probability(row.comparison.tests.p_holm if row.comparison else None)
-    cells = [str(row.summary.n), _mean(row, report), difference, p]
-    verdict = VERDICTS.get(row.kind, row.kind) + _allowed(row)
+    cells = [str(row.summary.n), mean_words(row, report), difference, p]
+    allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
+    verdict = VERDICTS.get(row.kind, row.kind) + allowed
     return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
 
 
@@ -235,14 +234,13 @@ def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:
         "folder": run.folder.name,
         "detail": run.detail,
     }
-    for name in ("flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds"):
+    for name in (
+        *("flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds"),
+        "peak_memory_bytes",
+    ):
         head[name] = run.result.get(name)
-    head["peak_memory_bytes"] = run.result.get("peak_memory_bytes")
     head["rate"] = run.number("throughput", "value")
     for name in ("total", "trainable", "non_embedding"):
         head[f"parameters/{name}"] = run.number("parameters", name)
-    for block, prefix in (("choices", "choice/"), ("metrics", "")):
-        content = run.result.get(block)
-        if isinstance(content, Mapping):
-            head |= {f"{prefix}{key}": value for key, value in content.items()}
-    return head
+    choices, metrics = (run.result.get(key, {}) for key in ("choices", "metrics"))
+    return head | {f"choice/{key}": option for key, option in choices.items()} | metrics

@@ -7,6 +7,8 @@ from ablate.study.numbers import NOTHING, counted, listed
 from ablate.study.plan.tune import edges
 from ablate.study.report.rows import Report
 
+DIFFERING = ("arm", "differs from the baseline by")
+
 
 def differing(report: Report) -> list[list[str]]:
     """Return arm, and a line for each config key with another value than in the baseline."""
@@ -31,7 +33,7 @@ TUNED, TUNING = "How each arm was tuned", ("arm", "tried", "mean", "chosen", "re
 
 def tuned(report: Report) -> str:
     """Describe the table of tuning."""
-    seeds = report.study.plan["tune"]["seeds"]
+    seeds = report.study.plan.get("tune", {}).get("seeds", [])
     count = f"{counted(len(seeds), 'seed')} ({listed(map(str, seeds))})"
     return (
         f"Every arm was tuned by itself, by the mean of {report.study.metric} over {count}, apart"
@@ -52,6 +54,9 @@ def tuning(report: Report) -> list[list[str]]:
     return rows
 
 
+TROUBLES = ("arm", "seed", "state", "reason")
+
+
 def troubles(report: Report) -> list[list[str]]:
     """Return arm, seed, state, reason: runs without a result, invalid arms, excluded cells, arms
     without effect."""
@@ -69,18 +74,17 @@ def troubles(report: Report) -> list[list[str]]:
     return rows
 
 
+STATES = {"missing": "not run yet", "queued": "waits", "running": "trains now"}
+
+
 def _grouped(runs: Sequence[Run], note: str = "") -> list[list[str]]:
     """Put runs of an arm that ended in the same way into one row."""
     by_outcome: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
         if not run.finished:
-            reason = run.detail or _default(run.state)
+            reason = run.detail or STATES.get(run.state, "")
             by_outcome.setdefault((run.arm + note, run.state, reason), []).append(run.seed)
     return [
         [arm, listed(map(str, seeds), 12), state, reason]
         for (arm, state, reason), seeds in by_outcome.items()
     ]
-
-
-def _default(state: str) -> str:
-    return {"missing": "not run yet", "queued": "waits", "running": "trains now"}.get(state, "")

@@ -12,10 +12,9 @@ import torch
 from omegaconf import DictConfig
 
 from ablate.data import Data
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 from ablate.model.base import Model
 from ablate.training.pretrained import COMMON, require_parts
-from ablate.training.transfer import few
 from ablate.version import install
 
 FAMILIES = {"gpt": "gpt2", "vit": "vit"}
