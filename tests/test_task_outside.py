@@ -77,7 +77,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
         return capsys.readouterr().out
 
     show_result(result, whole, cfg.task._target_)
-    assert f"python -m ablate.generate {whole} --seed 1\n" in capsys.readouterr().out
+    assert f"python -m ablate.generate {whole} --allow my --seed 1\n" in capsys.readouterr().out
     assert json.loads(call(evaluate, "--json")) == pytest.approx(result["metrics"])
     other = Path(call(generate, "--seed", "3").strip())
     assert other.name == "drawn_3.png"
@@ -192,6 +192,11 @@ class OverKeys(Normalizer):
         return scores.softmax(-1)
 
 
+class OnCPU(Dot):
+    def forward(self, q, k):
+        return super().forward(q, k) + torch.ones(())[None]
+
+
 class Misspelt(CausalLM):
     metric = "val/los"
 
@@ -231,6 +236,8 @@ def task(name):
         ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be constructed (Lacks"),
         ("model.attention", partial("parts.Alone"), "got an unexpected keyword argument 'heads')"),
         ("model.attention", partial("parts.OneHead"), "OneHead gives the shape"),
+        ("model.attention", partial("parts.OnCPU"), "model: a part makes a tensor on the CPU"),
+        ("model.attention", partial("parts.Dot") + "heads: 7\n", "no key model.attention.heads"),
         ("model.normalizer", "_target_: my.parts.OneKey\n", "x 64 x 1 and not"),
         ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
@@ -252,6 +259,8 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     assert "ablate: my.parts: edited since" in capsys.readouterr().err
     assert ablate.run(cfg)["folder"] == first["folder"]
     assert "ablate: my.parts: edited since" in capsys.readouterr().out
+    show_result(first, Path(first["folder"]), cfg.task._target_)
+    assert f"ablate.evaluate {first['folder']} --allow my\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "leaks"), [("OverQueries", True), ("OverKeys", False)])

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from ablate.config.stated import stated
-from ablate.run_files import read_text
+from ablate.run_files import read_mapping, read_text
 from ablate.terminal.console import Console
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
@@ -82,12 +82,15 @@ def _names(result: dict[str, Any]) -> str:
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
     """Commands that make sense for this run."""
     model = result["choices"]["model"]
-    commands = [f"python -m ablate.evaluate {run_dir}"]
+    own = read_mapping(run_dir / "provenance.json").get("own_parts", {})
+    packages = sorted({module.partition(".")[0] for module in own})
+    allow = "".join(f" --allow {package}" for package in packages)
+    commands = [f"python -m ablate.evaluate {run_dir}{allow}"]
     if (score := result["choices"].get("model.attention", "none")) != "none":
         other = "dot" if score == "additive" else "additive"
-        commands.insert(0, f"python -m ablate.show {run_dir}")
+        commands.insert(0, f"python -m ablate.show {run_dir}{allow}")
         commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
     if (run_dir / "sample.txt").exists() or result.get("artefacts"):
-        command = f"python -m ablate.generate {run_dir} {stated(task, 'example_options')}"
+        command = f"python -m ablate.generate {run_dir}{allow} {stated(task, 'example_options')}"
         commands.insert(0, command.rstrip())
     return commands

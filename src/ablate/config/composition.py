@@ -108,7 +108,13 @@ class Composition:
     @cached_property
     def fingerprint(self) -> str:
         """That of the content of the data: see `Data.fingerprint`."""
-        return self.data.fingerprint()
+        found = self.data.fingerprint()
+        if not found or not isinstance(found, str):
+            raise UserError(
+                f"{type(self.data).__name__}.fingerprint() gives {found!r}; it must give a text"
+                " that differs where the content of the data differs (docs/add_a_part.md)"
+            )
+        return found
 
     @property
     def id(self) -> str:

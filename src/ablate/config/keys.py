@@ -149,7 +149,9 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from _wrong(node, path, written)  # before the class is imported, which takes seconds
     elif rest:
         ours = target.startswith(OURS) and written and not path.startswith("optimizer")
-        allowed = written if ours else written | parameters(target)  # of ByRole's, any role
+        given = of_base(target) if node.get("_partial_") else frozenset()
+        # Of ByRole's, any role.
+        allowed = written if ours else written | (parameters(target) - given)
         if "**" not in allowed:
             yield from _wrong(node, path, allowed)
     for key in node:
@@ -277,6 +279,13 @@ def parameters(target: str) -> frozenset[str]:
         if not any(p.kind == p.VAR_KEYWORD for p in kinds.values()):
             return frozenset(names - GIVEN.get(target, set()))
     return frozenset(names | {"**"})
+
+
+def of_base(target: str) -> frozenset[str]:
+    """What the base of ours of an external class is constructed with, which the model gives."""
+    part = locate(target)
+    ours = [c for c in getattr(part, "__mro__", ()) if f"{c.__module__}.".startswith(OURS)]
+    return frozenset(inspect.signature(ours[-1].__init__).parameters) if ours else frozenset()
 
 
 def locate(target: str) -> Any:

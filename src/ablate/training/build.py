@@ -17,6 +17,7 @@ from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, plain
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
+from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model
@@ -183,5 +184,14 @@ def count_flops(cfg: DictConfig, task: Task) -> int:
     if not all(p.is_meta for p in model.parameters()):
         with torch.device("meta"):
             model = make_model(cfg, task.data, Reference())
-    flops = flops_per_step(model, *task.inputs(task.prepared(task.data.typical_batch())))
+    inputs = task.inputs(task.prepared(task.data.typical_batch()))
+    try:
+        flops = flops_per_step(model, *inputs)
+    except RuntimeError as error:  # of torch's fake tensors
+        if "not on the expected device meta" not in str(error):
+            raise
+        raise UserError(
+            "model: a part makes a tensor on the CPU, whatever the device of what it reads; give"
+            f" device=x.device ({str(error).splitlines()[0]})"
+        ) from error
     return flops * int(cfg.trainer.accumulate_grad_batches)
