@@ -230,6 +230,26 @@ def test_each_process_writes_its_shards(started):
     assert max(sizes) < 0.55 * whole
 
 
+ONE = ("trainer.devices=1",)
+
+
+@pytest.mark.parametrize(("begins", "resumes"), [(SPLIT, ONE), (ONE, SPLIT), (SPLIT, TWO)])
+def test_a_run_resumes_in_another_number_of_processes(started, tmp_path, begins, resumes):
+    straight, _ = started("split straight")
+    line, folder = overrides(tmp_path, accident.OVERRIDE), tmp_path / "run"
+    stopped = command([*line, *begins], folder, "interrupt 0 5")
+    assert (stopped.code, stopped.step) == (130, 6), stopped.errors
+    before = (folder / "config.yaml").read_text()
+    ended = command([*line, *resumes], folder, "none")
+    assert ended.code == 0, ended.errors
+    assert ended.result["run_id"] == stopped.result["run_id"]
+    assert (folder / "config.yaml").read_text() == before
+    ours, theirs = weights(folder), weights(straight)
+    for name, value in theirs.items():
+        assert torch.allclose(value, ours[name], atol=2e-5) or name.endswith("key.bias"), name
+    assert bool([*(folder / "checkpoints").glob("*.shard")]) == (resumes is SPLIT)
+
+
 def test_what_two_processes_write_is_measured_once_and_together(started):
     """Their measures are those of one process (above); here, that these are no zeros and ones."""
     _, (ended,) = started("pairs")

@@ -235,3 +235,15 @@ def test_an_old_file_is_todays_composition_and_has_its_id(command, aged, first, 
     assert run_id(old, "x") == run_id(cfg, "x") or aged is renamed
     monkeypatch.setattr(module, "KEYS", {})  # ids as they were before runs with dropout had others
     assert run_id(old, "x") == first or first is None
+
+
+def test_a_run_that_other_processes_began_keeps_its_id():
+    four = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=4"]
+    begun, now = Composition(ablate.compose(*four)), Composition(ablate.compose())
+    assert now.id != begun.id
+    assert now.begun_by(begun.values) == ["trainer.devices=4", "trainer.strategy=ddp"]
+    assert now.id == begun.id
+    assert now.recorded == begun.cfg
+    other = Composition(ablate.compose("optimizer.lr=1"))
+    other.begun_by(begun.values)
+    assert other.id != begun.id

@@ -100,6 +100,39 @@ def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finishe
     assert second["peak_memory_bytes"] < first["peak_memory_bytes"] + 1e9
 
 
+def begun_by_two(typed, folder):
+    """A run that two processes began, which one is about to resume."""
+    two = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
+    cfg = ablate.compose(*typed, *two)
+    folder.mkdir()
+    OmegaConf.save(cfg, folder / "config.yaml")
+    unfinished = {"run_id": Composition(cfg).id, "status": "failed", "wall_seconds": 1.0}
+    (folder / "result.json").write_text(json.dumps(unfinished))
+    return unfinished["run_id"]
+
+
+def test_other_processes_resume_a_run(tmp_path, capsys):
+    typed, folder = overrides(tmp_path, *SMALL), tmp_path / "run"
+    begun = begun_by_two(typed, folder)
+    with pytest.raises(UserError, match=r"holds the run .*, and this is .*: choose another folder"):
+        ablate.run(ablate.compose(*typed, "optimizer.lr=0.1"), folder)
+    result = ablate.run(ablate.compose(*typed), folder)
+    assert (result["status"], result["run_id"]) == ("finished", begun)
+    assert Composition(OmegaConf.load(folder / "config.yaml")).id == begun
+    assert "was begun with trainer.devices=2 trainer.strategy=ddp; other" in capsys.readouterr().out
+
+
+def test_other_processes_do_not_resume_a_run_with_batch_norm(tmp_path):
+    fewer = "trainer.max_epochs=null trainer.check_val_every_n_epoch=null trainer.max_steps=4"
+    typed = ["model=timm", "model.name=resnet10t", "logger=none", *fewer.split()]
+    folder = tmp_path / "run"
+    begun_by_two(typed, folder)
+    with pytest.raises(
+        UserError, match=r"^batch norm takes the statistics of what one process has"
+    ):
+        ablate.run(ablate.compose(*typed), folder)
+
+
 @pytest.mark.parametrize("typed", ["sweep=mixers", "study.seeds=3"])
 def test_a_study_is_not_trained_as_one_run(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -268,6 +268,21 @@ class Sharing(ModelParallelStrategy):
     def _moved(x: Tensor, device: str | None) -> Tensor:
         return x if device is None else x.to(device)
 
+    def _by_name(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of an optimizer keyed by the names of the parameters, also that of a single
+        process, which has numbers in their place."""
+        assert self.model is not None
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        ours = [names[x] for group in optimizer.param_groups for x in group["params"]]
+        theirs = [key for group in state["param_groups"] for key in group["params"]]
+        name_of = dict(zip(theirs, ours, strict=True))
+        groups = [
+            {**group, "params": [name_of[key] for key in group["params"]]}
+            for group in state["param_groups"]
+        ]
+        values = {name_of[key]: value for key, value in state["state"].items()}
+        return {"state": values, "param_groups": groups}
+
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
@@ -280,6 +295,7 @@ class Sharing(ModelParallelStrategy):
         }
         set_model_state_dict(self.model, weights, options=EVERYWHERE)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            state = self._by_name(state, optimizer)
             mine = {**state, "state": self._of_optimizer(state["state"], self._mine)}
             set_optimizer_state_dict(self.model, optimizer, mine, options=EVERYWHERE)
         return checkpoint

@@ -1,6 +1,7 @@
 """Composition: from overrides to one checked configuration, of which a run is made."""
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +15,7 @@ from ablate.config.keys import resolved
 from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
-from ablate.config.overrides import key_of
+from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
@@ -60,6 +61,12 @@ def require_composed(cfg: Any, function: str) -> None:
         )
 
 
+# Keys of the trainer: how many processes train, and what each has of the model and of a sequence.
+# Of models without statistics of a batch nothing but rounding depends on them.
+PROCESSES = (
+    "devices", "num_nodes", "strategy", "shards", "tensor_parallel", "context_parallel"
+)  # fmt: skip
+
 # When to validate: a file gives one of them, and the other may be typed.
 BY_STEP_OR_EPOCH = ("trainer.val_check_interval", "trainer.check_val_every_n_epoch")
 
@@ -70,6 +77,8 @@ class Composition:
     Attributes:
         cfg: the configuration, read-only.
         values: the same as a dictionary, with every interpolation resolved.
+        recorded: the configuration that names the run, `cfg` unless the run was begun by another
+            number of processes (`begun_by`).
     """
 
     _named: ClassVar["Composition | None"] = None  # whose folder was named, but not yet taken
@@ -80,6 +89,21 @@ class Composition:
         check(self.values)
         self.cfg = cfg.copy()
         OmegaConf.set_readonly(self.cfg, True)
+        self.recorded = self.cfg
+
+    def begun_by(self, values: Mapping[str, Any]) -> list[str]:
+        """Let this be a run that was begun by the processes of another configuration; return what
+        differs, such as "trainer.devices=4"."""
+        self.recorded = self.cfg.copy()
+        OmegaConf.set_readonly(self.recorded, False)
+        differs, now = [], self.values["trainer"]
+        OmegaConf.update(self.recorded, "choices.trainer", values["choices"].get("trainer"))
+        for key in PROCESSES:
+            value = values["trainer"].get(key)  # configs of earlier versions lack some
+            OmegaConf.update(self.recorded, f"trainer.{key}", value)
+            if value != now[key]:
+                differs.append(f"trainer.{key}={value_text(value)}")
+        return differs
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "Composition":
@@ -119,7 +143,8 @@ class Composition:
     @property
     def id(self) -> str:
         """12 hexadecimal digits, equal for equal work: see run_id.py."""
-        return run_id(self.values, readable(lambda: self.fingerprint))
+        values = self.values if self.recorded is self.cfg else resolved(self.recorded)
+        return run_id(values, readable(lambda: self.fingerprint))
 
     @property
     def folder_name(self) -> str:

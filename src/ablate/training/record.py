@@ -233,7 +233,7 @@ def recorded(
         result["started_from"] = task.model.started_from
     logger: RunLogger | None = None
     if trainer.is_global_zero:
-        write_config(run_dir, cfg)
+        write_config(run_dir, composition.recorded)
         if cfg.init_from is not None:
             keep_tokens(cfg, run_dir)
         now = {**provenance(composition.fingerprint), "own_parts": own_parts(composition.values)}

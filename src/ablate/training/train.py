@@ -10,10 +10,13 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ablate.config.check import refuse_study
 from ablate.config.composition import Composition, require_composed
+from ablate.config.keys import plain
 from ablate.config.make import make
+from ablate.config.saved import read_yaml
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
@@ -83,12 +86,20 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         on_first_process(say)(f"{wrong}; it is written again")
         return None
     # A launcher may have recorded the crash of a run that had not written its id.
+    begun = []
     if done and done.get("run_id") not in (None, wanted := composition.id):
-        raise UserError(
-            f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
-            f"choose another folder, or none"
-        )
+        begun = composition.begun_by(plain(read_yaml(run_dir / "config.yaml")))
+        if done["run_id"] != composition.id:
+            raise UserError(
+                f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
+                f"choose another folder, or none"
+            )
     if done.get("status") != "finished" or composition.debugged:
+        if begun:
+            on_first_process(say)(
+                f"{run_dir} was begun with {' '.join(begun)}; other processes resume it, which"
+                " changes nothing but rounding"
+            )
         return None
     on_first_process(say)(
         f"{run_dir} is finished, so nothing was trained; another seed= is another run"
@@ -135,6 +146,8 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
     model = build_checked(cfg, data)
+    if composition.recorded is not cfg:
+        require_no_batch_norm(model)
     if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
         refuse_ignored(composition, data)
     if model.started_from is not None:
@@ -168,6 +181,15 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
         on_first_process(print)(printable(line), flush=True)
         yield RunContext(
             composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
+        )
+
+
+def require_no_batch_norm(model: Model) -> None:
+    """Raise UserError for a model whose results depend on the number of processes."""
+    if any(isinstance(part, _BatchNorm) for part in model.modules()):
+        raise UserError(
+            "batch norm takes the statistics of what one process has of a batch, so that the run"
+            " resumes in the number of processes that it was begun with alone"
         )
 
 
