@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_add_a_part import FAMILY, SECTIONS, write
 from test_resume import assert_equal, strike
-from tiny import pairs
+from tiny import SMALL, overrides, pairs
 
 import ablate
 from ablate import evaluate, generate, show
@@ -204,8 +204,6 @@ class Misspelt(CausalLM):
 class Higher(CausalLM):
     mode = "minimum"
 """
-TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=4", "logger=none")
-TINY = (*TINY, "trainer.max_steps=1", "trainer.val_check_interval=1")
 
 
 def own_part(own, slot, text, *more):
@@ -215,8 +213,8 @@ def own_part(own, slot, text, *more):
     option = own / slot / "mine.yaml"
     option.parent.mkdir(exist_ok=True)
     option.write_text(text)
-    outputs = f"output_dir={own.parents[1] / 'outputs'}"
-    return ablate.compose(f"{slot}=mine", *TINY, *more, outputs, config_dir=own)
+    typed = overrides(own.parents[1], *SMALL, f"{slot}=mine", *more)
+    return ablate.compose(*typed, config_dir=own)
 
 
 def partial(name):
@@ -238,7 +236,7 @@ def task(name):
         ("model.attention", partial("parts.OneHead"), "OneHead gives the shape"),
         ("model.attention", partial("parts.OnCPU"), "model: a part makes a tensor on the CPU"),
         ("model.attention", partial("parts.Dot") + "heads: 7\n", "no key model.attention.heads"),
-        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 64 x 1 and not"),
+        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 and not"),
         ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
     ],
