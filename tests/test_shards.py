@@ -5,7 +5,11 @@ Processes that write them: tests/test_ddp.py.
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from ablate.parallel import _without
 from ablate.run_files import Damaged
 from ablate.run_files.sealed import (
     index,
@@ -116,3 +120,20 @@ def test_shards_that_no_state_names_are_removed(last):
     last.unlink()
     remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
     assert not [*folder.iterdir()]
+
+
+def test_what_is_not_sharded_is_whole_in_the_state(tmp_path):
+    """Such as a norm, or a mean over rows, that an optimizer keeps of a sharded gradient."""
+    dist.init_process_group("gloo", store=dist.FileStore(f"{tmp_path}/store"), rank=0, world_size=1)
+    try:
+        mesh, taken = init_device_mesh("cpu", (1,)), {}
+        x = torch.arange(6.0).view(3, 2)
+        sharded = distribute_tensor(x, mesh, [Shard(0)])
+        parts = [sharded, sharded.square().sum(), distribute_tensor(x, mesh, [Replicate()])]
+        rest = _without(parts, (), taken)
+    finally:
+        dist.destroy_process_group()
+    assert (rest[0], [*taken]) == (None, [(0,)])
+    assert [type(y) for y in rest[1:]] == [torch.Tensor] * 2
+    assert torch.equal(rest[1], x.square().sum())
+    assert torch.equal(rest[2], x)

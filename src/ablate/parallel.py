@@ -302,8 +302,11 @@ class Sharing(ModelParallelStrategy):
 
 
 def _without(node: Any, place: Place, tensors: dict[Place, DTensor]) -> Any:
-    """The same with None for every sharded tensor, which `tensors` gets by its place."""
+    """The same with None for every sharded tensor, which `tensors` gets by its place; tensors that
+    are not sharded, as a norm in the state of an optimizer, are whole in it."""
     if isinstance(node, DTensor):
+        if not node.placements[-1].is_shard():
+            return node.full_tensor().cpu()
         tensors[place] = node
         return None
     if isinstance(node, dict):
