@@ -211,6 +211,15 @@ def test_t5_buckets_are_the_published_ones(buckets, far, causal):
     assert part.bucket(ahead).tolist() == [published_bucket(a, **shape) for a in ahead.tolist()]
 
 
+def test_t5_sums_its_gradient_in_the_precision_of_its_table():
+    part, n = build("t5").float(), torch.arange(600)
+    bias = part.bias(torch.zeros(1, H, 600, K, dtype=torch.bfloat16), n, n, 0)
+    assert bias.dtype is torch.bfloat16
+    bias.backward(torch.ones_like(bias))
+    pairs = part.bucket(n - n[:, None]).flatten().bincount(minlength=len(part.table))
+    assert_close(part.table.grad, pairs[:, None].float().expand(-1, H))
+
+
 @pytest.mark.parametrize("extra", [0, 1])
 def test_two_dimensions_are_a_row_and_a_column(extra):
     sizes = {"extra": extra, "length": ROWS * COLUMNS + extra}

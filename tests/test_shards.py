@@ -3,9 +3,16 @@
 Processes that write them: tests/test_ddp.py.
 """
 
+from errno import ENOSPC
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from ablate.parallel import Sharing, _without
 from ablate.run_files import Damaged
 from ablate.run_files.sealed import (
     index,
@@ -14,6 +21,7 @@ from ablate.run_files.sealed import (
     write_shards,
     write_state,
 )
+from ablate.training.checkpoint import Checkpoints
 
 WEIGHT, MOMENT = ("state_dict", "w"), ("optimizer_states", 0, "state", "w", "exp_avg")
 ROWS = 5  # of which the first process has three
@@ -116,3 +124,42 @@ def test_shards_that_no_state_names_are_removed(last):
     last.unlink()
     remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
     assert not [*folder.iterdir()]
+
+
+def test_what_is_not_sharded_is_whole_in_the_state(tmp_path):
+    """Such as a norm, or a mean over rows, that an optimizer keeps of a sharded gradient."""
+    dist.init_process_group("gloo", store=dist.FileStore(f"{tmp_path}/store"), rank=0, world_size=1)
+    try:
+        mesh, taken = init_device_mesh("cpu", (1,)), {}
+        x = torch.arange(6.0).view(3, 2)
+        sharded = distribute_tensor(x, mesh, [Shard(0)])
+        parts = [sharded, sharded.square().sum(), distribute_tensor(x, mesh, [Replicate()])]
+        rest = _without(parts, (), taken)
+    finally:
+        dist.destroy_process_group()
+    assert (rest[0], [*taken]) == (None, [(0,)])
+    assert [type(y) for y in rest[1:]] == [torch.Tensor] * 2
+    assert torch.equal(rest[1], x.square().sum())
+    assert torch.equal(rest[2], x)
+
+
+def test_a_full_disk_of_another_process_is_an_error_of_all(tmp_path, monkeypatch):
+    def gather(ended, mine):
+        ended[:] = [mine, (None, (ENOSPC, "No space left on device", "shards-1.tmp"))]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    first = SimpleNamespace(shards=None, global_rank=0, world_size=2)
+    state = {"state_dict": {}, "optimizer_states": []}
+    with pytest.raises(OSError, match="No space left") as full:
+        Sharing._with_shards_apart(first, state, tmp_path)
+    assert (full.value.errno, full.value.filename) == (ENOSPC, "shards-1.tmp")
+
+
+def test_shards_that_a_kill_left_are_removed_by_the_next_try(last):
+    used = {*last.parent.glob("*.shard")}
+    shards(last.parent, tensors())
+    trainer = SimpleNamespace(strategy=SimpleNamespace(), is_global_zero=True)
+    checkpoints = Checkpoints(last.parent, every=1, model=None)
+    checkpoints.setup(trainer, None, "fit")
+    checkpoints.teardown(trainer, None, "fit")
+    assert {*last.parent.glob("*.shard")} == used

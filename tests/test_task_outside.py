@@ -282,6 +282,24 @@ def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
     assert "label leakage" in task.caution
 
 
+@pytest.mark.parametrize("change", [torch.randn_like, lambda x: x * torch.nan])
+def test_outputs_that_are_drawn_or_not_finite_are_no_leakage(tmp_path, change):
+    cfg = ablate.compose(*pairs(tmp_path, "model=transformer"))
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    task.model.register_forward_hook(lambda model, inputs, y: y + change(y))
+    task.look_for_leakage()
+    assert not task.leaks
+
+
+def test_a_sequence_of_one_token_cannot_leak(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path), "data.seq_len=1")
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    task.look_for_leakage()
+    assert not task.leaks
+
+
 def test_an_option_with_the_name_of_one_of_ours_is_refused(own):
     option = own / "model.attention/dot.yaml"
     option.parent.mkdir()

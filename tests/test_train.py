@@ -133,6 +133,41 @@ def test_other_processes_do_not_resume_a_run_with_batch_norm(tmp_path):
         ablate.run(ablate.compose(*typed), folder)
 
 
+def test_other_processes_do_not_resume_a_run_whose_experts_are_balanced(tmp_path):
+    typed, folder = overrides(tmp_path, *SMALL, "model.ffn=moe"), tmp_path / "run"
+    begun_by_two(typed, folder)
+    with pytest.raises(UserError, match=r"^model.ffn.balance takes the load of the experts of"):
+        ablate.run(ablate.compose(*typed), folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1", "config.yaml cannot be used: KeyError: 'choices'"),
+        ("a: [", "config.yaml cannot be used: ParserError"),
+        (None, "run holds the run"),
+    ],
+)
+def test_a_folder_of_another_run_without_its_config_is_refused_in_a_line(tmp_path, text, line):
+    typed, folder = overrides(tmp_path, *SMALL), tmp_path / "run"
+    begun_by_two(typed, folder)
+    config = folder / "config.yaml"
+    config.write_text(text) if text else config.unlink()
+    with pytest.raises(UserError) as refused:
+        ablate.run(ablate.compose(*typed), folder)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_logging_a_finished_run_keeps_the_processes_that_began_it(tmp_path):
+    typed, folder = overrides(tmp_path, *SMALL), tmp_path / "run"
+    begun = begun_by_two(typed, folder)
+    ablate.run(ablate.compose(*typed), folder)
+    again = ablate.run(ablate.compose(*typed, "logger=tensorboard"), folder)
+    assert again["logged_to"]
+    assert Composition(OmegaConf.load(folder / "config.yaml")).id == begun
+
+
 @pytest.mark.parametrize("typed", ["sweep=mixers", "study.seeds=3"])
 def test_a_study_is_not_trained_as_one_run(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -222,19 +222,17 @@ class Sharing(ModelParallelStrategy):
         tensors: dict[Place, DTensor] = {}
         parts = ("state_dict", "optimizer_states")
         rest = {**checkpoint, **{key: _without(checkpoint[key], (key,), tensors) for key in parts}}
-        name = error = None
+        name = failure = None
         if self.shards is None or self.shard_mesh["copy"].get_local_rank() == 0:
             try:
                 pieces = {place: _piece(tensor) for place, tensor in tensors.items()}
                 name = write_shards(folder, pieces, self.global_rank)
-            except OSError as failed:
-                error = failed
+            except OSError as error:
+                failure = error.errno, error.strerror, error.filename
         ended: list[Any] = [None] * self.world_size
-        dist.all_gather_object(ended, (name, error and str(error)))
-        if error is not None:
-            raise error
-        if failures := [failure for _, failure in ended if failure]:
-            raise OSError(failures[0])
+        dist.all_gather_object(ended, (name, failure))
+        if failures := [failed for _, failed in ended if failed]:
+            raise OSError(*failures[0])
         shapes = {place: tensor.shape for place, tensor in tensors.items()}
         return {**rest, "shards": index((file for file, _ in ended if file), shapes)}
 
@@ -302,8 +300,11 @@ class Sharing(ModelParallelStrategy):
 
 
 def _without(node: Any, place: Place, tensors: dict[Place, DTensor]) -> Any:
-    """The same with None for every sharded tensor, which `tensors` gets by its place."""
+    """The same with None for every sharded tensor, which `tensors` gets by its place; tensors that
+    are not sharded, as a norm in the state of an optimizer, are whole in it."""
     if isinstance(node, DTensor):
+        if not node.placements[-1].is_shard():
+            return node.full_tensor().cpu()
         tensors[place] = node
         return None
     if isinstance(node, dict):

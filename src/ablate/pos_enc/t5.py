@@ -60,10 +60,11 @@ class T5(PosEnc):
         j: Integer[Tensor, " j"],
         layer: int,
     ) -> Float[Tensor, "#b #h #i j"]:
-        # Looked up once for each distance, not for each pair; the last query comes first.
+        # Looked up once for each distance, not for each pair; the last query comes first. Rounded
+        # last: the gradient of a distance is the sum over its pairs, in the precision of the table.
         ahead = torch.cat([j[:1] - i.flip(0), j[1:] - i[:1]])
-        of_distance = embedding(self.bucket(ahead), self.table).mT.to(q.dtype)
-        return of_distance.unfold(-1, len(j), 1).flip(1)[None]
+        of_distance = embedding(self.bucket(ahead), self.table).mT
+        return of_distance.unfold(-1, len(j), 1).flip(1)[None].to(q.dtype)
 
     def by_distance(
         self, q: Float[Tensor, "b h i k"], ahead: Integer[Tensor, " *n"], layer: int

@@ -101,6 +101,7 @@ class Checkpoints(Callback):
             self.folder.mkdir(parents=True, exist_ok=True)
             for left_by_a_kill in self.folder.glob(f"*{HALF}"):
                 left_by_a_kill.unlink()
+            remove_unused_shards(self.folder, (LAST, PREVIOUS))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._training = True

@@ -16,12 +16,13 @@ from ablate.config.check import refuse_study
 from ablate.config.composition import Composition, require_composed
 from ablate.config.keys import plain
 from ablate.config.make import make
-from ablate.config.saved import read_yaml
+from ablate.config.saved import names_file, read_yaml
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.logger import RunLogger
 from ablate.model.base import Model
+from ablate.model.ffn.moe import MixtureOfExperts
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
 from ablate.run_files import RESULT, best_weights, write_json
@@ -30,6 +31,7 @@ from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
+from ablate.task.rlhf import RLHF
 from ablate.terminal.say import printable, say
 from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
 from ablate.training.callbacks import own_callbacks
@@ -86,9 +88,11 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         on_first_process(say)(f"{wrong}; it is written again")
         return None
     # A launcher may have recorded the crash of a run that had not written its id.
-    begun = []
+    begun: list[str] = []
     if done and done.get("run_id") not in (None, wanted := composition.id):
-        begun = composition.begun_by(plain(read_yaml(run_dir / "config.yaml")))
+        if (path := run_dir / "config.yaml").is_file():
+            with names_file(path):
+                begun = composition.begun_by(plain(read_yaml(path)))
         if done["run_id"] != composition.id:
             raise UserError(
                 f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
@@ -119,7 +123,7 @@ def measured_as_well(
         run = load(run_dir, allow=[*own_parts(composition.values)])
         measure_under(done, run.task, run.data, run.config, lacking)
         on_first_process(write_json)(run_dir / RESULT, done)
-    on_first_process(log_finished)(composition.cfg, run_dir, done)
+    on_first_process(log_finished)(composition.recorded, run_dir, done)
     return done
 
 
@@ -146,13 +150,13 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
     model = build_checked(cfg, data)
-    if composition.recorded is not cfg:
-        require_no_batch_norm(model)
     if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
         refuse_ignored(composition, data)
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
+    if composition.recorded is not cfg:
+        require_any_processes(task)
     if trainer.world_size > 1 and conditions(cfg):
         raise UserError(
             "evaluate: several processes measure under one condition alone; leave it out, and use"
@@ -184,11 +188,20 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
         )
 
 
-def require_no_batch_norm(model: Model) -> None:
-    """Raise UserError for a model whose results depend on the number of processes."""
-    if any(isinstance(part, _BatchNorm) for part in model.modules()):
+def require_any_processes(task: Task) -> None:
+    """Raise UserError for a run whose results depend on the number of processes."""
+    parts = [*task.modules()]
+    reasons = {
+        "batch norm takes the statistics": any(isinstance(part, _BatchNorm) for part in parts),
+        "model.ffn.balance takes the load of the experts": any(
+            isinstance(part, MixtureOfExperts) and part.balance for part in parts
+        ),
+        "task.mixup and task.cutmix mix the images": getattr(task, "mix", None) is not None,
+        "task=rlhf draws the responses": isinstance(task, RLHF),
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
         raise UserError(
-            "batch norm takes the statistics of what one process has of a batch, so that the run"
+            f"{reason} of what one process has of a batch, so that the run"
             " resumes in the number of processes that it was begun with alone"
         )
 

@@ -147,8 +147,8 @@ def _edited(pairs: list[tuple[Run, Run]]) -> str:
         for module, file in (parts if isinstance(parts, dict) else {}).items():
             seeds.setdefault(module, {}).setdefault(str(file), set()).add(run.seed)
     return "; ".join(
-        f"{module} was edited between seeds {' and '.join(str(min(s)) for s in files.values())}"
-        " (study.rerun=all trains them again)"
+        f"{module} was edited between runs of seeds"
+        f" {' and '.join(str(min(s)) for s in files.values())} (study.rerun=all trains them again)"
         for module, files in seeds.items()
         if len(files) > 1
     )
