@@ -75,7 +75,9 @@ def test_a_part_that_was_edited_between_two_seeds_is_not_compared(tmp_path):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"own_parts": parts}))
     found = against(study)
     assert list(found) == [("a=1", "code")]
-    assert found["a=1", "code"].startswith("my.l2 was edited between seeds 0 and 3 (study.rerun")
+    assert found["a=1", "code"].startswith(
+        "my.l2 was edited between runs of seeds 0 and 3 (study.rerun"
+    )
 
 
 @pytest.mark.parametrize("whose", ["*", "baseline-*"])

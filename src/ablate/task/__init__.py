@@ -73,6 +73,9 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
+    # What it does with what one process has of a batch, by which results depend on the number of
+    # processes; None: nothing but rounding does. A module of the model may say so, too.
+    of_process: str | None = None
     # Which input of the model is a sequence that it predicts from the left; None: it reads all.
     predicted: ClassVar[int | None] = None
     leaks: bool = False

@@ -68,6 +68,7 @@ class Classification(Task):
             from timm.data import Mixup  # imports all of timm
 
             self.mix = Mixup(mixup, cutmix, label_smoothing=label_smoothing, num_classes=classes)
+            self.of_process = "task.mixup and task.cutmix mix the images"
         self.mean_loss = MeanMetric()
         self.accuracy = MulticlassAccuracy(classes, average="micro")
         self.top = (

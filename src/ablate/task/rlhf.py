@@ -45,6 +45,7 @@ class RLHF(Policy):
     objective: the mean return, by the exact divergence; beside it what `Policy` measures.
     """
 
+    of_process = "task=rlhf draws the responses"
     conflicts = (
         Conflict(
             lambda c: (

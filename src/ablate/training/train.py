@@ -22,7 +22,6 @@ from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.logger import RunLogger
 from ablate.model.base import Model
-from ablate.model.ffn.moe import MixtureOfExperts
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
 from ablate.run_files import RESULT, best_weights, write_json
@@ -31,7 +30,6 @@ from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
-from ablate.task.rlhf import RLHF
 from ablate.terminal.say import printable, say
 from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
 from ablate.training.callbacks import own_callbacks
@@ -190,20 +188,15 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
 
 def require_any_processes(task: Task) -> None:
     """Raise UserError for a run whose results depend on the number of processes."""
-    parts = [*task.modules()]
-    reasons = {
-        "batch norm takes the statistics": any(isinstance(part, _BatchNorm) for part in parts),
-        "model.ffn.balance takes the load of the experts": any(
-            isinstance(part, MixtureOfExperts) and part.balance for part in parts
-        ),
-        "task.mixup and task.cutmix mix the images": getattr(task, "mix", None) is not None,
-        "task=rlhf draws the responses": isinstance(task, RLHF),
-    }
-    for reason in (reason for reason, applies in reasons.items() if applies):
-        raise UserError(
-            f"{reason} of what one process has of a batch, so that the run"
-            " resumes in the number of processes that it was begun with alone"
-        )
+    for part in task.modules():
+        reason = getattr(part, "of_process", None)
+        if isinstance(part, _BatchNorm):
+            reason = "batch norm takes the statistics"
+        if reason is not None:
+            raise UserError(
+                f"{reason} of what one process has of a batch, so that the run resumes in the"
+                " number of processes that it was begun with alone"
+            )
 
 
 def finish(run: RunContext) -> None:

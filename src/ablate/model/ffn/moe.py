@@ -79,6 +79,8 @@ class MixtureOfExperts(Layer):
         self.experts = nn.ModuleList(make(dim, **linear) for _ in range(experts))
         self.shared = nn.ModuleList(make(dim, **linear) for _ in range(shared))
         self.top_k, self.normalise, self.balance = top_k, normalise, balance
+        # As a task says it, too.
+        self.of_process = "model.ffn.balance takes the load of the experts" if balance else None
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         logits = self.router(x)
