@@ -203,6 +203,15 @@ class Misspelt(CausalLM):
 
 class Higher(CausalLM):
     mode = "minimum"
+
+
+class NeedsExamples(CausalLM):
+    metric = "val/mean"
+
+    def measures(self, split):
+        if not self.mean_loss.update_called:
+            raise ValueError("no samples")
+        return {**super().measures(split), "mean": self.mean_loss.compute()}
 """
 
 
@@ -246,6 +255,11 @@ def test_a_mistake_in_an_own_part_is_one_line(own, slot, text, line):
         ablate.run(own_part(own, slot, text))
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_measure_that_needs_examples_may_choose_the_best_weights(own):
+    result = ablate.run(own_part(own, "task", task("NeedsExamples")))
+    assert result["metric"]["value"] == result["metrics"]["val/mean"]
 
 
 def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):

@@ -6,7 +6,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial, reduce
 from pathlib import Path
@@ -282,21 +282,24 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def measured(self, split: str) -> list[str]:
-        """The names of all that `measures` may return after training, before anything is measured.
+        """The names of all that `measures` may return after training, before anything is measured;
+        none if one of them needs examples, as some of torchmetrics do.
 
         Needs a trainer that is not fitting.
         """
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # torchmetrics warns of a mean of nothing
             return list(self.measures(split))
+        return []
 
     def require_metric(self) -> None:
         """Raise UserError unless `metric` is a measure of validation, and `mode` min or max. Needs
         a trainer that is not fitting."""
-        name, names = type(self).__name__, [f"val/{one}" for one in self.measured("val")]
+        name = type(self).__name__
         if self.mode not in ("min", "max"):
             raise UserError(f"{name}.mode={self.mode}: must be min or max")
-        if self.metric not in names:
+        names = [f"val/{measure}" for measure in self.measured("val")]
+        if names and self.metric not in names:
             raise UserError(
                 f"{name}.metric={self.metric} is not measured; allowed:"
                 f" {', '.join(names)}{suggest(self.metric, names)}"

@@ -182,7 +182,8 @@ class SequenceToSequence(Decoding):
         return self.written.compute()
 
     def measured(self, split: str) -> list[str]:
-        return [*super().measured(split), *(f"accuracy/{name}" for name in ByLength.names)]
+        names = super().measured(split)
+        return [*names, *(f"accuracy/{name}" for name in ByLength.names)] if names else []
 
     def notes(self) -> dict[str, Any]:
         return super().notes() | {"signatures": self.written.signatures()}

@@ -87,7 +87,7 @@ def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
 
 def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
     """Return the names of the metrics of a finished run, without training one; none if the
-    composition cannot be built, which `budgets` reports."""
+    composition cannot be built, which `budgets` reports, or they cannot be known before."""
     try:
         data = sets(cfg)
         task = on_meta(cfg, data)
