@@ -33,7 +33,7 @@ def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = N
     known = known if isinstance(known, dict) else {}
     if names := [name for name, now in own_parts(values).items() if known.get(name, now) != now]:
         say(
-            f"{', '.join(names)}: edited since {run_dir} was trained, by the code before; without"
-            " its folder it is trained again",
+            f"{', '.join(names)}: edited since {run_dir} was trained; remove that folder to train"
+            " it again",
             file=file,
         )
