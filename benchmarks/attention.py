@@ -184,6 +184,7 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
         names += ["sdpa"] * classes[score].lowers
         names += ["flex"] * (classes[score].lowers and device == "cuda")
         names += ["triton"] * (classes[score].sums and device == "cuda")
+        names += ["auto"] * ("auto" in kernels)
         chosen += [(score, name) for name in names if name in (kernels or names)]
     return chosen
 
