@@ -114,8 +114,9 @@ def largest(way: Way, shortest: int, longest: int, *rest: Any) -> tuple[int, Any
     length, found, too_long, tried = 0, None, None, shortest
     while True:
         now = fits(way, tried, *rest) if tried <= longest else None
-        cost = f"{now['ms']:.0f} ms, {now['MB']:.0f} MB" if now else "does not fit"
-        print(f"{' '.join(map(str, way))} {tried}: {cost}", file=sys.stderr, flush=True)
+        if tried <= longest:
+            cost = f"{now['ms']:.0f} ms, {now['MB']:.0f} MB" if now else "does not fit"
+            print(f"{' '.join(map(str, way))} {tried}: {cost}", file=sys.stderr, flush=True)
         if now is None:
             too_long = tried
         else:
