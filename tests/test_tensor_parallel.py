@@ -216,6 +216,43 @@ def test_each_process_holds_its_part(started, name, share):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "files", "share"),
+    [("text of both", 2, 0.5), ("shards", 4, 0.35), ("copies", 2, 0.55)],
+)
+def test_each_process_writes_its_part_of_a_state(started, name, files, share):
+    """Of what several have, one writes; together they write every number once."""
+    folder, _ = started(name)
+    places = folder / "checkpoints"
+    state = torch.load(places / "last.ckpt")
+    whole = sum(x.nbytes for x in last(folder)["state_dict"].values())
+    sizes = [
+        sum(piece.nbytes for _, piece in torch.load(places / name)["pieces"].values())
+        for name in state["shards"]["files"]
+    ]
+    assert len(sizes) == files
+    in_state = sum(x.nbytes for x in state["state_dict"].values() if x is not None)
+    assert in_state < 0.3 * whole
+    assert sum(sizes) == 3 * (whole - in_state)  # and both moments of Adam
+    assert max(sizes) <= share * sum(sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("begins", "resumes"), [(SHARDS, ()), ((), SHARDS), (SHARDS, TWO)])
+def test_a_run_resumes_in_another_number_of_processes(started, tmp_path, begins, resumes):
+    _, straight = started("shards")
+    common = ("model.dropout=0.1", "checkpoint_every=1", "trainer.precision=32-true")
+    line = texts(straight.parent, *common, accident.OVERRIDE)
+    code, errors = train([*line, *begins], tmp_path / "run", "interrupt 0 5")
+    assert code == 130, errors
+    code, errors = train([*line, *resumes], tmp_path / "run")
+    assert code == 0, errors
+    ours, theirs = (last(folder)["state_dict"] for folder in (tmp_path / "run", straight))
+    for path, value in theirs.items():
+        assert torch.allclose(value, ours[path], atol=2e-5) or path.endswith("key.bias"), path
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(*TWO, EXACT), SHARDS], ids=["parts", "shards"])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path, more):
     """To the last bit."""

@@ -9,9 +9,9 @@ the heads and hidden units each and read the same batch; data are shared out ove
 
 Only training is split. Every process builds the full model, so that its initial values are those
 of a single process. Evaluation uses the full model too, since a search may take more steps in one
-process than in another. A state has the names of a single process, and is read as whole tensors by
-any number of processes: with shards each process writes its own (ablate.run_files.sealed). Weights
-alone, and the state of parts, are written whole by the first process.
+process than in another. Each process writes what it has of a state (ablate.run_files.sealed), which
+has the names of a single process and is read as whole tensors by any number of processes. Weights
+alone are written whole by the first process.
 """
 
 from collections.abc import Callable, Iterator
@@ -182,35 +182,27 @@ class Sharing(ModelParallelStrategy):
 
     # checkpoints
 
-    @property
-    def by_shards(self) -> bool:
-        """Whether each process writes its shards of a state."""
-        return self.sharded and self.tensor == 1
-
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Of the first process whole tensors, of the others nothing; with `by_shards` those that
-        `save_checkpoint` takes."""
+        """What this process has of each tensor, which `save_checkpoint` takes."""
         assert self.model is not None
-        if self.by_shards:
-            return get_model_state_dict(self.model)
-        state: dict[str, Any] = get_model_state_dict(self.model, options=EVERYWHERE)
-        return {
-            name: whole.cpu()
-            for name, tensor in state.items()
-            for whole in [self._whole(name.removeprefix(PREFIX), tensor)]
-            if self.is_global_zero
-        }
+        return get_model_state_dict(self.model)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The same of an optimizer, keyed by parameter name: Lightning's indices differ from those
+        of a single process."""
+        assert self.model is not None
+        return get_optimizer_state_dict(self.model, optimizer)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
-        if self.by_shards and "optimizer_states" in checkpoint:
+        if "optimizer_states" in checkpoint:
             checkpoint = self._with_shards_apart(checkpoint, Path(filepath).parent)
-        elif self.by_shards:
+        else:
             whole = {
                 name: full.cpu()
                 for name, tensor in checkpoint["state_dict"].items()
-                for full in [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor]
+                for full in [self._whole(name.removeprefix(PREFIX), _gathered(tensor))]
                 if self.is_global_zero
             }
             checkpoint = {**checkpoint, "state_dict": whole}
@@ -219,13 +211,15 @@ class Sharing(ModelParallelStrategy):
     def _with_shards_apart(self, checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         """Write what this process has of a state, and return the rest with the names of the files
         of all processes; OSError in all of them where one could not write."""
-        tensors: dict[Place, DTensor] = {}
+        tensors: dict[Place, Tensor] = {}
         parts = ("state_dict", "optimizer_states")
-        rest = {**checkpoint, **{key: _without(checkpoint[key], (key,), tensors) for key in parts}}
+        rest = {
+            **checkpoint,
+            **{key: self._without(checkpoint[key], (key,), tensors) for key in parts},
+        }
         name = failure = None
-        if self.shards is None or self.shard_mesh["copy"].get_local_rank() == 0:
+        if pieces := self._pieces(tensors):
             try:
-                pieces = {place: _piece(tensor) for place, tensor in tensors.items()}
                 name = write_shards(folder, pieces, self.global_rank)
             except OSError as error:
                 failure = error.errno, error.strerror, error.filename
@@ -233,38 +227,59 @@ class Sharing(ModelParallelStrategy):
         dist.all_gather_object(ended, (name, failure))
         if failures := [failed for _, failed in ended if failed]:
             raise OSError(*failures[0])
-        shapes = {place: tensor.shape for place, tensor in tensors.items()}
+        shapes = {place: self._shape(place, tensor) for place, tensor in tensors.items()}
         return {**rest, "shards": index((file for file, _ in ended if file), shapes)}
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the state keyed by parameter name: Lightning's indices differ from those of a
-        single process."""
-        assert self.model is not None
-        if self.by_shards:
-            return get_optimizer_state_dict(self.model, optimizer)
-        state: dict[str, Any] = get_optimizer_state_dict(self.model, optimizer, options=EVERYWHERE)
-        return {**state, "state": self._of_optimizer(state["state"], self._whole, "cpu")}
+    def _without(self, node: Any, place: Place, tensors: dict[Place, Tensor]) -> Any:
+        """The same with None for every tensor of which processes have shards or parts, which
+        `tensors` gets by its place; the others, as a norm in the state of an optimizer, stay."""
+        if isinstance(node, dict):
+            return {k: self._without(value, (*place, k), tensors) for k, value in node.items()}
+        if isinstance(node, list):
+            return [self._without(value, (*place, n), tensors) for n, value in enumerate(node)]
+        if not isinstance(node, Tensor):
+            return node
+        sharded = isinstance(node, DTensor) and node.placements[-1].is_shard()
+        if not sharded and self._axis(place, node) is None:
+            return _gathered(node).cpu()
+        tensors[place] = node
+        return None
 
-    def _of_optimizer(
-        self,
-        state: dict[str, Any],
-        change: Callable[[str, Tensor], Tensor],
-        device: str | None = None,
-    ) -> dict[str, Any]:
-        """The state of an optimizer, with what has the shape of a parameter joined or cut."""
+    def _pieces(self, tensors: dict[Place, Tensor]) -> dict[Place, Piece]:
+        """What this process writes: nothing that another one has too and writes."""
+        copies = "copy" if self.shards else None if self.sharded else "data_parallel"
+        mesh = self.shard_mesh if self.shards else self.device_mesh
+        if copies and mesh[copies].get_local_rank() > 0:
+            return {}
         return {
-            name: {
-                key: self._moved(change(name.removeprefix(PREFIX), x) if x.dim() else x, device)
-                if isinstance(x, Tensor)
-                else x
-                for key, x in values.items()
-            }
-            for name, values in state.items()
+            place: self._piece(place, tensor)
+            for place, tensor in tensors.items()
+            if self.part.rank == 0 or self._axis(place, tensor) is not None
         }
 
-    @staticmethod
-    def _moved(x: Tensor, device: str | None) -> Tensor:
-        return x if device is None else x.to(device)
+    def _piece(self, place: Place, tensor: Tensor) -> Piece:
+        """What this process has of a tensor, on the CPU in memory of its own, and its offsets."""
+        offsets = [0] * tensor.dim()
+        local = tensor
+        if isinstance(tensor, DTensor):
+            (chunk,) = tensor.__create_chunk_list__()
+            offsets, local = list(chunk.offsets), tensor.to_local()
+        if (axis := self._axis(place, tensor)) is not None:
+            offsets[axis] += self.part.rank * tensor.shape[axis]
+        return tuple(offsets), local.detach().to("cpu", copy=True)
+
+    def _shape(self, place: Place, tensor: Tensor) -> list[int]:
+        """Of the whole tensor."""
+        shape = [*tensor.shape]
+        if (axis := self._axis(place, tensor)) is not None:
+            shape[axis] *= self.part.size
+        return shape
+
+    def _axis(self, place: Place, tensor: Tensor) -> int | None:
+        """Along which a parameter, or what an optimizer has of its shape, is cut into parts."""
+        names = (str(key).removeprefix(PREFIX) for key in place)
+        axes = (self.layout.axes[name] for name in names if name in self.layout.axes)
+        return next(axes, None) if tensor.dim() else None
 
     def _by_name(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an optimizer keyed by the names of the parameters, also that of a single
@@ -294,30 +309,17 @@ class Sharing(ModelParallelStrategy):
         set_model_state_dict(self.model, weights, options=EVERYWHERE)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             state = self._by_name(state, optimizer)
-            mine = {**state, "state": self._of_optimizer(state["state"], self._mine)}
-            set_optimizer_state_dict(self.model, optimizer, mine, options=EVERYWHERE)
+            for name, values in state["state"].items():
+                for key, x in values.items():
+                    if isinstance(x, Tensor) and x.dim():
+                        values[key] = self._mine(name.removeprefix(PREFIX), x)
+            set_optimizer_state_dict(self.model, optimizer, state, options=EVERYWHERE)
         return checkpoint
 
 
-def _without(node: Any, place: Place, tensors: dict[Place, DTensor]) -> Any:
-    """The same with None for every sharded tensor, which `tensors` gets by its place; tensors that
-    are not sharded, as a norm in the state of an optimizer, are whole in it."""
-    if isinstance(node, DTensor):
-        if not node.placements[-1].is_shard():
-            return node.full_tensor().cpu()
-        tensors[place] = node
-        return None
-    if isinstance(node, dict):
-        return {key: _without(value, (*place, key), tensors) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_without(value, (*place, n), tensors) for n, value in enumerate(node)]
-    return node
-
-
-def _piece(tensor: DTensor) -> Piece:
-    """The shard of this process on the CPU, in memory of its own."""
-    (chunk,) = tensor.__create_chunk_list__()
-    return tuple(chunk.offsets), tensor.to_local().detach().to("cpu", copy=True)
+def _gathered(tensor: Tensor) -> Tensor:
+    """Of all shards."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _sum(tensors: list[Tensor], group: Any) -> None:

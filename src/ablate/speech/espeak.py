@@ -147,7 +147,9 @@ def main() -> None:
         ).reshape(-1, 2),
         counts=[len(utterance.words) for utterance in spoken],
     )
-    sys.stdout.buffer.write(written.getvalue())
+    # Buffered: with PYTHONUNBUFFERED one write may be cut short by a signal.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as whole:
+        whole.write(written.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Checkpoints that survive a kill at any moment, and resuming from them.
 
     last.ckpt           the newest state of training; previous.ckpt the one before it
-    SHA-256.shard       with trainer=fsdp: what one process has of either
+    SHA-256.shard       of processes that share a model: what one has of either
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
