@@ -247,15 +247,19 @@ class Sharing(ModelParallelStrategy):
 
     def _pieces(self, tensors: dict[Place, Tensor]) -> dict[Place, Piece]:
         """What this process writes: nothing that another one has too and writes."""
-        copies = "copy" if self.shards else None if self.sharded else "data_parallel"
-        mesh = self.shard_mesh if self.shards else self.device_mesh
-        if copies and mesh[copies].get_local_rank() > 0:
+        if not self._is_first_copy():
             return {}
         return {
             place: self._piece(place, tensor)
             for place, tensor in tensors.items()
             if self.part.rank == 0 or self._axis(place, tensor) is not None
         }
+
+    def _is_first_copy(self) -> bool:
+        """Of the processes that have the same shards or the same part of the model."""
+        if self.shards:
+            return self.shard_mesh["copy"].get_local_rank() == 0
+        return self.sharded or self.device_mesh["data_parallel"].get_local_rank() == 0
 
     def _piece(self, place: Place, tensor: Tensor) -> Piece:
         """What this process has of a tensor, on the CPU in memory of its own, and its offsets."""
