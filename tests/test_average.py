@@ -25,6 +25,7 @@ def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> N
     result = ablate.run(cfg, tmp_path / "run")
     plain = ablate.run(ablate.compose(*tiny(tmp_path, *SHORT)), tmp_path / "plain")
     assert result["metrics"]["val/loss"] != plain["metrics"]["val/loss"]
+    assert result["kernels"] == plain["kernels"]  # those of the average, which is measured, too
     of_training = [last(tmp_path / name)["state_dict"] for name in ("run", "plain")]
     names = [name for name in of_training[1] if name.startswith("model.")]
     assert names

@@ -9,7 +9,7 @@ from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.errors import RunFailed, UserError
+from ablate.errors import UserError
 from ablate.training.curves import Curves
 
 # Nothing is better by 9 nats: training ends at the third validation, of step 6.
@@ -113,5 +113,6 @@ def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypat
 def test_a_metric_that_is_not_there_is_named(tmp_path):
     misspelt = "callbacks.early_stopping.monitor=val/lss"
     cfg = ablate.compose(*overrides(tmp_path, *STOPPING, misspelt))
-    with pytest.raises(RunFailed, match=r"val/lss: no such metric; .*did you mean 'val/loss'"):
+    with pytest.raises(UserError, match=r"val/lss: no such metric; .*did you mean 'val/loss'"):
         ablate.run(cfg, tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()

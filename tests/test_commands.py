@@ -81,6 +81,8 @@ def test_rotary_positions_are_scaled_without_training(finished, measured):
     assert len({plain, ntk, yarn}) == 3
     (row,) = measured(run, "data.seq_len=64")
     assert row["val/loss"] == pytest.approx(plain)
+    with pytest.raises(UserError, match=r"pos_enc\.factor=4 has no effect on this model"):
+        measured(run, "data.seq_len=64", "pos_enc.factor=4")
 
 
 @pytest.mark.parametrize(

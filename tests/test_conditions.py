@@ -48,6 +48,7 @@ def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
     assert "val/loss@short" in result["metrics"]
     assert "val/loss@long" not in result["metrics"]
     assert [*result["evaluated"]] == ["short"]
+    assert [*result["not_evaluated"]] == ["long"]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,27 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
     for path in study.glob(f"{ADDITIVE}-*/result.json"):
         change(path, caution="it peeks")
     assert judged(study).marks == ["additive: it peeks."]
+    for path in study.glob(f"{ADDITIVE}-*/result.json"):
+        change(path, not_evaluated={"long": "16 positions"})
+    peeks, lacks = judged(study).marks
+    assert (peeks, lacks) == (
+        "additive: it peeks.",
+        "additive: not measured under evaluate.long: 16 positions.",
+    )
+
+
+def test_weights_that_another_metric_chose_are_marked(study):
+    for path in study.glob("*/result.json"):
+        change(path, metric={"name": "val/accuracy", "value": 0.5, "mode": "max"})
+    (mark,) = judged(study).marks
+    assert mark.startswith("val/loss is that of the weights with the best val/accuracy, which")
+
+
+def test_a_result_that_cannot_be_read_is_named(study):
+    path = next(study.glob(f"{ADDITIVE}-*/result.json"))
+    path.write_text("{")
+    (said,) = [each.reason for each in judged(study).objections if each.arm == ADDITIVE]
+    assert f"not read ({path} cannot be read" in said
 
 
 def rewrite(study, arm, change):

@@ -72,6 +72,22 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
     assert all("/accuracy/length_" in name for name in known - found)  # which do not occur
 
 
+def test_a_class_without_examples_has_no_accuracy():
+    """Two of three right of one class, and none of another, which has one."""
+    data = SimpleNamespace(
+        unit="images", sizes={"classes": 3}, class_names=["a", "b", "c"], reads=("x",)
+    )
+    settings = {"optimizer": None, "schedule": None, "label_smoothing": 0.0, "seed": 0}
+    task = Classification(torch.nn.Identity(), data=data, mixup=0.0, cutmix=0.0, **settings)
+    x = torch.eye(3)[torch.tensor([0, 0, 1, 0])]
+    task.evaluate({"x": x, "targets": torch.tensor([0, 0, 0, 1])})
+    found = {name: float(value) for name, value in task.measures("val").items()}
+    assert found["accuracy/a"] == pytest.approx(2 / 3)
+    assert found["accuracy/b"] == 0
+    assert "accuracy/c" not in found
+    assert {"accuracy/a", "accuracy/c"} <= set(task.measured("val"))
+
+
 def task_of(processes, **values):
     """A classification on the digits as a Trainer with that many processes would hold it."""
     data = ready("digits", **values)

@@ -32,6 +32,7 @@ RESULT_SHAPE = {
     "arm?": (str, NoneType),
     "peak_memory_bytes?": int,
     "cache_bytes?": {"per_token": int, "state": int},
+    "not_evaluated?": {str: str},
     **{f"{key}?": shape for key, shape in FINISHED.items()},
     "parameters?": {str: int},
     "choices?": dict,

@@ -6,7 +6,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassStatScores
 
 from ablate.config.facts import LABELLED, Conflict
 from ablate.config.rules import NotNegative, Share
@@ -74,7 +74,7 @@ class Classification(Task):
         self.top = (
             MulticlassAccuracy(classes, average="micro", top_k=TOP) if classes > TOP else None
         )
-        self.by_class = MulticlassAccuracy(classes, average=None)
+        self.by_class = MulticlassStatScores(classes, average=None)
 
     def setup(self, stage: str) -> None:
         processes = share_of(self.trainer).world
@@ -122,6 +122,13 @@ class Classification(Task):
         values = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         if self.top is not None:
             values[f"top{TOP}"] = self.top.compute()
-        for name, value in zip(self.data.class_names, self.by_class.compute(), strict=True):
-            values[f"accuracy/{name}"] = value
+        for name, (right, *_, examples) in zip(
+            self.data.class_names, self.by_class.compute(), strict=True
+        ):
+            if examples:  # a split may lack a class
+                values[f"accuracy/{name}"] = right / examples
         return values
+
+    def measured(self, split: str) -> list[str]:
+        names = super().measured(split)
+        return [*names, *(f"accuracy/{name}" for name in self.data.class_names)] if names else []

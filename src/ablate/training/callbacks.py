@@ -7,7 +7,7 @@ A callback counts in the id of a run. Its `state_dict` is in every checkpoint, s
 resumed ends as one that was not stopped, if all that the callback remembers is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -92,6 +92,16 @@ class EarlyStopping(lightning_callbacks.EarlyStopping):
             min_delta=min_delta,
             check_on_train_epoch_end=False,  # training is one epoch
         )
+
+    def require_monitor(self, measures: Collection[str]) -> None:
+        """Raise UserError unless `monitor` is one of the measures of validation; none: not known
+        before training."""
+        names = [f"val/{measure}" for measure in measures]
+        if names and self.monitor not in names:
+            raise UserError(
+                f"callbacks.early_stopping.monitor={self.monitor}: no such metric; allowed:"
+                f" {', '.join(names)}{suggest(self.monitor, names)}"
+            )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that was killed after the last validation has nothing left to train.

@@ -17,7 +17,9 @@ from ablate.errors import UserError, suggest
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.build import make_task
+from ablate.training.ignored import LARGEST
 from ablate.training.load import model_of
+from ablate.training.same_model import SameModel, model_on_meta
 
 
 def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
@@ -37,9 +39,10 @@ def measured_with(
     trained, read: the task and data of the run; config: its composition.
     """
     encoding: Any = locate(config.pos_enc._target_)
-    config = changed(config, changes, trained.search_keys, encoding.measured_with)
+    before, config = config, changed(config, changes, trained.search_keys, encoding.measured_with)
     data, model = read, trained.model
-    if any(key.startswith("pos_enc.") for key in changes):
+    if positions := {k: value for k, value in changes.items() if k.startswith("pos_enc.")}:
+        _require_effect(before, config, positions, data)
         model = model_of(config, data)
         model.load_state_dict(trained.model.state_dict())
     if any(key.startswith("data.") for key in changes):
@@ -66,6 +69,22 @@ def measured_with(
     return full_pass(trainer, task, data)
 
 
+def _require_effect(
+    before: DictConfig, config: DictConfig, changes: dict[str, Any], data: Data
+) -> None:
+    """Raise UserError for changes of the positions that leave the model as it is, such as a factor
+    without a scaling; not where one of them repeats the value of the run, which says as much."""
+    values = {key: OmegaConf.select(before, key) for key in changes}
+    if any(values[key] == value for key, value in changes.items()):
+        return
+    other = config.copy()
+    for key, value in values.items():
+        OmegaConf.update(other, key, value)
+    if SameModel(other, lambda _: data, largest=LARGEST)(config, model_on_meta(config, data)):
+        words = " ".join(f"{key}={value}" for key, value in changes.items())
+        raise UserError(f"{words} has no effect on this model; leave it out")
+
+
 def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
     """The key `evaluate` of a config: names of conditions, and what each changes. UserError for
     what cannot be changed."""
@@ -90,14 +109,17 @@ def measure_under(
     wanted: dict[str, dict[str, Any]],
 ) -> None:
     """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; what the
-    model refuses, such as a text longer than its positions, is said and left out."""
+    model refuses, such as a text longer than its positions, is said and recorded beside them."""
     done = result.setdefault("evaluated", {})
+    refused = result.setdefault("not_evaluated", {})
     for name, changes in wanted.items():
         try:
             measured = measured_with(task, data, config, changes)
         except UserError as error:
             on_first_process(say)(f"evaluate.{name}: {error}")
+            refused[name] = str(error)
             continue
+        refused.pop(name, None)
         result["metrics"] |= {f"{metric}@{name}": value for metric, value in measured.items()}
         done[name] = changes
 

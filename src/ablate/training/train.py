@@ -32,7 +32,7 @@ from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
 from ablate.terminal.say import printable, say
 from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
-from ablate.training.callbacks import own_callbacks
+from ablate.training.callbacks import EarlyStopping, own_callbacks
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
@@ -267,6 +267,9 @@ def prepare(
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
     task.require_metric()
+    for callback in own:
+        if isinstance(callback, EarlyStopping):
+            callback.require_monitor(task.measured("val"))
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
         task.require_one_model(trainer.strategy)
         trainer.strategy.require(model)

@@ -69,7 +69,8 @@ def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
     """Describe why a seed has no value, as "failed" or "not run"."""
     run = study.runs_of(arm).get(seed)
     if run is None or run.state == "missing":
-        return "not run"
+        unread = run.detail if run and not run.result else ""
+        return f"not read ({unread})" if unread else "not run"
     return f"without {metric}" if run.finished else run.state
 
 

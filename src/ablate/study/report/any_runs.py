@@ -17,6 +17,7 @@ from ablate.run_files import Damaged
 from ablate.run_files.records import read_result
 from ablate.study.numbers import certain, counted, duration
 from ablate.terminal.console import Console
+from ablate.terminal.say import say
 
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
@@ -35,10 +36,13 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
 
     runs: list[tuple[str, Mapping[str, Any], dict[str, Any]]] = []
     for path in sorted(file.parent for file in folder.glob("*/result.json")):
-        result: Mapping[str, Any] = read_result(path)[0]
+        result, wrong = read_result(path)
         try:
             config: Any = OmegaConf.to_container(read_yaml(path / CONFIG))
-        except (Damaged, OSError, UserError):
+        except (Damaged, OSError, UserError) as error:
+            wrong = wrong or str(error)
+        if wrong:
+            say(f"left out: {wrong}")
             continue
         if result.get("status") == "finished":
             config["choices"] = config.get("choices") or result["choices"]

@@ -163,6 +163,12 @@ class Report:
             labels[row.arm.name] = " ".join(parts) or own
         return labels
 
+    @property
+    def _chosen_by(self) -> set[str]:
+        """The metrics by which the runs chose their weights."""
+        metrics = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
+        return {metric["name"] for metric in metrics if "name" in metric}
+
     @cached_property
     def marks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
@@ -177,15 +183,27 @@ class Report:
         cautions: dict[str, list[str]] = {}
         for row in self.rows:
             runs = self.study.runs_of(row.arm.name).values()
-            for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
+            for caution in sorted({each for run in runs for each in _cautions(run.result)}):
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
+        if self.metric.startswith("val/") and (by := self._chosen_by - {self.metric}):
+            lines.append(
+                f"{self.metric} is that of the weights with the best {listed(sorted(by))}, which"
+                f" chooses the weights of a run; their {self.metric} need not be its best."
+            )
         if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
                 f" baseline of the plan is {self.study.planned_baseline}."
             )
         return lines + never(self) + unsettled(self) + undertrained(self)
+
+
+def _cautions(result: Mapping[str, Any]) -> list[str]:
+    """What a run says of its measures, and those that it does not have."""
+    lacking = (result.get("not_evaluated") or {}).items()
+    own = [str(result["caution"])] if "caution" in result else []
+    return own + [f"not measured under evaluate.{name}: {why}" for name, why in lacking]
 
 
 def assemble(
