@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Column, Table
 
+from ablate.config.keys import locate
 from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
@@ -47,10 +48,18 @@ def show(
         f"{counted(len(layout.arms), 'arm')}, {counted(len(layout.seeds), 'seed')},"
         f" {counted(total, 'run')} in {folder}:"
         f" {ended} finished, {total - ended} to do{time}."
-        f" They are compared by {metric['name']} ({metric['mode']}).",
+        f" They are compared by {metric['name']} ({metric['mode']}){_weights(layout, metric)}.",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _weights(layout: Layout, metric: Mapping[str, str]) -> str:
+    """Of which weights a measure of validation is that does not choose them itself."""
+    chosen_by = locate(layout.baseline.config.task._target_).metric
+    if not metric["name"].startswith("val/") or metric["name"] == chosen_by:
+        return ""
+    return f", of the weights with the best {chosen_by}"
 
 
 def _arms(
