@@ -84,7 +84,6 @@ MISTAKES = [
 ]  # fmt: skip
 # Those that planning leaves to the command; an empty node is none.
 OF_THE_COMMAND = [
-    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", "", ["say what is best, study.mode"]),
     ("{factors: {pos_enc: [none]}, metric: val/perplexty}", "", ["mean 'val/perplexity'?"]),
     ("{factors: {pos_enc: [none]}, also: [val/los]}", "", ["study.also=val/los", "'val/loss'?"]),
     ("{factors: {pos_enc: [none]}, mode: max}", "", ["study.mode=max: of val/loss the best is"]),

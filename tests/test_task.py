@@ -10,6 +10,7 @@ import torch
 from make_axes import MODELS
 from make_data import ready
 from make_rows import base
+from refusals import refused
 from test_figures import built
 from tiny import images, overrides, pairs
 
@@ -17,6 +18,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.data import IGNORED
 from ablate.errors import RunFailed, UserError
+from ablate.study.metric_words import mode_of
 from ablate.study.plan.budget import measured
 from ablate.task import total
 from ablate.task.causal_lm import CausalLM
@@ -70,6 +72,12 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
     found, known = set(full_pass(trainer, task, data)), set(measured(cfg, build_data))
     assert found <= known
     assert all("/accuracy/length_" in name for name in known - found)  # which do not occur
+    assert {mode_of(name) for name in known} <= {"min", "max"}
+
+
+def test_a_direction_that_the_name_does_not_tell_is_asked_for():
+    with refused("study.metric=val/charm: say which is better, study.mode=min or study.mode=max"):
+        mode_of("val/charm", typed="study.metric=", by="study.mode=")
 
 
 def test_a_class_without_examples_has_no_accuracy():

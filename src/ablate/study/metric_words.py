@@ -3,11 +3,11 @@
 from ablate.errors import UserError
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
-LOWER = (
-    "loss", "perplexity", "bits_per_char", "wer", "cer", "per", "aer", "mae", "rmse",
-    "naive_mae", "naive_rmse",
-)  # fmt: skip
-HIGHER = ("accuracy", "token_accuracy", "top5", "exact_match", "bleu", "chrf")
+# Words of which a metric's name is made.
+HIGHER = {"accuracy", "top5", "match", "bleu", "chrf", "psnr", "miou", "oracle"}
+LOWER = {
+    "loss", "perplexity", "bits", "error", "wer", "cer", "per", "aer", "der", "mae", "rmse",
+}  # fmt: skip
 
 
 def metric_words(name: str) -> str:
@@ -22,11 +22,12 @@ def direction(mode: str) -> str:
     return "lower is better" if mode == "min" else "higher is better"
 
 
-def mode_of(metric: str) -> str:
-    """Return min or max if the metric's name tells its direction; UserError otherwise."""
-    parts = metric.partition("@")[0].split("/")
-    if any(part in HIGHER for part in parts):
+def mode_of(metric: str, *, typed: str = "--metric ", by: str = "--mode ") -> str:
+    """Return min or max if the metric's name tells its direction; UserError otherwise, with what
+    was typed before the metric, and before the direction."""
+    words = {*metric.partition("@")[0].replace("/", "_").split("_")}
+    if words & HIGHER:  # such as val/accuracy/CLASS, whatever the class is called
         return "max"
-    if any(part in LOWER for part in parts):
+    if words & LOWER:
         return "min"
-    raise UserError(f"--metric {metric}: say which is better, --mode min or --mode max")
+    raise UserError(f"{typed}{metric}: say which is better, {by}min or {by}max")

@@ -21,6 +21,7 @@ from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
+from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
@@ -313,7 +314,7 @@ def metric_of(node: Mapping[str, Any], baseline: DictConfig, sets: "DataSets") -
     if derived.measured(name) != name:
         mode = mode or derived.mode(name)
     if name != task.metric and mode is None:
-        raise UserError(f"study.metric={name}: say what is best, study.mode=min or study.mode=max")
+        mode = mode_of(name, typed="study.metric=", by="study.mode=")
     if name == task.metric and mode not in (None, task.mode):
         raise UserError(f"study.mode={mode}: of {name} the best is the {task.mode}imum")
     return {"name": name, "mode": mode or task.mode}
