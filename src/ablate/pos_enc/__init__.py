@@ -189,12 +189,6 @@ class Randomised(PosEnc):
         return (i + 1) * (self.randomise + 1) // (self.length + 1) - 1
 
 
-def require_positive_base(base: float) -> None:
-    """Raise a UserError unless the base is positive."""
-    if base <= 0:
-        raise UserError(f"pos_enc.base={base} must be more than 0")
-
-
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
     """The rows and columns of an image; UserError where there is none."""
     if grid is None:

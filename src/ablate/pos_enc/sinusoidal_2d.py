@@ -16,7 +16,7 @@ from torch import Tensor
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive
 from ablate.errors import UserError
-from ablate.pos_enc import GridPosEnc, require_positive_base
+from ablate.pos_enc import GridPosEnc
 from ablate.pos_enc.sinusoidal import waves
 
 
@@ -36,7 +36,6 @@ class Sinusoidal2d(GridPosEnc):
             raise UserError(
                 f"pos_enc=sinusoidal_2d needs a model.dim that is a multiple of 4, here {self.dim}"
             )
-        require_positive_base(base)
         self.base = base
 
     def axes(
