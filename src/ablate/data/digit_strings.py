@@ -235,8 +235,7 @@ class DigitStrings(Targets):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation image, with the tokens of its caption in printable characters."""
         batch = super().example(index)
-        tokens = batch["targets"][0].tolist()
-        return batch | {"target_labels": [self.target_tokenizer.label(token) for token in tokens]}
+        return batch | {"target_labels": self.target_tokenizer.labels(batch["targets"][0].tolist())}
 
     def typical_batch(self) -> Batch:
         """`batch_size` images with captions of the mean length."""

@@ -246,7 +246,7 @@ class Preferences(Data):
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
         ids = batch["tokens"][0][batch["keep"][0]].tolist()
-        return batch | {"labels": [self.tokenizer.label(token) for token in ids]}
+        return batch | {"labels": self.tokenizer.labels(ids)}
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         train = self.splits["train"]

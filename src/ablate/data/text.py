@@ -212,7 +212,7 @@ class TextData(Data):
         return self._labelled(self.cut.from_text(text, self.tokenizer))
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _tokens(self, split: str) -> Tensor:
         tokens = torch.from_numpy(self.tokenizer.array(self.texts[split]))

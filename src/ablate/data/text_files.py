@@ -133,7 +133,7 @@ class TextFiles(Data):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation text, with `labels`: its tokens in printable characters."""
         batch = super().example(index)
-        return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _tokenizer(self, training: str, others: str) -> Tokenizer:
         """The tokenizer of `measured_as`, or one made from the texts."""

@@ -1,7 +1,7 @@
 """Tokenizers: text to token ids and back. Ours are made from the training split alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ class Tokenizer(ABC):
         """Token ids of a text of any length."""
 
     def encode(self, text: str) -> list[int]:
-        return list(map(int, self.array(text)))
+        return self.array(text).tolist()
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...
@@ -37,6 +37,10 @@ class Tokenizer(ABC):
     def label(self, token: int) -> str:
         """One token in printable characters, for figures."""
         return printable(self.decode([token]))
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """A sequence in printable characters, token by token."""
+        return [self.label(token) for token in tokens]
 
 
 class Char(Tokenizer):
