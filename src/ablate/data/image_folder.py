@@ -56,10 +56,8 @@ class ImageFolder(Images):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size, self.background = (
-            self.checked("size", size),
-            self.checked("background", background),
-        )
+        self.size = self.checked("size", size)
+        self.background = self.checked("background", background)
         if not isinstance(root, str) or not root:
             raise UserError(f"data.root={root}: must be a folder of images")
         self.files = ClassFolders(root, endings=ENDINGS, what="images")

@@ -163,10 +163,8 @@ class Preferences(Data):
         self.temperature = 1.0 if temperature is None else self.checked("temperature", temperature)
         self.tokenizer_name = self.checked("tokenizer", tokenizer)
         self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.seq_len, self.prompt = (
-            self.checked("seq_len", seq_len),
-            self.checked("prompt", prompt),
-        )
+        self.seq_len = self.checked("seq_len", seq_len)
+        self.prompt = self.checked("prompt", prompt)
         counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         self.limits = {split: count for split, count in counts.items() if count is not None}
         self.counts = self.examples(**{**MADE, **self.limits})

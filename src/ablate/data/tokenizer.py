@@ -168,20 +168,12 @@ def _char(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
     return Char(training, unknown=not known.all())
 
 
-def _byte(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Byte()
-
-
-def _bpe(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Bpe([training], vocab_size=vocab_size)
-
-
 # Enough merges for common words, and small compared with models that train on a CPU.
 DEFAULT_BPE = 1024
 TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
     "char": _char,
-    "byte": _byte,
-    "bpe": _bpe,
+    "byte": lambda training, validation, vocab_size: Byte(),
+    "bpe": lambda training, validation, vocab_size: Bpe([training], vocab_size=vocab_size),
 }
 TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
 
