@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
@@ -104,11 +103,6 @@ class SequenceToSequence(Decoding):
 
     def units(self, batch: Batch) -> Tensor:
         return (batch["targets"] != IGNORED).sum()
-
-    @property
-    def fitting(self) -> bool:
-        """Whether this is validation during training."""
-        return self.trainer.state.fn == TrainerFn.FITTING
 
     def evaluate(self, batch: Batch) -> None:
         follow = self.wrong_links is not None and not self.fitting
