@@ -121,13 +121,9 @@ class Captioning(SequenceToSequence):
         """Validation examples: the reference and the output."""
         count = min(SHOWN, self.data.length("val"))
         images = torch.cat([self.data.example(n)["images"] for n in range(count)])
-        decode = self.data.target_tokenizer.decode
-        outputs = [
-            decode(hypotheses[0].tokens) for hypotheses in self.search(images.to(self.device))
-        ]
         return "\n\n".join(
             f"reference  {self.data.reference('val', number)}\noutput     {output}"
-            for number, output in enumerate(outputs)
+            for number, output in enumerate(self.outputs(images.to(self.device)))
         )
 
 
