@@ -2,7 +2,7 @@
 
 Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
 after another through this interface alone. What a model must know are class attributes, which
- a composition's check reads without torch.
+a composition's check reads without torch.
 """
 
 from __future__ import annotations
