@@ -143,6 +143,10 @@ class Context:
             return self.chunks.positions(x.device)
         return torch.arange(self.start, self.start + x.shape[1], device=x.device)
 
+    def rows(self, x: Float[Tensor, "b i d"]) -> tuple[int, int]:
+        """The rows of the input to compute, from one to before another."""
+        return (0, x.shape[1]) if self.position is None else (self.position, self.position + 1)
+
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""
         return None if self.cache is None else self.cache.states.get((self.step, layer))
