@@ -336,7 +336,7 @@ class Preferences(Data):
 
 def _lines(text: str, path: str) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1."""
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(source.lines(text), 1) if line.strip()]
     if not lines:
         raise UserError(f"data.path={path}: has no pairs")
     return lines

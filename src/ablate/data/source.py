@@ -9,6 +9,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable
@@ -111,6 +112,13 @@ def text(raw: bytes, path: str, *, key: str = KEY) -> str:
             f"{key}={path}: not UTF-8 at byte offset {error.start} "
             f"(0x{raw[error.start]:02x}); convert it first, for example with iconv"
         ) from None
+
+
+def lines(text: str) -> list[str]:
+    r"""Its lines, which end with \n, \r\n or \r, without a byte order mark. Not str.splitlines,
+    which divides at Unicode's other line boundaries, too: they occur within sentences."""
+    *every, last = re.split(r"\r\n?|\n", text.removeprefix("\ufeff"))
+    return [*every, last] if last else every
 
 
 def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") -> Path:
