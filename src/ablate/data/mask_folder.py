@@ -107,7 +107,7 @@ class MaskFolder(Segments):
         try:
             with Image.open(path) as opened:
                 mask = opened if opened.mode in NUMBERS else opened.convert("RGB")
-                deep = opened.mode not in (*NUMBERS, "RGB", "RGBA")
+                deep = opened.mode.startswith(("I", "F"))
                 mask_size = mask.size
                 mask = mask.resize((self.size, self.size), Image.Resampling.NEAREST)
         except Exception as error:  # Pillow's decoders raise anything on a damaged file
