@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import logging
+import math
 import os
 import re
 import stat
@@ -36,9 +37,12 @@ def largest() -> float:
     if not limit:
         return LARGEST
     try:
-        return float(limit) * 1e9
+        most = float(limit) * 1e9
     except ValueError:
-        raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes") from None
+        most = math.nan
+    if not most > 0:  # true for NaN, too
+        raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes")
+    return most
 
 
 def cache() -> Path:
