@@ -23,17 +23,13 @@ class Sparse(Kernel):
     gets zeros."""
 
     name: ClassVar[str] = "sparse"
+    hides_weights = True
     caps = sinks = False
     conflicts = (
         Conflict(
             lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
             "kernel=sparse supports the edges of a graph only, that is model=gat with"
             " model.mask=neighbours; use kernel=auto",
-        ),
-        Conflict(
-            lambda c: not c.states("model.normalizer", "fused"),
-            "kernel=sparse supports softmax only, not model.normalizer={model.normalizer};"
-            " use kernel=auto",
         ),
     )
 
