@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -204,15 +204,14 @@ class Preferences(Data):
                 "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
                 for splits in (["train"], ["val", "test"])
             )
-            maker = tokenizer_maker(self.tokenizer_name)
-            make = {
-                split: lambda lines_of_split=lines_of_split: lines_of_split
-                for split, lines_of_split in texts.items()
+            make: dict[str, Callable[[], list[Pair]]] = {
+                split: partial(list, of_split) for split, of_split in texts.items()
             }
-            counts = {split: len(lines_of_split) for split, lines_of_split in texts.items()}
+            counts = {split: len(of_split) for split, of_split in texts.items()}
+            maker = tokenizer_maker(self.tokenizer_name)
             known = self._known or maker(training, others, self.vocab_size)
         else:
-            make = {split: lambda split=split: self._generated(split) for split in self.counts}
+            make = {split: partial(self._generated, split) for split in self.counts}
             counts, known = self.counts, self._known or self.source.tokenizer
         self.tokenizer = known
         self.splits = {split: Preferred(counts[split], make[split], self) for split in make}
