@@ -10,15 +10,7 @@ from torch import Tensor
 
 from ablate.figures.captions import rows
 from ablate.figures.maps import Map
-from ablate.figures.panels import (
-    TITLE,
-    Panel,
-    colour_bar,
-    draw_image,
-    draw_panels,
-    entitle,
-    scale,
-)
+from ablate.figures.panels import TITLE, Panel, colour_bar, draw_image, draw_panels, entitle, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -89,10 +89,7 @@ class RNNLM(LanguageModel):
     """
 
     outputs = ("next tokens",)
-    conflicts = (
-        GOES_AROUND,
-        *TIED_WIDTHS,
-    )
+    conflicts = (GOES_AROUND, *TIED_WIDTHS)
     positions = None
     kinds = ("text", "preferences", "recall")
     embeddings = ("embedding.",)

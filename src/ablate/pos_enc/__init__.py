@@ -237,11 +237,7 @@ class GridPosEnc(PosEnc):
                 f"cannot take {x.shape[1] - self.extra}; use images and patches of the same size"
             )
         row, column = self.axes(x)
-        grid = torch.cat(
-            [
-                row[:, None].expand(-1, self.columns, -1),
-                column[None].expand(self.rows, -1, -1),
-            ],
-            dim=-1,
-        )
+        of_rows = row[:, None].expand(-1, self.columns, -1)
+        of_columns = column[None].expand(self.rows, -1, -1)
+        grid = torch.cat([of_rows, of_columns], dim=-1)
         return x + pad(grid.flatten(0, 1), (0, 0, self.extra, 0))

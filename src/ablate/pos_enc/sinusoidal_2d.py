@@ -41,13 +41,8 @@ class Sinusoidal2d(GridPosEnc):
     def axes(
         self, x: Float[Tensor, "b i d"]
     ) -> tuple[Float[Tensor, "{self.rows} d//2"], Float[Tensor, "{self.columns} d//2"]]:
+        positions = (torch.arange(size, device=x.device) for size in (self.rows, self.columns))
         row, column = (
-            waves(
-                torch.arange(size, device=x.device),
-                dim=self.dim // 2,
-                base=self.base,
-                dtype=x.dtype,
-            )
-            for size in (self.rows, self.columns)
+            waves(each, dim=self.dim // 2, base=self.base, dtype=x.dtype) for each in positions
         )
         return row, column
