@@ -74,8 +74,6 @@ class PosEnc(nn.Module):
     rotates: ClassVar[bool] = False
     # Keys without an effect on parameters, with which a finished run can be measured.
     measured_with: ClassVar[tuple[str, ...]] = ()
-    # True: the bias depends on the query.
-    reads_query: bool = False
     # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.
     distances: ClassVar[bool] = False
     # How heads are shared out by trainer.tensor_parallel (interface/splits.py), of one that acts in

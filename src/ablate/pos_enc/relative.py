@@ -49,7 +49,6 @@ class Relative(PosEnc):
                 "pos_enc=relative with pos_enc.keys=false and pos_enc.values=false encodes "
                 "nothing; set one to true, or use pos_enc=none"
             )
-        self.reads_query = keys
         self.value_term = values
         self.max_distance = max_distance
         self.ahead = 0 if self.causal else max_distance
