@@ -106,9 +106,10 @@ def test_the_limit_is_stated_with_its_switch(tmp_path, monkeypatch):
         source.read(str(tmp_path / "it"))
     monkeypatch.setenv(source.LIMIT, "1e-4")
     assert len(source.read(str(tmp_path / "it"))) == LIMIT + 1
-    monkeypatch.setenv(source.LIMIT, "much")
-    with refused("ABLATE_MAX_FILE_GB=much: must be a number"):
-        source.read(str(tmp_path / "it"))
+    for wrong in ("much", "nan", "0"):
+        monkeypatch.setenv(source.LIMIT, wrong)
+        with refused(f"ABLATE_MAX_FILE_GB={wrong}: must be a number"):
+            source.read(str(tmp_path / "it"))
 
 
 @pytest.mark.parametrize(

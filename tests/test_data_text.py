@@ -174,6 +174,13 @@ def test_no_text_stands_in_two_splits_and_every_class_in_all():
     assert sum(map(len, found.values())) == len(paragraphs()[0])
 
 
+def test_special_tokens_leave_room_for_a_text(folder):
+    data = make("text_files", root=str(folder), tokenizer="char", seq_len=2)
+    data.specials = True
+    with pytest.raises(UserError, match=r"data.seq_len=2: \[CLS\] and \[SEP\] leave no token"):
+        data.setup()
+
+
 def test_a_folder_for_each_class_whose_longer_texts_are_cut(folder, caplog):
     data = texts(folder, seq_len=500)
     assert data.class_names == ["cats", "dogs"]

@@ -20,6 +20,7 @@ from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.data.preference_rules import RULES
+from ablate.data.preferences import Pair
 from ablate.decode.rollout import Rollout, log_probabilities, of_response, rollout
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
@@ -125,6 +126,16 @@ def test_pairs_of_a_file_are_cut_and_padded(tmp_path):
     assert (few.length("train"), few.length("val")) == (7, made.length("val"))
     assert few.splits["train"].pairs == made.splits["train"].pairs[:7]
     assert few.fingerprint() != made.fingerprint()
+
+
+def test_only_line_ends_divide_the_lines_of_a_file(tmp_path):
+    """Not the separators that a text in JSON may hold; and a byte order mark is none of it."""
+    path = tmp_path / "pairs.jsonl"
+    made = {f"{n}\u2028\x85 text" for n in range(60)}
+    lines = [json.dumps(dict.fromkeys(Pair._fields, text), ensure_ascii=False) for text in made]
+    path.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
+    data = ready("preferences", path=str(path), tokenizer="byte")
+    assert {pair.prompt for split in data.splits.values() for pair in split.pairs} == made
 
 
 @pytest.mark.parametrize(

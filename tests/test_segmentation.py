@@ -148,6 +148,7 @@ def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
     assert drawn == {"encoder", "decoder_to_itself", "decoder_to_image", "decoder_to_tokens"}
     for arguments, line in {
         ("--image", own): "--image needs a prompt: --point X,Y",
+        ("--image", own, "--image", "a/own.jpg"): "of which two have the same; rename one",
         ("--image", own, "--point", "30,5"): "must be X,Y in pixels .* 30 wide and 20 high",
         ("--image", own, "--box", "9,9,3,3"): "the first corner must be the upper left",
         ("--index", "14"): "examples 0 to 13",

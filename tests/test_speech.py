@@ -182,6 +182,9 @@ def test_recordings_of_ones_own(tmp_path, table, ending):
     for pair in everything:
         samples = (25 + int(pair.source.split()[1])) * mel.RATE // 100
         assert len(pair.target.split()) == 1 + samples // mel.HOP
+    written = tmp_path / "own" / ("metadata.csv" if table else "07.txt")
+    written.write_text("\ufeff" + written.read_text().replace("Tone ", "Tone\u2028"))
+    assert ready("recordings", **given, tokenizer="word").texts == data.texts
     (tmp_path / "own" / ("wavs" if table else "") / f"03.{ending}").write_bytes(b"no sound at all")
     with pytest.raises(UserError, match=f"03.{ending} cannot be read as sound"):
         ready("recordings", **given)

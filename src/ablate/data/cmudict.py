@@ -13,7 +13,7 @@ from ablate.config.rules import Count
 from ablate.data import source
 from ablate.data.pair_tokenizer import Characters, PairTokenizer, Words
 from ablate.data.pairs import Pair, Pairs
-from ablate.data.split import position
+from ablate.data.split import split_of
 from ablate.errors import UserError
 
 FILE = "cmudict.dict"
@@ -45,11 +45,8 @@ class CMUDict(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.root = self.checked("root", root)
-        self.stress, self.variants = (
-            self.checked("stress", stress),
-            self.checked("variants", variants),
-        )
+        self.root, self.stress = self.checked("root", root), self.checked("stress", stress)
+        self.variants = self.checked("variants", variants)
 
     def read(self) -> dict[str, list[Pair]]:
         raw = source.member(self.root, FILE, url=URL, sha256=SHA256)
@@ -61,8 +58,7 @@ class CMUDict(Pairs):
             if not entry or (pair := self._pair(entry, number)) is None or pair in seen:
                 continue
             seen.add(pair)  # two pronunciations can differ in their stress alone
-            at = position(pair.source.encode())
-            split = next(name for name, bound in BOUNDS.items() if at < bound)
+            split = split_of(pair.source.encode(), BOUNDS)
             pairs[split].append(pair)
             self.lines[split].append(number)
         return pairs

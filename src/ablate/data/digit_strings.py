@@ -120,10 +120,8 @@ class DigitStrings(Targets):
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.size = self.checked("height", height), self.checked("width", width)
-        self.least, self.most = (
-            self.checked("min_digits", min_digits),
-            self.checked("max_digits", max_digits),
-        )
+        self.least = self.checked("min_digits", min_digits)
+        self.most = self.checked("max_digits", max_digits)
         if min_digits > max_digits:
             raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
         if max_digits * SIDE > width:
@@ -157,7 +155,6 @@ class DigitStrings(Targets):
         if self.autoencoder is not None:
             self.latents = Latents(self.autoencoder, self)
         self.splits = {split: self._split(split) for split in sources}
-        height, width = self.size
         self.sizes = {
             "image_size": (height // self.reduction, width // self.reduction),
             "channels": 1 if self.latents is None else len(self.latents.mean),
@@ -235,8 +232,7 @@ class DigitStrings(Targets):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation image, with the tokens of its caption in printable characters."""
         batch = super().example(index)
-        tokens = batch["targets"][0].tolist()
-        return batch | {"target_labels": [self.target_tokenizer.label(token) for token in tokens]}
+        return batch | {"target_labels": self.target_tokenizer.labels(batch["targets"][0].tolist())}
 
     def typical_batch(self) -> Batch:
         """`batch_size` images with captions of the mean length."""

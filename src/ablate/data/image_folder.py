@@ -13,7 +13,6 @@ from ablate.data import image_file
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import CHUNK, Images, Source
-from ablate.errors import UserError
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 # Decoding every image of a large folder only for its mean would take longer than an epoch.
@@ -56,13 +55,9 @@ class ImageFolder(Images):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size, self.background = (
-            self.checked("size", size),
-            self.checked("background", background),
-        )
-        if not isinstance(root, str) or not root:
-            raise UserError(f"data.root={root}: must be a folder of images")
-        self.files = ClassFolders(root, endings=ENDINGS, what="images")
+        self.size = self.checked("size", size)
+        self.background = self.checked("background", background)
+        self.files = ClassFolders(self.checked("root", root), endings=ENDINGS, what="images")
 
     def measured(self, count: int) -> NDArray[np.int64]:
         return np.unique(np.linspace(0, count - 1, min(count, MEASURED)).round().astype(np.int64))

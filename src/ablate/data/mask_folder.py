@@ -47,9 +47,7 @@ class MaskFolder(Segments):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        if not isinstance(root, str) or not root:
-            raise UserError(f"data.root={root}: must be a folder of images and masks")
-        self.root, self.size = root, self.checked("size", size)
+        self.root, self.size = self.checked("root", root), self.checked("size", size)
         self.background = self.checked("background", background)
         self.min_pixels = self.checked("min_pixels", min_pixels)
         self.images = ClassFolders(root, endings=ENDINGS, what="images", only=IMAGES)
@@ -107,7 +105,7 @@ class MaskFolder(Segments):
         try:
             with Image.open(path) as opened:
                 mask = opened if opened.mode in NUMBERS else opened.convert("RGB")
-                deep = opened.mode not in (*NUMBERS, "RGB", "RGBA")
+                deep = opened.mode.startswith(("I", "F"))
                 mask_size = mask.size
                 mask = mask.resize((self.size, self.size), Image.Resampling.NEAREST)
         except Exception as error:  # Pillow's decoders raise anything on a damaged file

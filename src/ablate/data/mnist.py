@@ -14,7 +14,6 @@ import numpy as np
 from ablate.data import digest, source
 from ablate.data.augment import Pixels
 from ablate.data.images import Arrays, Images, Source
-from ablate.data.source import cache
 from ablate.data.split import VALIDATION, hold_out
 from ablate.data.torchvision_download import download
 from ablate.errors import UserError
@@ -67,7 +66,7 @@ class Mnist(Images):
         }
 
     def _files(self) -> list[Path]:
-        root = cache() / "torchvision" if self.root is None else source.local(self.root)
+        root = source.cache() / "torchvision" if self.root is None else source.local(self.root)
         files = self._files_in(root)
         if not files and self.root is None:
             files = self._files_in(download(self.title))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -163,10 +163,8 @@ class Preferences(Data):
         self.temperature = 1.0 if temperature is None else self.checked("temperature", temperature)
         self.tokenizer_name = self.checked("tokenizer", tokenizer)
         self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.seq_len, self.prompt = (
-            self.checked("seq_len", seq_len),
-            self.checked("prompt", prompt),
-        )
+        self.seq_len = self.checked("seq_len", seq_len)
+        self.prompt = self.checked("prompt", prompt)
         counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         self.limits = {split: count for split, count in counts.items() if count is not None}
         self.counts = self.examples(**{**MADE, **self.limits})
@@ -206,15 +204,14 @@ class Preferences(Data):
                 "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
                 for splits in (["train"], ["val", "test"])
             )
-            maker = tokenizer_maker(self.tokenizer_name)
-            make = {
-                split: lambda lines_of_split=lines_of_split: lines_of_split
-                for split, lines_of_split in texts.items()
+            make: dict[str, Callable[[], list[Pair]]] = {
+                split: partial(list, of_split) for split, of_split in texts.items()
             }
-            counts = {split: len(lines_of_split) for split, lines_of_split in texts.items()}
+            counts = {split: len(of_split) for split, of_split in texts.items()}
+            maker = tokenizer_maker(self.tokenizer_name)
             known = self._known or maker(training, others, self.vocab_size)
         else:
-            make = {split: lambda split=split: self._generated(split) for split in self.counts}
+            make = {split: partial(self._generated, split) for split in self.counts}
             counts, known = self.counts, self._known or self.source.tokenizer
         self.tokenizer = known
         self.splits = {split: Preferred(counts[split], make[split], self) for split in make}
@@ -246,7 +243,7 @@ class Preferences(Data):
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
         ids = batch["tokens"][0][batch["keep"][0]].tolist()
-        return batch | {"labels": [self.tokenizer.label(token) for token in ids]}
+        return batch | {"labels": self.tokenizer.labels(ids)}
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         train = self.splits["train"]
@@ -338,7 +335,7 @@ class Preferences(Data):
 
 def _lines(text: str, path: str) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1."""
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(source.lines(text), 1) if line.strip()]
     if not lines:
         raise UserError(f"data.path={path}: has no pairs")
     return lines

@@ -88,7 +88,7 @@ class Recordings(SpokenPairs):
 
     def _listed(self, table: Path) -> list[tuple[Path, str]]:
         recordings = []
-        for number, line in enumerate(_text(table).splitlines(), 1):
+        for number, line in enumerate(source.lines(_text(table)), 1):
             name, *texts = line.split("|")
             paths = [table.parent / "wavs" / f"{name}{ending}" for ending in ENDINGS]
             path = next((path for path in paths if path.exists()), None)
@@ -100,7 +100,8 @@ class Recordings(SpokenPairs):
 
 
 def _text(path: Path) -> str:
-    return source.text(source.contents(path, key="data.root"), str(path), key="data.root")
+    text = source.text(source.contents(path, key="data.root"), str(path), key="data.root")
+    return text.removeprefix("\ufeff")
 
 
 def _version(path: Path) -> tuple[Path, int, int]:

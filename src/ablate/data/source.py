@@ -8,7 +8,9 @@ import gzip
 import hashlib
 import io
 import logging
+import math
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable
@@ -35,9 +37,12 @@ def largest() -> float:
     if not limit:
         return LARGEST
     try:
-        return float(limit) * 1e9
+        most = float(limit) * 1e9
     except ValueError:
-        raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes") from None
+        most = math.nan
+    if not most > 0:  # true for NaN, too
+        raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes")
+    return most
 
 
 def cache() -> Path:
@@ -111,6 +116,13 @@ def text(raw: bytes, path: str, *, key: str = KEY) -> str:
             f"{key}={path}: not UTF-8 at byte offset {error.start} "
             f"(0x{raw[error.start]:02x}); convert it first, for example with iconv"
         ) from None
+
+
+def lines(text: str) -> list[str]:
+    r"""Its lines, which end with \n, \r\n or \r, without a byte order mark. Not str.splitlines,
+    which divides at Unicode's other line boundaries, too: they occur within sentences."""
+    *every, last = re.split(r"\r\n?|\n", text.removeprefix("\ufeff"))
+    return [*every, last] if last else every
 
 
 def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") -> Path:

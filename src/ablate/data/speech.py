@@ -187,7 +187,7 @@ class Speech(SpokenPairs):
     """texts: numbers of one to four digits, or sentences of eight words. The split of a text
     depends on the text alone, so that none of validation or test is trained on.
 
-    voice, speed (words a minute), pitch (0 to 100): espeak-ng's. data_seed: draws the texts of each
+    voice, speed (words a minute), pitch (0 to 99): espeak-ng's. data_seed: draws the texts of each
     split.
     """
 

@@ -3,6 +3,7 @@
 Adding or reordering examples leaves the others in their splits.
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 import numpy as np
@@ -21,12 +22,17 @@ def position(key: bytes) -> float:
     return int.from_bytes(sha256(key).digest()[:6]) / 2**48
 
 
+def split_of(key: bytes, bounds: Mapping[str, float] = BOUNDS) -> str:
+    """The split of a key. bounds: upper ends of the hash interval of each."""
+    at = position(key)
+    return next(name for name, bound in bounds.items() if at < bound)
+
+
 def three_way(keys: list[bytes]) -> dict[str, list[int]]:
     """Numbers of the keys in each split, in order."""
     split: dict[str, list[int]] = {name: [] for name in BOUNDS}
     for number, key in enumerate(keys):
-        at = position(key)
-        split[next(name for name, bound in BOUNDS.items() if at < bound)].append(number)
+        split[split_of(key)].append(number)
     return split
 
 

@@ -212,7 +212,7 @@ class TextData(Data):
         return self._labelled(self.cut.from_text(text, self.tokenizer))
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _tokens(self, split: str) -> Tensor:
         tokens = torch.from_numpy(self.tokenizer.array(self.texts[split]))
@@ -234,11 +234,9 @@ class Text(TextData):
 
     def __init__(self, *, path: str, sha256: str | None, **options: Any) -> None:
         super().__init__(**options)
-        if not isinstance(path, str) or not path:
-            raise UserError(f"data.path={path}: must be a text file or a URL")
         if sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(sha256)):
             raise UserError(f"data.sha256={sha256}: must be 64 hexadecimal digits or null")
-        self.path, self.sha256 = path, sha256
+        self.path, self.sha256 = self.checked("path", path), sha256
 
     def read(self) -> str:
         return source.text(source.read(self.path, self.sha256), self.path)

@@ -133,7 +133,7 @@ class TextFiles(Data):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation text, with `labels`: its tokens in printable characters."""
         batch = super().example(index)
-        return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _tokenizer(self, training: str, others: str) -> Tokenizer:
         """The tokenizer of `measured_as`, or one made from the texts."""
@@ -165,6 +165,10 @@ class TextFiles(Data):
     def _labelled(self, split: str, texts: list[str], targets: list[int]) -> Labelled:
         arrays = [self.tokenizer.array(text) for text in texts]
         room = self.seq_len - (2 if self.specials else 0)
+        if room < 1:
+            raise UserError(
+                f"data.seq_len={self.seq_len}: [CLS] and [SEP] leave no token of a text; at least 3"
+            )
         if cut := sum(len(array) > room for array in arrays):
             log.warning(
                 "ablate: %d of the %d texts of %s are longer than the %d tokens data.seq_len=%d"

@@ -1,7 +1,7 @@
 """Tokenizers: text to token ids and back. Ours are made from the training split alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ class Tokenizer(ABC):
         """Token ids of a text of any length."""
 
     def encode(self, text: str) -> list[int]:
-        return list(map(int, self.array(text)))
+        return self.array(text).tolist()
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...
@@ -37,6 +37,10 @@ class Tokenizer(ABC):
     def label(self, token: int) -> str:
         """One token in printable characters, for figures."""
         return printable(self.decode([token]))
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """A sequence in printable characters, token by token."""
+        return [self.label(token) for token in tokens]
 
 
 class Char(Tokenizer):
@@ -164,20 +168,12 @@ def _char(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
     return Char(training, unknown=not known.all())
 
 
-def _byte(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Byte()
-
-
-def _bpe(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Bpe([training], vocab_size=vocab_size)
-
-
 # Enough merges for common words, and small compared with models that train on a CPU.
 DEFAULT_BPE = 1024
 TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
     "char": _char,
-    "byte": _byte,
-    "bpe": _bpe,
+    "byte": lambda training, validation, vocab_size: Byte(),
+    "bpe": lambda training, validation, vocab_size: Bpe([training], vocab_size=vocab_size),
 }
 TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
 

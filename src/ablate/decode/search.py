@@ -161,12 +161,8 @@ class Beam:
         """
         longest = penalty(self.written.shape[2] - 1 + left, self.strength)
         on = self.log_prob.amax(1) / longest > self.best[:, -1]
-        self.source, self.written, self.log_prob = (
-            self.source[on],
-            self.written[on],
-            self.log_prob[on],
-        )
-        self.best, self.free = self.best[on], self.free[on]
+        self.source, self.written = self.source[on], self.written[on]
+        self.log_prob, self.best, self.free = self.log_prob[on], self.best[on], self.free[on]
         return rows[on][self.log_prob.isfinite()]
 
 

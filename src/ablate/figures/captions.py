@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.data.digit_strings import Box, DigitStrings
 from ablate.figures.maps import Map
-from ablate.figures.panels import TITLE, colour_bar, entitle, outline, scale
+from ablate.figures.panels import colour_bar, draw_image, entitle, outline, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,13 +82,6 @@ def draw_row(
     for axis in row[1 + len(words) :]:
         axis.remove()
     return shown
-
-
-def draw_image(axis: Axes, image: Tensor, title: str) -> None:
-    """image: y x, between black 0 and white 1."""
-    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    axis.set_title(title, parse_math=False, fontsize=TITLE)
-    axis.set(xticks=[], yticks=[])
 
 
 def spread(weights: Tensor, height: int, width: int, *, stride: int) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ablate.figures.captions import rows
 from ablate.figures.maps import Map
-from ablate.figures.panels import TITLE, Panel, colour_bar, draw_panels, entitle, scale
+from ablate.figures.panels import TITLE, Panel, colour_bar, draw_image, draw_panels, entitle, scale
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -33,7 +32,7 @@ def draw_images(
     figure, axes = rows(len(images), len(images[0]), *images[0][0].shape)
     for number, (row, shown) in enumerate(zip(axes, images, strict=True)):
         for column, (axis, image) in enumerate(zip(row, shown, strict=True)):
-            show(axis, image, names[column] if names and not number else "")
+            draw_image(axis, image, names[column] if names and not number else "")
             if line is not None and column:
                 axis.axvline(line - 0.5, color="#ff5555", linewidth=1)
         if labels:
@@ -62,7 +61,7 @@ def block_drawer(
         figure, axes = rows(len(heads), 1 + len(heats_of_heads[0]), *image.shape)
         norm = scale(max(float(values.max()) for row in heats_of_heads for values in row.values()))
         for row, head, heats in zip(axes, heads, heats_of_heads, strict=True):
-            show(row[0], image, "what the model reads")
+            draw_image(row[0], image, "what the model reads")
             row[0].set_ylabel(f"head {head}", fontsize=TITLE)
             for axis, (name, values) in zip(row[1:], heats.items(), strict=True):
                 cells = rearrange(values, "(y x) -> y x", y=grid[0])
@@ -92,20 +91,6 @@ def block_drawer(
 
 def words(map_: Map, heads: Sequence[int], labels: Sequence[str], title: str) -> Figure:
     count = len(labels)
-    panels = [
-        Panel(
-            f"head {head}",
-            map_.weights[head - 1, :count, :count],
-            labels,
-            labels,
-            map_.allowed[:count, :count],
-        )
-        for head in heads
-    ]
+    weights, allowed = map_.weights[:, :count, :count], map_.allowed[:count, :count]
+    panels = [Panel(f"head {head}", weights[head - 1], labels, labels, allowed) for head in heads]
     return draw_panels(panels, title, query="word", key="attended word")
-
-
-def show(axis: Axes, image: Tensor, title: str) -> None:
-    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
-    axis.set_title(title, fontsize=TITLE)

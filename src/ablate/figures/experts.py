@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,12 +35,8 @@ def draw_load(shares: Sequence[Tensor]) -> Figure:
     axis.set(xlabel="expert", ylabel="layer")
     if most <= MOST_NUMBERS:
         middle = float(loads.nan_to_num().max()) / 2
-        for (layer, expert), value in zip(
-            torch.cartesian_prod(*map(torch.arange, loads.shape)).tolist(),
-            loads.flatten().tolist(),
-            strict=True,
-        ):
-            if value == value:
+        for (layer, expert), value in np.ndenumerate(loads.numpy()):
+            if not np.isnan(value):
                 colour = "black" if value > middle else "white"
                 axis.text(
                     expert, layer, f"{value:.0%}", ha="center", va="center", color=colour, size=8

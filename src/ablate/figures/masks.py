@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ablate.data.prompts import BACKGROUND, OBJECT
 from ablate.figures.maps import Map
-from ablate.figures.panels import OUTLINE, TITLE, Panel, draw_panels, entitle, outline
+from ablate.figures.panels import OUTLINE, TITLE, Panel, draw_image, draw_panels, entitle, outline
 from ablate.figures.patches import draw_patches
 
 if TYPE_CHECKING:
@@ -54,18 +54,18 @@ def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     rows = figure.subplots(len(answers), columns, squeeze=False)
     for row, answer in zip(rows, answers, strict=True):
-        draw(row[0], answer.image, "the image")
+        draw_image(row[0], answer.image, "the image")
         row[0].set_ylabel(answer.name, fontsize=TITLE)
         first = 0 if answer.box else 1  # clicks of the first answer
         for number, (mask, caption) in enumerate(zip(answer.masks, answer.titles, strict=True)):
             axis = row[1 + number]
-            draw(axis, answer.image, caption)
+            draw_image(axis, answer.image, caption)
             cover(axis, mask, MASK)
             outline(axis, [answer.box] if answer.box else [])
             last = number == len(answer.masks) - 1
             mark(axis, answer.clicks if last else answer.clicks[: first + number])
         if answer.truth is not None:
-            draw(row[-1], answer.image, "the true mask")
+            draw_image(row[-1], answer.image, "the true mask")
             cover(row[-1], answer.truth, TRUTH)
     labels = {label for answer in answers for *_, label in answer.clicks}
     keys: list[Any] = [Patch(color=MASK, label="predicted mask")]
@@ -80,12 +80,6 @@ def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
     )
     entitle(figure, title)
     return figure
-
-
-def draw(axis: Axes, image: Tensor, title: str) -> None:
-    axis.imshow(image, interpolation="nearest")
-    axis.set_title(title, fontsize=TITLE)
-    axis.set(xticks=[], yticks=[])
 
 
 def cover(axis: Axes, mask: Tensor, colour: str) -> None:

@@ -113,6 +113,13 @@ def draw_panel(axis: Axes, panel: Panel, top: float) -> Any:
     return shown
 
 
+def draw_image(axis: Axes, image: Tensor, title: str) -> None:
+    """image: y x between black 0 and white 1, or y x 3."""
+    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axis.set_title(title, parse_math=False, fontsize=TITLE)
+    axis.set(xticks=[], yticks=[])
+
+
 def outline(axis: Axes, boxes: Sequence[tuple[range, range]]) -> None:
     """Frames around rectangles of rows and columns."""
     from matplotlib.patches import Rectangle

@@ -26,14 +26,7 @@ def token_drawer(
 
     def figure(m: Map, heads: Sequence[int]) -> Figure:
         panels = [
-            Panel(
-                f"head {head}",
-                m.weights[head - 1],
-                labels,
-                labels,
-                m.allowed,
-            )
-            for head in heads
+            Panel(f"head {head}", m.weights[head - 1], labels, labels, m.allowed) for head in heads
         ]
         title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: masked"
         query, key = f"query (attending {item})", f"key (attended {item})"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ablate.config.facts import Conflict
 from ablate.interface.edges import Edges
-from ablate.kernel import Attend, Kernel, Parts
+from ablate.kernel import Attend, Kernel, Parts, hides_weights
 from ablate.random.dropout import dropout_at
 
 PIECE = 2**18  # numbers: 1 MB of float32
@@ -23,17 +23,13 @@ class Sparse(Kernel):
     gets zeros."""
 
     name: ClassVar[str] = "sparse"
+    hides_weights = True
     caps = sinks = False
     conflicts = (
         Conflict(
             lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
             "kernel=sparse supports the edges of a graph only, that is model=gat with"
             " model.mask=neighbours; use kernel=auto",
-        ),
-        Conflict(
-            lambda c: not c.states("model.normalizer", "fused"),
-            "kernel=sparse supports softmax only, not model.normalizer={model.normalizer};"
-            " use kernel=auto",
         ),
     )
 
@@ -42,9 +38,7 @@ class Sparse(Kernel):
             return reason
         if not layer.edges:
             return "it has no edges, which this kernel needs"
-        if not layer.softmax:
-            return "it supports softmax only, and the normalizer is another"
-        return None
+        return hides_weights(layer)
 
     def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.edges is not None

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from ablate.config.rules import ListOf, Text
 from ablate.config.short_name import short_name
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError
 from ablate.logger import OFF, RunLogger, first_line
 from ablate.redact import without_credentials
 from ablate.run_files import PREDICTIONS, RESULT, best_weights, read_text
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MODES = ("auto", "online", "offline")
 # Seconds to wait for an answer at the start, and for the upload of the rest at the end.
 START, END = 15, 60
 # Limits of W&B, in characters.
@@ -91,10 +90,6 @@ class WandB(RunLogger):
         **run: Any,
     ) -> None:
         super().__init__(**run)
-        if mode not in MODES:
-            raise UserError(
-                f"logger.mode={mode}: must be one of {', '.join(MODES)}{suggest(str(mode), MODES)}"
-            )
         if mode == "online" and not has_key():
             raise UserError(
                 "logger.mode=online needs a W&B API key: run `wandb login`, set WANDB_API_KEY, or "

@@ -20,11 +20,6 @@ from ablate.model.layers.linear import KaimingConv
 from ablate.random.draws import Source, Stream, normal
 
 Halvings = Annotated[int, Int(0, 8)]
-# The message of the check of a composition, and of the constructor.
-UNEVEN = (
-    "model.halvings={halvings} halves the sides of an image, {height} x {width} pixels, as often:"
-    " they must be multiples of {factor}"
-)
 
 
 class Autoencoder(Model):
@@ -57,12 +52,13 @@ class Autoencoder(Model):
         halvings: Halvings,
     ):
         super().__init__()
-        height, width = image_size
-        if height % 2**halvings or width % 2**halvings:
-            raise UserError(
-                UNEVEN.format(halvings=halvings, height=height, width=width, factor=2**halvings)
-            )
         self.reduction, self.latent = 2**halvings, latent
+        height, width = image_size
+        if height % self.reduction or width % self.reduction:
+            raise UserError(
+                f"model.halvings={halvings} halves the sides of an image, {height} x {width}"
+                f" pixels, as often: they must be multiples of {self.reduction}"
+            )
         encoder: list[nn.Module] = [conv(channels, dim)]
         decoder: list[nn.Module] = [conv(latent, dim)]
         for _ in range(halvings):

@@ -7,6 +7,7 @@ attends to every other, and the graph is not used.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import torch.nn.functional as F
@@ -38,8 +39,7 @@ class Glorot(nn.Linear):
 
 
 class GraphAttention(nn.Module):
-    """One layer: d is `width` if the heads are averaged, else heads times
-    that.
+    """One layer: d is `width` if the heads are averaged, else heads times that.
 
     shared: one projection serves as query, key and value, as published.
     """
@@ -65,16 +65,11 @@ class GraphAttention(nn.Module):
         super().__init__()
         self.heads, self.average, self.mask, self.pos = heads, average, mask, pos
         self.residual, self.weights_dropout, self.normalizer = residual, dropout, normalizer
-        self.shared = shared
         self.score = score(heads=heads, query_dim=width, key_dim=width, length=nodes)
-        separate = not shared
-        self.query = (
-            Glorot(inputs, heads * width, bias=False) if separate and self.score.query else None
-        )
-        self.key = (
-            Glorot(inputs, heads * width, bias=False) if separate and self.score.key else None
-        )
-        self.value = Glorot(inputs, heads * width, bias=False)
+        projection = partial(Glorot, inputs, heads * width, bias=False)
+        self.query = projection() if self.score.query and not shared else None
+        self.key = projection() if self.score.key and not shared else None
+        self.value = projection()
         outputs = width if average else heads * width
         self.carry = (
             Glorot(inputs, outputs, bias=False) if residual and inputs != outputs else nn.Identity()

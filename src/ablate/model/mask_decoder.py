@@ -27,22 +27,14 @@ from torch.nn.functional import gelu, relu
 from ablate.model.attention import Score
 from ablate.model.layers.layer import Place
 from ablate.model.layers.linear import Embedding, Linear
-from ablate.model.layers.multi_head import MultiHeadAttention
-from ablate.model.mask.none import NoMask
-from ablate.pos_enc.none import NoPosEnc
+from ablate.model.layers.multi_head import CrossAttention
 
 Exchange = Literal["two_way", "one_way", "none"]
 NARROWED = 8  # the width of the enlarged image is this part of dim
 
 
-class PositionedAttention(MultiHeadAttention):
+class PositionedAttention(CrossAttention):
     """Attention with positional encodings added to queries and keys, but not to values."""
-
-    def __init__(self, place: Place) -> None:
-        dim, heads = place.dim, place.heads
-        pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=place.length, depth=1)
-        super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
-        self.pos = pos
 
     def forward(  # type: ignore[override]  # of two sequences with the positions of both
         self,

@@ -89,10 +89,7 @@ class RNNLM(LanguageModel):
     """
 
     outputs = ("next tokens",)
-    conflicts = (
-        GOES_AROUND,
-        *TIED_WIDTHS,
-    )
+    conflicts = (GOES_AROUND, *TIED_WIDTHS)
     positions = None
     kinds = ("text", "preferences", "recall")
     embeddings = ("embedding.",)
@@ -150,9 +147,6 @@ class RNNLM(LanguageModel):
         return draw_gates(lstm_gates(self, tokens), numbers, labels, folder)
 
 
-PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
 @torch.no_grad()
 def lstm_gates(
     model: RNNLM, tokens: Int[Tensor, "b i"]
@@ -168,7 +162,7 @@ def lstm_gates(
         assert isinstance(layer, LSTM)
         y, _ = layer(x)
         before = pad(y[:, :-1], (0, 0, 1, 0))  # a window starts from a state of zeros
-        w, u, b, c = (layer.get_parameter(f"{name}_l0") for name in PARAMETERS)
+        w, u, b, c = layer.maps
         sums = x @ w.T + b + before @ u.T + c
         entering, forget, _, output = sums.sigmoid().cpu().chunk(4, dim=-1)
         gates.append((entering, forget, output))

@@ -74,8 +74,6 @@ class PosEnc(nn.Module):
     rotates: ClassVar[bool] = False
     # Keys without an effect on parameters, with which a finished run can be measured.
     measured_with: ClassVar[tuple[str, ...]] = ()
-    # True: the bias depends on the query.
-    reads_query: bool = False
     # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.
     distances: ClassVar[bool] = False
     # How heads are shared out by trainer.tensor_parallel (interface/splits.py), of one that acts in
@@ -189,12 +187,6 @@ class Randomised(PosEnc):
         return (i + 1) * (self.randomise + 1) // (self.length + 1) - 1
 
 
-def require_positive_base(base: float) -> None:
-    """Raise a UserError unless the base is positive."""
-    if base <= 0:
-        raise UserError(f"pos_enc.base={base} must be more than 0")
-
-
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
     """The rows and columns of an image; UserError where there is none."""
     if grid is None:
@@ -243,11 +235,7 @@ class GridPosEnc(PosEnc):
                 f"cannot take {x.shape[1] - self.extra}; use images and patches of the same size"
             )
         row, column = self.axes(x)
-        grid = torch.cat(
-            [
-                row[:, None].expand(-1, self.columns, -1),
-                column[None].expand(self.rows, -1, -1),
-            ],
-            dim=-1,
-        )
+        of_rows = row[:, None].expand(-1, self.columns, -1)
+        of_columns = column[None].expand(self.rows, -1, -1)
+        grid = torch.cat([of_rows, of_columns], dim=-1)
         return x + pad(grid.flatten(0, 1), (0, 0, self.extra, 0))

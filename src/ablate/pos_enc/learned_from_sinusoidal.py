@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Positive
-from ablate.pos_enc import PosEnc, require_positive_base
+from ablate.pos_enc import PosEnc
 from ablate.pos_enc.sinusoidal import waves
 
 STD = 0.02  # of the vectors of pos_enc=learned at the start
@@ -26,7 +26,6 @@ class LearnedFromSinusoidal(PosEnc):
 
     def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)
-        require_positive_base(base)
         self.base = base
         self.map = nn.Parameter(torch.empty(self.dim, self.dim))
         self.reset_parameters()

@@ -44,14 +44,11 @@ class Relative(PosEnc):
 
     def __init__(self, *, max_distance: Count, keys: bool, values: bool, **sizes: Any) -> None:
         super().__init__(**sizes)
-        if max_distance < 1:
-            raise UserError(f"pos_enc.max_distance={max_distance} must be at least 1")
         if not (keys or values):
             raise UserError(
                 "pos_enc=relative with pos_enc.keys=false and pos_enc.values=false encodes "
                 "nothing; set one to true, or use pos_enc=none"
             )
-        self.reads_query = keys
         self.value_term = values
         self.max_distance = max_distance
         self.ahead = 0 if self.causal else max_distance

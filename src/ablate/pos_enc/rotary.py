@@ -27,10 +27,9 @@ from torch import Tensor
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Real
-from ablate.errors import UserError, suggest
-from ablate.pos_enc import Randomised, require_positive_base
+from ablate.errors import UserError
+from ablate.pos_enc import Randomised
 
-LAYOUTS = ("half", "interleaved")
 SLOW, FAST = 1, 32  # turns: alpha and beta of Peng et al. 2023, for LLaMA
 
 
@@ -65,11 +64,6 @@ class Rotary(Randomised):
         **sizes: Any,
     ) -> None:
         super().__init__(**sizes)
-        if layout not in LAYOUTS:
-            raise UserError(
-                f"pos_enc.layout={layout} must be one of {', '.join(LAYOUTS)}"
-                f"{suggest(str(layout), LAYOUTS)}"
-            )
         self.share = share
         width = round(share * self.head_dim)
         if width % 2 or not width:
@@ -78,7 +72,6 @@ class Rotary(Randomised):
                 f" {self.head_dim} wide: {width}; make that an even number by pos_enc.share,"
                 f" model.dim or model.heads"
             )
-        require_positive_base(base)
         self.base, self.scaling, self.factor = base, scaling, factor
         flat = "b h n (k pair)" if layout == "interleaved" else "b h n (pair k)"
         self.pairs = f"{flat} -> pair b h n k"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from ablate.config.rules import Positive
-from ablate.pos_enc import Randomised, require_positive_base
+from ablate.pos_enc import Randomised
 
 
 class Sinusoidal(Randomised):
@@ -23,7 +23,6 @@ class Sinusoidal(Randomised):
 
     def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)
-        require_positive_base(base)
         self.base = base
 
     def embed(

@@ -16,7 +16,7 @@ from torch import Tensor
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive
 from ablate.errors import UserError
-from ablate.pos_enc import GridPosEnc, require_positive_base
+from ablate.pos_enc import GridPosEnc
 from ablate.pos_enc.sinusoidal import waves
 
 
@@ -36,19 +36,13 @@ class Sinusoidal2d(GridPosEnc):
             raise UserError(
                 f"pos_enc=sinusoidal_2d needs a model.dim that is a multiple of 4, here {self.dim}"
             )
-        require_positive_base(base)
         self.base = base
 
     def axes(
         self, x: Float[Tensor, "b i d"]
     ) -> tuple[Float[Tensor, "{self.rows} d//2"], Float[Tensor, "{self.columns} d//2"]]:
+        positions = (torch.arange(size, device=x.device) for size in (self.rows, self.columns))
         row, column = (
-            waves(
-                torch.arange(size, device=x.device),
-                dim=self.dim // 2,
-                base=self.base,
-                dtype=x.dtype,
-            )
-            for size in (self.rows, self.columns)
+            waves(each, dim=self.dim // 2, base=self.base, dtype=x.dtype) for each in positions
         )
         return row, column

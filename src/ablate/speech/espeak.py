@@ -44,7 +44,7 @@ def require_espeak() -> None:
 
 
 def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[Utterance]:
-    """Say texts one after another. speed: words a minute; pitch: 0 to 100."""
+    """Say texts one after another. speed: words a minute; pitch: 0 to 99."""
     require_espeak()
     request = {"texts": list(texts), "voice": voice, "speed": speed, "pitch": pitch}
     done = subprocess.run(

@@ -268,9 +268,14 @@ class Task(L.LightningModule):
         if step < NEVER:
             raise not_finite(step)
 
+    @property
+    def fitting(self) -> bool:
+        """Whether this is training, or validation during it."""
+        return self.trainer.state.fn == TrainerFn.FITTING
+
     def on_validation_start(self) -> None:
         self.require_finite_losses()
-        if self.averages_itself and self.trainer.state.fn == TrainerFn.FITTING:
+        if self.averages_itself and self.fitting:
             self._average_by_optimizer()
 
     def evaluate(self, batch: Batch) -> None:
@@ -443,7 +448,7 @@ class Task(L.LightningModule):
     def _report(self, split: str) -> None:
         measures = {f"{split}/{name}": value for name, value in self.measures(split).items()}
         # In training Curves logs them; else they are what trainer.validate and test return.
-        self.log_dict(measures, logger=False if self.trainer.state.fn == "fit" else None)
+        self.log_dict(measures, logger=False if self.fitting else None)
         self.reset_measures()
 
     def reset_measures(self) -> None:
@@ -462,7 +467,7 @@ class Task(L.LightningModule):
             for module in self.modules():
                 if isinstance(module, Metric):
                     module.process_group = strategy.data_group
-        if self.trainer.state.fn == TrainerFn.FITTING:
+        if self.fitting:
             strategy.split(self.model)
 
     def require_one_model(self, strategy: Sharing) -> None:

@@ -100,12 +100,11 @@ class Captioning(SequenceToSequence):
     def example(self, source: Tensor, tokens: list[int]) -> dict[str, Any]:
         """An image, c y x, and the tokens written for it, as a batch of size 1."""
         target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
-        label = self.data.target_tokenizer.label
         return {
             "images": source[None],
             "target_in": target[:, :-1],
             "targets": target[:, 1:],
-            "target_labels": [label(token) for token in target[0, 1:].tolist()],
+            "target_labels": self.data.target_tokenizer.labels(target[0, 1:].tolist()),
         }
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
@@ -122,13 +121,9 @@ class Captioning(SequenceToSequence):
         """Validation examples: the reference and the output."""
         count = min(SHOWN, self.data.length("val"))
         images = torch.cat([self.data.example(n)["images"] for n in range(count)])
-        decode = self.data.target_tokenizer.decode
-        outputs = [
-            decode(hypotheses[0].tokens) for hypotheses in self.search(images.to(self.device))
-        ]
         return "\n\n".join(
             f"reference  {self.data.reference('val', number)}\noutput     {output}"
-            for number, output in enumerate(outputs)
+            for number, output in enumerate(self.outputs(images.to(self.device)))
         )
 
 

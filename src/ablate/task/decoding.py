@@ -70,7 +70,11 @@ class Decoding(CausalLM):
         (best, *_), *_ = self.search(self.read([source]))
         return self.example(source, best.tokens)
 
+    def outputs(self, source: Tensor) -> list[str]:
+        """The best hypothesis for each row of source, as text."""
+        decode = self.data.target_tokenizer.decode
+        return [decode(hypotheses[0].tokens) for hypotheses in self.search(source)]
+
     def translate(self, sources: Sequence[str]) -> list[str]:
         """The outputs of the model for source texts."""
-        decode = self.data.target_tokenizer.decode
-        return [decode(hypotheses[0].tokens) for hypotheses in self.search(self.read(sources))]
+        return self.outputs(self.read(sources))

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.metric import Metric
@@ -87,11 +86,6 @@ class Forecasting(Task):
 
     def loss(self, batch: Batch) -> Tensor:
         return F.mse_loss(self.model(batch["values"]), batch["targets"])
-
-    @property
-    def fitting(self) -> bool:
-        """Whether this is validation during training."""
-        return self.trainer.state.fn == TrainerFn.FITTING
 
     def evaluate(self, batch: Batch) -> None:
         values, future = batch["values"].float(), batch["future"].float()

@@ -37,12 +37,8 @@ class Judge:
     @torch.no_grad()
     def read(self, pixels: Tensor) -> list[str]:
         """b y x, black 0 to white 1 -> captions."""
-        decode = self.task.data.target_tokenizer.decode
-        return [
-            decode(hypotheses[0].tokens)
-            for part in self.data.images(pixels.cpu()).split(BATCH)
-            for hypotheses in self.task.search(part)
-        ]
+        parts = self.data.images(pixels.cpu()).split(BATCH)
+        return [text for part in parts for text in self.task.outputs(part)]
 
     @torch.no_grad()
     def describe(self, pixels: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import RunDir
-from ablate.data import Batch
+from ablate.data import Batch, Request
 from ablate.data.preferences import Preferences
 from ablate.decode.rollout import Rollout, log_probabilities, rollout
 from ablate.errors import UserError
@@ -61,6 +61,7 @@ class Policy(CausalLM):
     reference: LanguageModel
 
     predictions = Task.predictions  # responses are drawn, and have no loss of their own
+    generates = True
 
     def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
         super().__init__(*args, label_smoothing=0.0, **kwargs)
@@ -127,33 +128,23 @@ class Policy(CausalLM):
             measures["reward"] = self.reward.compute()
         return measures
 
-    @property
-    def generates(self) -> bool:
-        return True
-
     def sample(self) -> str:
         """What the first model and this one write for the same prompts."""
         batch = self.first_prompts(SHOWN)
-        prompts, lines = prompts_of(batch), []
-        rolled = [
-            (name, self.write(model, batch, self.generator(0)))
-            for name, model in (("first model", self.reference), ("this model", self.model))
-        ]
-        scored = [
-            (name, responses, self.scores(responses, batch["prompt"])) for name, responses in rolled
-        ]
+        prompts, scored, lines = prompts_of(batch), [], []
+        for name, model in (("first model", self.reference), ("this model", self.model)):
+            rolled = self.write(model, batch, self.generator(0))
+            scored.append((name, rolled, self.scores(rolled, batch["prompt"])))
         decode = self.data.tokenizer.decode
         for row, length in enumerate(batch["prompt"].tolist()):
             lines.append(f"prompt: {decode(prompts[row, :length].tolist())!r}")
-            for name, responses, scores in scored:
+            for name, rolled, scores in scored:
                 described = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
-                text = decode(responses.tokens[row, length : length + self.data.room].tolist())
+                text = decode(rolled.tokens[row, length : length + self.data.room].tolist())
                 lines.append(f"  {name} ({described}): {text!r}")
         return "\n".join(lines)
 
     def first_prompts(self, count: int) -> Batch:
-        from ablate.data import Request
-
         rows = torch.arange(min(count, self.data.length("val")))
         batch: Batch = self.data.splits["val"][Request(0, rows)]
         return batch

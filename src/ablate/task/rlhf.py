@@ -158,7 +158,7 @@ class RLHF(Policy):
         self, examples: Sequence[dict[str, Any]], maps: "Sequence[Map]", caption: str
     ) -> "Callable[[Map, Sequence[int]], Figure]":
         shown = self.prepared(examples[0])["tokens"][0].tolist()
-        labels = [self.data.tokenizer.label(token) for token in shown]
+        labels = self.data.tokenizer.labels(shown)
         return super().drawer([{**examples[0], "labels": labels}], maps, caption)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -55,7 +55,8 @@ class Sampler(Task):
         """
         guidance = self.guidance if guidance is None else guidance
         levels = self.noise.levels(steps or self.sampling_steps)
-        like = torch.zeros(1, self.channels, *self.data.sizes["image_size"], device=self.device)
+        sizes = self.data.sizes
+        like = torch.zeros(1, sizes["channels"], *sizes["image_size"], device=self.device)
         start = one_by_one(normal, keys, like).to(self.dtype)
         x = start
         for number, (now, after) in enumerate(pairwise(levels)):
@@ -74,19 +75,14 @@ class Sampler(Task):
         of_step = [derive(key, "step", step) for key in keys]
         return one_by_one(normal, of_step, like).to(self.dtype)
 
-    @property
-    def channels(self) -> int:
-        return int(self.data.sizes["channels"])
-
     def guided(self, x: Tensor, words: Tensor, times: Tensor, guidance: float) -> Tensor:
         """Classifier-free guidance: the unconditional prediction plus `guidance` times the change
         by the caption."""
         if guidance == 1:
             return self.model(x, words, times)
         both = torch.cat([without_caption(words), words])
-        unconditional, conditional = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2)).chunk(
-            2
-        )
+        predictions = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2))
+        unconditional, conditional = predictions.chunk(2)
         return unconditional + guidance * (conditional - unconditional)
 
     def caption(self, text: str) -> Tensor:

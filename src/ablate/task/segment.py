@@ -25,7 +25,13 @@ def image_files(arguments: Arguments) -> list[Path]:
     if "image" in arguments:
         if "index" in arguments:
             raise UserError("give --image FILE, or --index N, not both")
-        return [Path(file) for file in arguments["image"]]
+        files = [Path(file) for file in arguments["image"]]
+        if len({file.stem for file in files}) < len(files):
+            raise UserError(
+                "--image: the masks have the names of the files, of which two have the same;"
+                " rename one"
+            )
+        return files
     if prompted := [name for name in PROMPTS if name in arguments]:
         raise UserError(
             f"--{prompted[0]} goes with --image; --index is prompted where the error is largest"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
@@ -105,11 +104,6 @@ class SequenceToSequence(Decoding):
     def units(self, batch: Batch) -> Tensor:
         return (batch["targets"] != IGNORED).sum()
 
-    @property
-    def fitting(self) -> bool:
-        """Whether this is validation during training."""
-        return self.trainer.state.fn == TrainerFn.FITTING
-
     def evaluate(self, batch: Batch) -> None:
         follow = self.wrong_links is not None and not self.fitting
         with recording(self.model) if follow else nullcontext():
@@ -123,7 +117,7 @@ class SequenceToSequence(Decoding):
         right = logits.argmax(-1)[counted] == targets[counted]
         self.token_accuracy.update(right.float().mean(), counted.sum())
         if not self.fitting:
-            self._compare_texts(batch)
+            self.compare(self.outputs(self.inputs(batch)[0]), batch)
 
     def _follow_links(self, batch: Batch) -> None:
         """Update the AER from the attention weights that are being recorded."""
@@ -136,13 +130,6 @@ class SequenceToSequence(Decoding):
         for w, index in zip(weights, batch["index"].tolist(), strict=True):
             right, count = right_links(w, self.links(self._split, index) or [])
             self.wrong_links.update(1 - right / max(count, 1), count)
-
-    def _compare_texts(self, batch: Batch) -> None:
-        decode = self.data.target_tokenizer.decode
-        outputs = [
-            decode(hypotheses[0].tokens) for hypotheses in self.search(self.inputs(batch)[0])
-        ]
-        self.compare(outputs, batch)
 
     def compare(self, outputs: list[str], batch: Batch) -> None:
         """Update the measures of what the model writes for a batch."""

@@ -87,7 +87,7 @@ def draw(task: Decoding, example: dict[str, Any], folder: Path) -> Sequence[Path
 def write_file(task: Decoding, source: Path, target: Path) -> str:
     """Write the target of every line to the same line; the file appears once complete. Return what
     was done."""
-    read = read_lines(source)
+    read = [line.strip() for line in lines(str(source), "--input")]
     if not target.parent.is_dir():
         raise UserError(f"--output {target}: there is no folder {target.parent}")
     if target.is_dir():
@@ -107,11 +107,6 @@ def write_file(task: Decoding, source: Path, target: Path) -> str:
             bar.update(len(batch))
     write_text(target.resolve(), "".join(f"{line}\n" for line in written))
     return f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}"
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a plain or gzip file, as the data does, stripped of outer spaces."""
-    return [line.strip() for line in lines(str(path), "--input")]
 
 
 def write_captions(task: Decoding, arguments: Arguments, folder: Path) -> Iterator[str]:

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
-from ablate.errors import UserError
 from ablate.kernel.additive_cpu import tanh_sum
 from ablate.model.attention import Score, Stepped, Summed, require_equal_widths
 
@@ -42,10 +41,6 @@ class Additive(Score):
         super().__init__(**sizes)
         if hidden is None and not self.projected:
             hidden = self.query_dim
-        if hidden is not None and not (isinstance(hidden, int) and hidden >= 1):
-            raise UserError(
-                f"{self.slot}.hidden={hidden} must be a whole number of at least 1, or null"
-            )
         if hidden is None:
             require_equal_widths(self, self.option)
             self.w = self.u = None

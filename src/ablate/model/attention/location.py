@@ -38,9 +38,7 @@ class Location(Score):
 
     def __init__(self, *, max_length: Count | None, **sizes: Any) -> None:
         super().__init__(**sizes)
-        if max_length is not None and not (
-            isinstance(max_length, int) and max_length >= self.length
-        ):
+        if max_length is not None and max_length < self.length:
             raise UserError(
                 f"{self.slot}.max_length={max_length} must be a whole number of at least "
                 f"{self.length}, the positions of training, or null"

@@ -33,12 +33,16 @@ class Cell(nn.RNNBase):
     # Its steps with their gradient written out; None: there are none.
     steps: ClassVar[type[Steps] | None] = None
 
+    @property
+    def maps(self) -> tuple[Float[Tensor, "g ..."], ...]:
+        """W, U and the bias of each."""
+        return self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0  # type: ignore[return-value]
+
     def step(
         self, x: Float[Tensor, "b inputs"], before: Sequence[Float[Tensor, "b d"]]
     ) -> tuple[Float[Tensor, "b d"], ...]:
         """The state after one step."""
-        parameters = self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
-        after = type(self).function(x, before if self.states > 1 else before[0], *parameters)
+        after = type(self).function(x, before if self.states > 1 else before[0], *self.maps)
         return after if self.states > 1 else (after,)
 
     def reset_parameters(self) -> None:

@@ -45,7 +45,11 @@ class Connection(nn.Module):
     ) -> Float[Tensor, "b i s"]:
         """The stream and the output of the sublayer -> the new stream. embedded: what the first
         block read."""
-        raise NotImplementedError
+        return x + self.weighed(y)
+
+    def weighed(self, y: Float[Tensor, "b i {self.dim}"]) -> Float[Tensor, "b i {self.dim}"]:
+        """What is added of the output of the sublayer."""
+        return y
 
 
 MakeConnection = Callable[..., Connection]

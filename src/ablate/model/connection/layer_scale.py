@@ -25,10 +25,5 @@ class LayerScale(Connection):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.gain, self.initial)
 
-    def write(
-        self,
-        x: Float[Tensor, "b i s"],
-        y: Float[Tensor, "b i {self.dim}"],
-        embedded: Float[Tensor, "b i {self.dim}"] | None,
-    ) -> Float[Tensor, "b i s"]:
-        return x + self.gain * y
+    def weighed(self, y: Float[Tensor, "b i {self.dim}"]) -> Float[Tensor, "b i {self.dim}"]:
+        return self.gain * y

@@ -22,10 +22,5 @@ class ReZero(Connection):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.gain)
 
-    def write(
-        self,
-        x: Float[Tensor, "b i s"],
-        y: Float[Tensor, "b i {self.dim}"],
-        embedded: Float[Tensor, "b i {self.dim}"] | None,
-    ) -> Float[Tensor, "b i s"]:
-        return x + self.gain * y
+    def weighed(self, y: Float[Tensor, "b i {self.dim}"]) -> Float[Tensor, "b i {self.dim}"]:
+        return self.gain * y

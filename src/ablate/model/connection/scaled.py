@@ -20,10 +20,5 @@ class Scaled(Connection):
         super().__init__(dim, **position)
         self.factor = (2 * self.depth) ** -0.5 if factor is None else factor
 
-    def write(
-        self,
-        x: Float[Tensor, "b i s"],
-        y: Float[Tensor, "b i {self.dim}"],
-        embedded: Float[Tensor, "b i {self.dim}"] | None,
-    ) -> Float[Tensor, "b i s"]:
-        return x + self.factor * y
+    def weighed(self, y: Float[Tensor, "b i {self.dim}"]) -> Float[Tensor, "b i {self.dim}"]:
+        return self.factor * y

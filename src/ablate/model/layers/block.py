@@ -4,8 +4,7 @@ dropout and residual.
 Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
 https://arxiv.org/abs/2105.13290; output: OLMo 2, section 3.3.1, https://arxiv.org/abs/2501.00656;
-stochastic depth: Huang et al. 2016,
-https://arxiv.org/abs/1603.09382.
+stochastic depth: Huang et al. 2016, https://arxiv.org/abs/1603.09382.
 """
 
 from collections.abc import Callable
@@ -35,8 +34,8 @@ class Sublayer(nn.Module):
 
     pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); output: x + norm(f x);
     none: x + f x. connection: how f's output is added; None: without the residual, the `x +` is
-    left out. A layer that does not read its input has no norm
-    before it. modulation: acts on what f reads, behind the norm before it, and on what is added.
+    left out. A layer that does not read its input has no norm before it. modulation: acts on what
+    f reads, behind the norm before it, and on what is added.
     """
 
     def __init__(

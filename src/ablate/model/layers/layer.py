@@ -2,7 +2,7 @@
 
 Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
 after another through this interface alone. What a model must know are class attributes, which
- a composition's check reads without torch.
+a composition's check reads without torch.
 """
 
 from __future__ import annotations
@@ -142,6 +142,10 @@ class Context:
         if self.chunks is not None:
             return self.chunks.positions(x.device)
         return torch.arange(self.start, self.start + x.shape[1], device=x.device)
+
+    def rows(self, x: Float[Tensor, "b i d"]) -> tuple[int, int]:
+        """The rows of the input to compute, from one to before another."""
+        return (0, x.shape[1]) if self.position is None else (self.position, self.position + 1)
 
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""

@@ -224,6 +224,20 @@ class MultiHeadAttention(Layer):
         attend = attend if grouped else attend.ungrouped()
         return self.kernel(attend) if chunks is None else of_part(self.kernel, attend, chunks)
 
+    def read_sequence(
+        self,
+        q: Float[Tensor, "b h i k"],
+        k: Float[Tensor, "b _ j l"],
+        v: Float[Tensor, "b g j w"],
+        context: Context,
+        first: int,
+    ) -> Float[Tensor, "b h i w"]:
+        """What each head reads in the queries' own sequence, from its row `first` on."""
+        start, keep, use = context.start + first, context.keep, context.use
+        return self.context(
+            q, k, v, context.pos, start=start, keep=keep, use=use, chunks=context.chunks
+        )
+
     def _stream(self, v: Float[Tensor, "b g j w"], use: int) -> Int[Tensor, ""]:
         """The random numbers of these heads, which may be a part of all."""
         key = self.draws.key(v, use)

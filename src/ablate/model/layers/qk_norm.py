@@ -56,12 +56,7 @@ def qk_norms(
             UnitLength(width, heads=heads, length=length),
             UnitLength(width, heads=None, length=length),
         )
-    make = {"rms": nn.RMSNorm, "layer": _LayerNorm}[kind]
-    return make(width), make(width)
-
-
-class _LayerNorm(nn.LayerNorm):
-    """Without a bias, as in Dehghani et al. 2023."""
-
-    def __init__(self, width: int):
-        super().__init__(width, bias=False)
+    if kind == "rms":
+        return nn.RMSNorm(width), nn.RMSNorm(width)
+    # Without a bias, as in Dehghani et al. 2023.
+    return nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)

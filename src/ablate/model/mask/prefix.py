@@ -13,7 +13,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ablate.config.rules import Count
-from ablate.errors import UserError
 from ablate.model.mask import Mask
 
 
@@ -24,8 +23,6 @@ class Prefix(Mask):
 
     def __init__(self, *, size: Count, **layout: Any) -> None:
         super().__init__(**layout)
-        if size < 1:
-            raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size
 
     @property

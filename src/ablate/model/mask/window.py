@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Count
-from ablate.errors import UserError
 from ablate.model.mask import Mask
 
 
@@ -39,8 +38,6 @@ class Window(Mask):
 
     def __init__(self, *, size: Count, **layout: Any) -> None:
         super().__init__(**layout)
-        if size < 1:
-            raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size
         self.ranges = self.grid is None
 

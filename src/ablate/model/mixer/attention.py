@@ -108,8 +108,7 @@ class Attention(MultiHeadAttention):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         x = self.enter(x)
-        pos, start, position = context.pos, context.start, context.position
-        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
+        first, last = context.rows(x)
         earlier = context.recall(self)
         state: State = ()
         if self.reach:
@@ -117,7 +116,7 @@ class Attention(MultiHeadAttention):
             wide = torch.cat([past, x], dim=1)
             q, k, v = self._near(wide, x.shape[1])
             q, state = q[:, :, first:last], (wide[:, -self.reach :],)
-        elif position is None:
+        elif context.position is None:
             q, k, v = self.projected(x)
         else:
             q, k, v = self.queries(x[:, first:last]), self.keys(x), self.values(x)
@@ -125,20 +124,11 @@ class Attention(MultiHeadAttention):
             v = self.value_residual(v, context)
         self_value = v[:, :, first:last]
         new = context.positions(x)
-        q, k = pos.rotate(q, k, new[first:last], new)
+        q, k = context.pos.rotate(q, k, new[first:last], new)
         if earlier is not None:
             k, v = (torch.cat(both, dim=2) for both in zip(earlier[:2], (k, v), strict=True))
         context.remember(self, k, v, *state)
-        y = self.context(
-            q,
-            k,
-            v,
-            pos,
-            start=start + first,
-            keep=context.keep,
-            use=context.use,
-            chunks=context.chunks,
-        )
+        y = self.read_sequence(q, k, v, context, first)
         if self.exclusive:
             along = F.normalize(every_head(self_value, self.heads), dim=-1)
             y = y - (y * along).sum(-1, keepdim=True) * along

@@ -87,26 +87,16 @@ class DifferentialAttention(MultiHeadAttention):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         x = self.enter(x)
-        pos, start, position = context.pos, context.start, context.position
-        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
+        first, last = context.rows(x)
         q, k = self.queries(x[:, first:last]), self.keys(x)
         v = rearrange(self.value(x), "b j (h k) -> b h j k", k=2 * self.head_dim)
         new = context.positions(x)
-        q, k = pos.rotate(q, k, new[first:last], new)
+        q, k = context.pos.rotate(q, k, new[first:last], new)
         if (earlier := context.recall(self)) is not None:
             k, v = (torch.cat(both, dim=2) for both in zip(earlier, (k, v), strict=True))
         context.remember(self, k, v)
         v = v.repeat_interleave(2, dim=1)
-        y = self.context(
-            q,
-            k,
-            v,
-            pos,
-            start=start + first,
-            keep=context.keep,
-            use=context.use,
-            chunks=context.chunks,
-        )
+        y = self.read_sequence(q, k, v, context, first)
         positive, negative = rearrange(y, "b (h two) i k -> two b h i k", two=2)
         y = (1 - self.initial) * self.norm(positive - self.difference() * negative)
         return self.out(rearrange(y, "b h i k -> b i (h k)"))

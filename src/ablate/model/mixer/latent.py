@@ -71,14 +71,13 @@ class LatentAttention(MultiHeadAttention):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         x = self.enter(x)
-        pos, start, position = context.pos, context.start, context.position
-        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
+        first, last = context.rows(x)
         earlier = context.recall(self)
         state: State = (self.latent_norm(self.down(x)),)
         q = self.queries(x[:, first:last])
         if self.rotary_query is not None and self.rotary_key is not None:
             new = context.positions(x)
-            turned, key = pos.rotate(
+            turned, key = context.pos.rotate(
                 self._heads(self.rotary_query, x[:, first:last], self.heads),
                 self._heads(self.rotary_key, x, 1),
                 new[first:last],
@@ -91,14 +90,5 @@ class LatentAttention(MultiHeadAttention):
         k, v = self.keys(state[0]), self.values(state[0])
         if self.rotary_dim:
             k = torch.cat([k, state[1][:, None].expand(-1, self.heads, -1, -1)], dim=-1)
-        y = self.context(
-            q,
-            k,
-            v,
-            pos,
-            start=start + first,
-            keep=context.keep,
-            use=context.use,
-            chunks=context.chunks,
-        )
+        y = self.read_sequence(q, k, v, context, first)
         return self.join(y, x[:, first:last])

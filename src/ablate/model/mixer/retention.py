@@ -43,7 +43,7 @@ class Retention(LinearMixer):
     def step(self, inputs: Inputs, context: Context) -> Step:
         q, k, v, x = inputs
         q, k = self.split(q), self.split(k)
-        i = torch.arange(context.start, context.start + x.shape[1], device=x.device)
+        i = context.positions(x)
         q, k = context.pos.rotate(q, k, i, i)
         g = self.decay.expand(len(x), -1, x.shape[1], -1)
         return Step(q * q.shape[-1] ** -0.5, k, self.split(v), g)

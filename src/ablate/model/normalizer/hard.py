@@ -24,9 +24,8 @@ class Hard(Normalizer):
 
     samples: ClassVar[bool] = True
     shares: ClassVar[bool] = False
-    revision = (
-        3  # since 2026-11-26 draws of accumulated batches and of processes are of their place
-    )
+    # Since 2026-11-26 draws of accumulated batches and of processes are of their place.
+    revision = 3
 
     def __init__(self, *, temperature: Positive) -> None:
         self.temperature = temperature

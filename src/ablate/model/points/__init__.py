@@ -9,4 +9,3 @@ from collections.abc import Callable
 from torch import nn
 
 MakePoints = Callable[..., nn.Module]
-"""Made from the keyword arguments `dim` and `image_size`."""

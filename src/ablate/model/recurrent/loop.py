@@ -30,8 +30,6 @@ from ablate.model.recurrent.rnn_attention import LastState, RNNAttention
 # Of parameters and states of several shapes.
 Tensors = Sequence[Shaped[Tensor, "..."]]
 
-PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
 
 class Layers:
     """The steps of all layers of a Recurrent, with residuals and dropout between them.
@@ -425,7 +423,7 @@ def layers_of(
     masks: list[Float[Tensor, "i b d"] | None] = []
     batch, steps, width = embedded.shape
     for number, (layer, hidden) in enumerate(zip(layers, state.hidden, strict=True)):
-        weight, u, bias, of_u = (getattr(layer, f"{name}_l0") for name in PARAMETERS)
+        weight, u, bias, of_u = layer.maps
         if number:
             sums, w = bias.expand(steps, batch, -1), weight
             ones = embedded.new_ones(batch, steps, layer.hidden_size)

@@ -10,7 +10,6 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ablate.errors import UserError
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 
@@ -38,9 +37,3 @@ class Window(nn.Module):
         query: decoder states; keep: True = a real source token.
         """
         return None
-
-
-def require_size(size: int) -> None:
-    """Raise a UserError unless the half width is a whole number of at least 1."""
-    if not (isinstance(size, int) and size >= 1):
-        raise UserError(f"model.window.size={size} must be a whole number of at least 1")

@@ -8,7 +8,7 @@ empty window, and its context is zero.
 from ablate.config.rules import Count
 from ablate.model.mask import Mask
 from ablate.model.mask.window import Window as Near
-from ablate.model.window import Window, require_size
+from ablate.model.window import Window
 
 
 class LocalM(Window):
@@ -16,7 +16,6 @@ class LocalM(Window):
 
     def __init__(self, *, size: Count, dim: int) -> None:
         super().__init__(dim=dim)
-        require_size(size)
         self.size = size
 
     @property

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Count
-from ablate.model.window import Window, require_size
+from ablate.model.window import Window
 
 
 class LocalP(Window):
@@ -25,7 +25,6 @@ class LocalP(Window):
 
     def __init__(self, *, size: Count, dim: int) -> None:
         super().__init__(dim=dim)
-        require_size(size)
         self.size = size
         self.w = nn.Parameter(torch.empty(dim, dim))
         self.v = nn.Parameter(torch.empty(dim))
