@@ -174,6 +174,50 @@ def test_no_text_stands_in_two_splits_and_every_class_in_all():
     assert sum(map(len, found.values())) == len(paragraphs()[0])
 
 
+def table(folder, rows, name="t.csv", header="id,label,text"):
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def test_a_table_of_texts_and_labels(tmp_path):
+    """Quoted cells hold commas, quotes and line breaks; a byte order mark is no name."""
+    rows = [f'{n},{"cats" if n % 2 else "dogs"},"{n}, he said ""no""\nand left"' for n in range(60)]
+    data = texts(table(tmp_path, [*rows, ",,"]))
+    assert data.class_names == ["cats", "dogs"]
+    found = sorted(pair for split in data.splits for pair in read(data, split))
+    assert found == sorted(
+        (f'{n}, he said "no"\nand left', "cats" if n % 2 else "dogs") for n in range(60)
+    )
+    tabs = [row.replace(",", "\t", 2) for row in rows]
+    same = texts(table(tmp_path, tabs, "t.tsv", "id\tlabel\ttext"))
+    assert {split: read(same, split) for split in same.splits} == {
+        split: read(data, split) for split in data.splits
+    }
+    before = data.fingerprint()
+    table(tmp_path, rows[1:])
+    assert data.fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "says"),
+    [
+        (["1,a,x"], "id,lable,text", "needs one column 'label' in its first row, .*'lable'"),
+        (["1,a,x"], "text,label,text", "needs one column 'text'"),
+        (["1,a,x", "2,b,y,z"], "id,label,text", "line 3 has 4 cells, the header has 3; quote"),
+        (["1,a,x", "2,b,"], "id,label,text", "line 3 has no text"),
+        (["1,,x"], "id,label,text", "line 2 has no label"),
+        (['1,a,"x'], "id,label,text", "line 2 is no CSV"),
+        (["1,a,x", "2,a,y"], "id,label,text", "has the one class a, and a classifier needs two"),
+        ([], "id,label,text", "has no rows"),
+        (["1,a,x", "2,b,y"], "id,label,text", "split of 2 texts would be empty"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named(tmp_path, rows, header, says):
+    with pytest.raises(UserError, match=rf"data\.root=\S+t\.csv: .*{says}"):
+        texts(table(tmp_path, rows, header=header))
+
+
 def test_special_tokens_leave_room_for_a_text(folder):
     data = make("text_files", root=str(folder), tokenizer="char", seq_len=2)
     data.specials = True

@@ -1,4 +1,4 @@
-"""Columns of numbers from a CSV file, with a one-line UserError for whatever is wrong in it."""
+"""Columns of a CSV file, with a one-line UserError for whatever is wrong in it."""
 
 import csv
 import io
@@ -22,16 +22,12 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
 
     columns None: UserError that lists the columns.
     """
-    text = source.text(source.read(path), path).removeprefix("\ufeff")
-    rows = _rows(text.rstrip("\r\n"), path)
-    header = [name.strip() for name in next(rows, (0, []))[1]]
+    header, rows = _opened(path, f"data.path={path}")
     if len(header) == 1 and (separator := next((s for s in OTHERS if s in header[0]), None)):
         raise UserError(
             f"data.path={path}: its columns are separated by {separator!r}; use commas, and write"
             " numbers as in 1234.5"
         )
-    if not any(header):
-        raise UserError(f"data.path={path}: the first row must name the columns")
     if columns is None:
         raise UserError(
             f"data.columns=null: name the columns of data.path={path} to use; {_named(header)}"
@@ -41,13 +37,52 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
     return np.array(read, np.float64).reshape(len(read), len(indices))
 
 
-def _rows(text: str, path: str) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+def read_texts(path: str, columns: Sequence[str], *, key: str) -> list[Row]:
+    """The cells of columns of text, and the numbers of their lines; a row without any is left out.
+
+    path: a file of commas, or of tabs if it is called .tsv; plain or gzip, or a download.
+    """
+    shown = f"{key}={path}"
+    header, rows = _opened(path, shown, key=key)
+    for name in columns:
+        if header.count(name) != 1:
+            raise UserError(
+                f"{shown}: needs one column '{name}' in its first row, which has"
+                f" {', '.join(header)}{suggest(name, header)}"
+            )
+    read = []
+    for line, cells in rows:
+        if len(cells) > len(header):
+            raise UserError(
+                f"{shown}: line {line} has {len(cells)} cells, the header has {len(header)}; quote"
+                " texts that hold the separator"
+            )
+        cells += [""] * (len(header) - len(cells))
+        if any(cells):
+            read.append((line, [cells[header.index(name)] for name in columns]))
+    return read
+
+
+def _opened(path: str, shown: str, *, key: str = source.KEY) -> tuple[list[str], Iterator[Row]]:
+    """The names of the columns, and the rows below them."""
+    text = source.text(source.read(path, key=key), path, key=key).removeprefix("\ufeff")
+    tabs = path.removesuffix(".gz").endswith(".tsv")
+    rows = _rows(text.rstrip("\r\n"), shown, "\t" if tabs else ",")
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not any(header):
+        raise UserError(f"{shown}: the first row must name the columns")
+    return header, rows
+
+
+def _rows(text: str, shown: str, separator: str) -> Iterator[Row]:
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
+    )
     try:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as error:
-        raise UserError(f"data.path={path}: line {reader.line_num} is no CSV ({error})") from None
+        raise UserError(f"{shown}: line {reader.line_num} is no CSV ({error})") from None
 
 
 def _named(header: Sequence[str]) -> str:

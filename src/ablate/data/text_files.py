@@ -1,7 +1,9 @@
-"""Labelled texts: a folder of files for each class, or paragraphs of Python's help.
+"""Labelled texts: a folder of files for each class, a table, or paragraphs of Python's help.
 
-Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. Without
-a folder the texts are the paragraphs of ablate.data.chapters, and the class is the chapter. A model
+Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. A table
+is a CSV file (.csv, or .tsv with tabs; .gz too), whose first row names its columns: `text` and
+`label`; it is split by a hash of the texts, so that equal texts are in one split. Without a root
+the texts are the paragraphs of ablate.data.chapters, and the class is the chapter. A model
 trained on data=pydoc has read those paragraphs, those of validation and test too, though never with
 their class.
 """
@@ -23,6 +25,7 @@ from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
 from ablate.data.split import BOUNDS, chosen, three_way
+from ablate.data.table import read_texts
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.errors import UserError
@@ -30,6 +33,7 @@ from ablate.errors import UserError
 log = logging.getLogger(__name__)
 
 ENDINGS = {".txt", ".gz"}
+TABLES = (".csv", ".tsv")
 Texts = dict[str, tuple[list[str], list[int]]]  # of each split: the texts, and their classes
 
 
@@ -63,7 +67,7 @@ class Labelled(Dataset[Batch]):
 
 
 class TextFiles(Data):
-    """root: the folder, or null for the chapters of Python's help.
+    """root: the folder or the table, or null for the chapters of Python's help.
     tokenizer, vocab_size: as in ablate.data.text, made from the training texts alone.
     seq_len: the most tokens of a text; longer ones are truncated, with a warning.
     train_examples: training texts whose classes are used, of which fewer are among more; None: all.
@@ -89,7 +93,9 @@ class TextFiles(Data):
         train_examples: Count | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.files = ClassFolders(root, endings=ENDINGS, what="texts") if root else None
+        self.table = root if root and root.removesuffix(".gz").endswith(TABLES) else None
+        folder = root if self.table is None else None
+        self.files = ClassFolders(folder, endings=ENDINGS, what="texts") if folder else None
         self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
         self.vocab_size = self.checked("vocab_size", vocab_size)
         self.seq_len = self.checked("seq_len", seq_len)
@@ -99,11 +105,13 @@ class TextFiles(Data):
     def fingerprint(self) -> str:
         if self.files is not None:
             return self.files.fingerprint()
+        if self.table is not None:
+            return digest(sha256(source.read(self.table, key="data.root")).hexdigest(), BOUNDS)
         texts, chapters = paragraphs()
         return digest(sha256("\0".join(texts + chapters).encode()).hexdigest(), BOUNDS)
 
     def load(self) -> None:
-        texts = self._chapters() if self.files is None else self._files(self.files)
+        texts = self._by_hash() if self.files is None else self._files(self.files)
         training, others = (
             "\n".join(text for split in splits for text in texts[split][0])
             for splits in (["train"], texts.keys() - {"train"})
@@ -142,13 +150,21 @@ class TextFiles(Data):
         plain = self.make_tokenizer(training, others, self.vocab_size)
         return WithSpecials(plain) if self.specials else plain
 
-    def _chapters(self) -> Texts:
-        texts, chapters = paragraphs()
-        self.class_names = sorted(set(chapters))
+    def _by_hash(self) -> Texts:
+        """Of a table or the chapters."""
+        texts, names = paragraphs() if self.table is None else _rows(self.table)
+        self.class_names = sorted(set(names))
         number = {name: label for label, name in enumerate(self.class_names)}
+        splits = three_way([text.encode() for text in texts])
+        for split, numbers in splits.items():
+            if not numbers:
+                raise UserError(
+                    f"data.root={self.table}: the {split} split of {len(texts)} texts would be"
+                    " empty; more texts, or folders of your own splits (DIR/train/CLASS/*.txt)"
+                )
         return {
-            split: ([texts[n] for n in numbers], [number[chapters[n]] for n in numbers])
-            for split, numbers in three_way([text.encode() for text in texts]).items()
+            split: ([texts[n] for n in numbers], [number[names[n]] for n in numbers])
+            for split, numbers in splits.items()
         }
 
     def _files(self, files: ClassFolders) -> Texts:
@@ -186,3 +202,20 @@ class TextFiles(Data):
         if not isinstance(self.tokenizer, WithSpecials):
             return tokens
         return np.array([self.tokenizer.cls, *tokens, self.tokenizer.sep], np.int32)
+
+
+def _rows(path: str) -> tuple[list[str], list[str]]:
+    """The texts of a table, and the name of the class of each."""
+    texts, names = [], []
+    for line, (text, name) in read_texts(path, ("text", "label"), key="data.root"):
+        if not text or not name.strip():
+            raise UserError(f"data.root={path}: line {line} has no {'label' if text else 'text'}")
+        texts.append(text)
+        names.append(name.strip())
+    if len(set(names)) < 2:
+        raise UserError(
+            f"data.root={path}: has the one class {names[0]}, and a classifier needs two"
+            if names
+            else f"data.root={path}: has no rows"
+        )
+    return texts, names
