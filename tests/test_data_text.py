@@ -108,6 +108,13 @@ def test_unknown_characters_of_the_validation_split_share_one_token(text):
         data.tokenizer.encode("界世界星")
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text("to be or not to be " * 20, encoding="utf-8-sig")
+    data = ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=4)
+    assert data.texts["train"].startswith("to be")
+    assert data.sizes["vocab_size"] == len(set("to be or not to be "))
+
+
 def test_pydoc_is_long_english_from_this_python():
     data = ready("pydoc")
     assert sum(map(len, data.texts.values())) > 400_000

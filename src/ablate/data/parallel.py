@@ -187,8 +187,7 @@ def lines(path: str, key: str) -> list[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    byte_order_mark = "\ufeff"
-    return text.removeprefix(byte_order_mark).removesuffix("\n").split("\n")
+    return text.removesuffix("\n").split("\n")
 
 
 def _given(prefix: str, source: str | None, target: str | None) -> Files | None:

@@ -100,8 +100,7 @@ class Recordings(SpokenPairs):
 
 
 def _text(path: Path) -> str:
-    text = source.text(source.contents(path, key="data.root"), str(path), key="data.root")
-    return text.removeprefix("\ufeff")
+    return source.text(source.contents(path, key="data.root"), str(path), key="data.root")
 
 
 def _version(path: Path) -> tuple[Path, int, int]:

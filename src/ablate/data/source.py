@@ -102,15 +102,15 @@ def content_hash(path: str, sha256: str | None) -> str:
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:
-    """Decode strict UTF-8; line ends are kept. NUL, which no text holds, is refused: UTF-16 without
-    a byte order mark would be read as letters with NULs in between."""
+    """Decode strict UTF-8, without a byte order mark; line ends are kept. NUL, which no text holds,
+    is refused: UTF-16 without a mark would be read as letters with NULs in between."""
     if (at := raw.find(b"\0")) >= 0:
         raise UserError(
             f"{key}={path}: has a NUL byte at byte offset {at}, so it is UTF-16 or no text; convert"
             " it to UTF-8 first, for example with iconv"
         )
     try:
-        return raw.decode()
+        return raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{key}={path}: not UTF-8 at byte offset {error.start} "
@@ -119,9 +119,9 @@ def text(raw: bytes, path: str, *, key: str = KEY) -> str:
 
 
 def lines(text: str) -> list[str]:
-    r"""Its lines, which end with \n, \r\n or \r, without a byte order mark. Not str.splitlines,
-    which divides at Unicode's other line boundaries, too: they occur within sentences."""
-    *every, last = re.split(r"\r\n?|\n", text.removeprefix("\ufeff"))
+    r"""Its lines, which end with \n, \r\n or \r. Not str.splitlines, which divides at Unicode's
+    other line boundaries, too: they occur within sentences."""
+    *every, last = re.split(r"\r\n?|\n", text)
     return [*every, last] if last else every
 
 

@@ -60,6 +60,7 @@ class Policy(CausalLM):
     model: LanguageModel
     reference: LanguageModel
 
+    of_process = "a policy is measured on responses to the prompts"
     predictions = Task.predictions  # responses are drawn, and have no loss of their own
     generates = True
 
