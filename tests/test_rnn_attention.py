@@ -108,9 +108,3 @@ def test_no_attention_is_the_last_state_at_every_step():
     assert not list(context.parameters())
     seen = context(normal(B, I, D), context.prepare(read), 4)
     assert torch.equal(seen, read.last[:, None].expand(-1, I, -1))
-
-
-def test_a_window_without_a_width_is_refused():
-    for size in (0, 2.5):
-        with pytest.raises(UserError, match=rf"model.window.size={size} must be"):
-            part("model.window", "local_m", size=size)(dim=D)
