@@ -62,24 +62,22 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
     return call
 
 
-# The shapes that a function was given so far: of a module, since a shape may be that of an
-# attribute (`{self.heads}`), and of all else.
-OF_MODULE: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
-OF_FUNCTION: set[Any] = set()
+# The shapes that a function was given so far; of one of a module with its class and its numbers,
+# since a shape may be that of an attribute (`{self.heads}`).
+SEEN: set[Any] = set()
+NUMBERS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def once(made: Callable[..., Any], typechecker: Any, args: Any, named: dict[str, Any]) -> Any:
     """Check a call if there was none of these shapes: a check takes as long as the call."""
-    own = bool(args) and isinstance(args[0], nn.Module)
-    seen = OF_MODULE.setdefault(args[0], set()) if own else OF_FUNCTION
-    key = (made, *map(outline, args[own:]), *map(outline, named.items()))
+    key = (made, *map(outline, args), *map(outline, named.items()))
     try:
-        if key in seen:
+        if key in SEEN:
             return made(*args, **named)
     except TypeError:  # a size that torch.compile does not know has no hash
         return made(*args, **named)
     result = checked(made, typechecker)(*args, **named)
-    seen.add(key)
+    SEEN.add(key)
     return result
 
 
@@ -87,6 +85,11 @@ def outline(value: Any) -> Any:
     """The shapes in a value."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
+    if isinstance(value, nn.Module):
+        if (known := NUMBERS.get(value)) is None:
+            ints = (x for x in vars(value).values() if isinstance(x, int))
+            known = NUMBERS[value] = (type(value), *ints)
+        return known
     if isinstance(value, tuple | list):
         return tuple(map(outline, value))
     if dataclasses.is_dataclass(value):
