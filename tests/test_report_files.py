@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import shutil
 from html import unescape
 from html.parser import HTMLParser
@@ -20,6 +21,8 @@ from ablate.study.report import write
 from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import robust
+from ablate.study.report.rows import assemble
+from ablate.study.report.sentences import commands
 
 pytest_plugins = ["make_study"]
 quickly = pytest.mark.usefixtures("no_pdf")
@@ -80,6 +83,14 @@ def test_page_and_markdown_say_everything(everything):
     for shown in ("a=1 (no effect)", "a=2", "a=3 (no effect) (= baseline)"):
         assert f"\n| {shown} | 5 |" in text
     assert f"\n| a=1 | {NOTHING} | no effect | {NO_EFFECT} |" in text
+
+
+def test_commands_can_be_pasted_into_a_shell(tmp_path):
+    typed = ["data.path='my ä, 1=2.txt'", "study.tune={optimizer.lr: [1e-3, 1e-2]}", "-m"]
+    study = make_study(tmp_path / "a b", {"baseline": arm(BASE), "a=$x": arm(BASE)}, command=typed)
+    run, again = map(shlex.split, commands(assemble(collect(study).rebased("a=$x"))))
+    assert run == ["python", "-m", "ablate", *typed]
+    assert again == ["python", "-m", "ablate.report", str(study), "--baseline", "a=$x"]
 
 
 def test_runs_csv_has_every_run_once_and_its_numbers(everything):

@@ -1,6 +1,5 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -21,6 +20,7 @@ from ablate.study.plan.blocks import EACH
 from ablate.study.plan.fraction import promise
 from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
+from ablate.terminal.say import command_line
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",
@@ -260,10 +260,10 @@ def difference_words(row: Row, report: Report) -> str:
 
 def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
-    words = " ".join(report.study.plan.get("command") or [])
-    run = [f"python -m ablate {words}"] if words else []
-    own = "".join(f" --{option} {shlex.quote(value)}" for option, value in report.chosen.items())
-    return [*run, f"python -m ablate.report {report.study.folder}{own}"]
+    typed = report.study.plan.get("command") or []
+    run = [command_line("ablate", *typed)] if typed else []
+    own = [word for name, value in report.chosen.items() for word in (f"--{name}", value)]
+    return [*run, command_line("ablate.report", report.study.folder, *own)]
 
 
 EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")
