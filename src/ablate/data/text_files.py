@@ -156,7 +156,7 @@ class TextFiles(Data):
         self.class_names, labels = files.labels(splits)
         return {
             split: (
-                [source.text(source.read(str(p), key="data.root"), str(p)) for p in paths],
+                [_text(str(path)) for path in paths],
                 labels[split],
             )
             for split, paths in splits.items()
@@ -182,3 +182,7 @@ class TextFiles(Data):
         if not isinstance(self.tokenizer, WithSpecials):
             return tokens
         return np.array([self.tokenizer.cls, *tokens, self.tokenizer.sep], np.int32)
+
+
+def _text(path: str) -> str:
+    return source.text(source.read(path, key="data.root"), path, key="data.root")
