@@ -176,7 +176,11 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         assert any(text.startswith(line) for text in lines), words
         assert "=" in words or all(len(text) <= 100 for text in lines)
     for key, texts in {
-        "optimizer.lr": ["a number more than 0", "2e-3 (optimizer=adamw,", "to 5e-3 by model=gat"],
+        "optimizer.lr": [
+            "a finite number more than 0",
+            "2e-3 (optimizer=adamw,",
+            "to 5e-3 by model=gat",
+        ],
         "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
         "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
     }.items():
