@@ -114,6 +114,10 @@ def test_a_folder_that_cannot_be_written_and_one_outside_are_said(ablate_command
     (tmp_path / "inside").mkdir()
     _, out, _ = ablate_command("output_dir=inside", "hydra.run.dir=escape")
     assert f"ablate: output in {tmp_path}/escape, outside output_dir=inside" in out.splitlines()
+    for more in ([], ["-m", "seed=1,2"]):
+        code, out, err = ablate_command("study.name=../x", *more)
+        assert (code, out) == (2, "")
+        assert 'study.name="../x": must be a name of a folder inside' in err
 
 
 def test_a_run_finds_its_persons_environment_and_may_compose(ablate_command, seen):
