@@ -1,5 +1,6 @@
 """The table at the end of a run: results, cost, output folder, and commands to run next."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
         commands.insert(0, command_line("ablate.show", *words))
         commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
     if (run_dir / "sample.txt").exists() or result.get("artefacts"):
-        command = f"{command_line('ablate.generate', *words)} {stated(task, 'example_options')}"
+        options = stated(task, "example_options")
+        options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))
+        command = f"{command_line('ablate.generate', *words)} {options}"
         commands.insert(0, command.rstrip())
     return commands
