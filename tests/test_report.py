@@ -69,12 +69,22 @@ def rewrite(study, arm, change):
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
 
 
+def test_a_bare_value_is_named_with_its_key(tmp_path):
+    options = ("2", "1e-3", "null", "True", "none", "cosine")
+    arms = {
+        f"model.x={o}": arm(BASE, changes={"model.x": o} if n else {})
+        for n, o in enumerate(options)
+    }
+    labels = [*judged(make_study(tmp_path / "s", arms)).labels.values()]
+    assert sorted(labels) == ["cosine", "none", "x=1e-3", "x=2", "x=True", "x=null"]
+
+
 def test_what_came_out_begins_with_the_largest_differences(tmp_path):
     arms = {f"a={n}": arm(shifted(n / 10)) for n in range(1, 11)}
     report = judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms))
     ((_, _, said),) = answers(report)
-    assert said.startswith("10 (+1.000), 9 (+0.900), ")
-    assert said.endswith("3 (+0.300) and 2 more")
+    assert said.startswith("a=10 (+1.000), a=9 (+0.900), ")
+    assert said.endswith("a=3 (+0.300) and 2 more")
     assert [row.arm.name for row in report.others] == [*arms]
 
 

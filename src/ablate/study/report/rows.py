@@ -147,8 +147,9 @@ class Report:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Arm -> its name in charts: only the option if all arms change one factor, and only the
-        last part of each key if that is enough to tell factors apart.
+        """Arm -> its name in sentences and charts: only the option if all arms change one factor,
+        unless that is a bare value such as 2 or null, and only the last part of each key if that is
+        enough to tell factors apart.
         """
         factors = {factor for row in self.rows for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
@@ -157,10 +158,12 @@ class Report:
         labels = {}
         for row in self.rows:
             changes = row.arm.changes.items()
-            parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
+            label = " ".join(str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes)
             # The baseline of a factor given as a list is named by it: model.attention=dot.
-            own = row.arm.name.removeprefix(f"{''.join(factors)}=")
-            labels[row.arm.name] = " ".join(parts) or own
+            label = label or row.arm.name.removeprefix(f"{''.join(factors)}=")
+            if _bare(label) and len(factors) == 1:
+                label = f"{''.join(ends.values())}={label}"
+            labels[row.arm.name] = label
         return labels
 
     @cached_property
@@ -186,6 +189,15 @@ class Report:
                 f" baseline of the plan is {self.study.planned_baseline}."
             )
         return lines + never(self) + unsettled(self) + undertrained(self)
+
+
+def _bare(label: str) -> bool:
+    """Whether it is a value that says nothing without its key: a number, null, true or false."""
+    try:
+        float(label)
+    except ValueError:
+        return label.lower() in ("null", "true", "false")
+    return True
 
 
 def assemble(
