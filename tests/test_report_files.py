@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from make_study import BASE, arm, make_study, shifted
+from make_study import BASE, CONFIG, arm, make_study, shifted
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread, imsave
 
@@ -22,7 +22,7 @@ from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import robust
 from ablate.study.report.rows import assemble
-from ablate.study.report.sentences import commands
+from ablate.study.report.sentences import commands, settings
 
 pytest_plugins = ["make_study"]
 quickly = pytest.mark.usefixtures("no_pdf")
@@ -83,6 +83,16 @@ def test_page_and_markdown_say_everything(everything):
     for shown in ("a=1 (no effect)", "a=2", "a=3 (no effect) (= baseline)"):
         assert f"\n| {shown} | 5 |" in text
     assert f"\n| a=1 | {NOTHING} | no effect | {NO_EFFECT} |" in text
+
+
+def test_the_length_of_a_training_by_epochs_is_in_epochs(tmp_path):
+    for trainer, said in (
+        ({"max_steps": -1, "max_epochs": 4}, "trainer.max_epochs=4"),
+        ({"max_steps": 400, "max_epochs": None}, "trainer.max_steps=400"),
+    ):
+        config = {"config": CONFIG | {"trainer": trainer}}
+        study = make_study(tmp_path / said, {"baseline": arm(BASE)}, baseline=config)
+        assert [w for w in settings(assemble(collect(study))).split() if "trainer." in w] == [said]
 
 
 def test_commands_can_be_pasted_into_a_shell(tmp_path):

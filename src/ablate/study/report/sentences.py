@@ -40,8 +40,9 @@ BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
 # The settings of a training that readers look for first.
 SETTINGS = (
     "model.dim", "model.depth", "model.heads", "data.seq_len", "data.batch_size", "optimizer.lr",
-    "trainer.max_steps",
+    "trainer.max_steps", "trainer.max_epochs",
 )  # fmt: skip
+UNSET = (None, -1)  # max_steps of a training by max_epochs
 MATCHED = {"parameters": "parameters", "flops": "FLOPs a step"}
 LONGEST = 60  # letters of a name inside a sentence
 HEADS = {
@@ -92,7 +93,7 @@ def settings(report: Report) -> str:
     for key in SETTINGS:
         group, _, name = key.partition(".")
         values[key] = (config.get(group) or {}).get(name)
-    return " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+    return " ".join(f"{key}={value}" for key, value in values.items() if value not in UNSET)
 
 
 def metric_name(report: Report) -> str:
