@@ -16,7 +16,7 @@ from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.any_runs import show_runs
 from ablate.study.report.rows import assemble
-from ablate.study.report.sentences import answers
+from ablate.study.report.sentences import answers, sure
 
 pytest_plugins = ["make_study"]
 pytestmark = pytest.mark.usefixtures("no_pdf")
@@ -67,6 +67,13 @@ def rewrite(study, arm, change):
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
         rows = [change(n, row, int(rows[-1][0])) for n, row in enumerate(rows)]
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+def test_one_seed_is_said_to_give_no_verdict(tmp_path):
+    for n, pairs, ending in ((1, "(1 pair)", "nor a verdict."), (3, "(3 pairs)", "rest on p.")):
+        arms = {"baseline": arm(BASE[:n]), "a=1": arm(shifted(0.1)[:n])}
+        said, *_ = sure(judged(make_study(tmp_path / pairs, arms)))
+        assert (pairs in said, said.endswith(ending)) == (True, True)
 
 
 def test_a_bare_value_is_named_with_its_key(tmp_path):

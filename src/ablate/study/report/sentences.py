@@ -140,18 +140,24 @@ def sure(report: Report) -> list[str]:
     if not comparisons:
         return []
     pairs = sorted({comparison.n for comparison in comparisons})
-    count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    count = f"{pairs[0]} to " if len(pairs) > 1 else ""
     text = (
-        f"Each arm is held against the baseline seed by seed ({count} pairs): runs of a pair share "
-        "the order of the data and the draw of every parameter that both models have. Intervals "
-        "are 95 % t intervals of the mean difference, with bootstrap intervals beside them. "
-        "Verdicts rest on p"
+        f"Each arm is held against the baseline seed by seed ({count}{counted(pairs[-1], 'pair')}):"
+        " runs of a pair share the order of the data and the draw of every parameter that both"
+        " models have. "
     )
-    if len(comparisons) > 1:
+    if pairs == [1]:
+        text += "One seed gives neither an interval nor a verdict"
+    else:
         text += (
-            f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected, so"
-            " one may leave out zero where no difference is shown"
+            "Intervals are 95 % t intervals of the mean difference, with bootstrap intervals beside"
+            " them. Verdicts rest on p"
         )
+        if len(comparisons) > 1:
+            text += (
+                f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected,"
+                " so one may leave out zero where no difference is shown"
+            )
     text += "."
     return [text, *(f"{line}." for line in report.warnings)]
 
