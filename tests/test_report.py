@@ -69,6 +69,13 @@ def rewrite(study, arm, change):
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
 
 
+def test_what_came_out_says_why_an_arm_is_not_compared(tmp_path):
+    values = {"1": ["failed: nan"] * 5, "2": [*BASE[:4], "failed: nan"]}
+    arms = {f"a={n}": arm(v) for n, v in values.items()} | {"a=3": arm(BASE, fingerprint="other")}
+    ((_, _, said),) = answers(judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms)))
+    assert said == "a=1 (all 5 seeds failed), a=2 (seed 4 failed) and a=3 (other data)"
+
+
 def test_one_seed_is_said_to_give_no_verdict(tmp_path):
     for n, pairs, ending in ((1, "(1 pair)", "nor a verdict."), (3, "(3 pairs)", "rest on p.")):
         arms = {"baseline": arm(BASE[:n]), "a=1": arm(shifted(0.1)[:n])}

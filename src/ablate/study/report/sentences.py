@@ -29,8 +29,8 @@ DESIGNS = {
     "factorial": "in every combination of",
     "fractional": "in a balanced fraction of the combinations of",
 }
+# Rules that an arm breaks; of missing seeds the reason is as short: "all 2 seeds failed".
 BROKEN = {
-    "seeds": "missing seeds",
     "data": "other data",
     "code": "other code",
     "budget": "other budget",
@@ -116,8 +116,9 @@ def answers(report: Report) -> list[tuple[str, str, str]]:
 def _in_short(row: Row, report: Report) -> str:
     name = shortened(report.labels[row.arm.name], LONGEST)
     if row.comparison is None:
-        broken = [BROKEN[rule] for rule in row.broken] or row.why
-        return f"{name} ({', '.join(broken)})"
+        reasons = zip(row.broken, row.why, strict=False)  # none are broken by the baseline's runs
+        why = [BROKEN.get(rule, reason) for rule, reason in reasons] or row.why
+        return f"{name} ({', '.join(why)})"
     return f"{name} ({signed(row.difference, report.decimals)})"
 
 
