@@ -1,6 +1,7 @@
 """The report of a study: what it says of made-up runs, and what it refuses to say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.any_runs import show_runs
-from ablate.study.report.rows import assemble
+from ablate.study.report.rows import assemble, unsettled
 from ablate.study.report.sentences import answers, sure
 
 pytest_plugins = ["make_study"]
@@ -120,6 +121,8 @@ def test_a_difference_that_still_changes_is_marked(study, by, marked):
     assert [mark.startswith("Still changing") and mark.endswith(arms) for mark in found] == (
         [True] * marked
     )
+    for line in unsettled(replace(judged(study), decimals=0)):  # digits that tell them apart
+        assert f"from +{0.1 + by:.2f} at step 300 to +0.10 at step 400" in line
 
 
 STEPS = range(16)  # that a made-up run logs

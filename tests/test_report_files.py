@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread, imsave
 
 from ablate.study.analysis.collect import collect
-from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
+from ablate.study.numbers import NOTHING, amount, apart, decimals, duration, number, share, signed
 from ablate.study.report import write
 from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
@@ -393,6 +393,8 @@ def test_odd_studies_are_reported(tmp_path, base, other):
         (duration(1e6), "11.5 days"),
         (decimals([1.5, 1.6], [0.012, 0.03]), 3),
         (decimals([1234.0], [None]), 0),
+        (apart([0.12, 0.1], 3), 3),
+        (apart([2e-5, 1e-5], 3), 5),
     ],
 )
 def test_numbers_have_sensible_digits(said, words):

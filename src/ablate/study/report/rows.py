@@ -16,7 +16,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
-from ablate.study.numbers import certain, counted, decimals, listed, signed
+from ablate.study.numbers import apart, certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
@@ -323,10 +323,9 @@ def unsettled(report: Report) -> list[str]:
         points = _differences(curve_of(study, row.arm.name, column), baseline)
         before = [point for point in points if point[0] <= SINCE * points[-1][0]]
         if before and abs(points[-1][1] - before[-1][1]) > MOVED * abs(points[-1][1]):
-            way = " to ".join(
-                f"{signed(value, report.decimals)} at step {step:,}"
-                for step, value in (before[-1], points[-1])
-            )
+            ends = (before[-1], points[-1])
+            digits = apart([value for _, value in ends], report.decimals)
+            way = " to ".join(f"{signed(value, digits)} at step {step:,}" for step, value in ends)
             arms.append(f"{report.labels[row.arm.name]} (from {way})")
     reason = "Still changing in the last quarter of training, so more steps may change the result"
     return [f"{reason}: {listed(arms)}."] if arms else []
