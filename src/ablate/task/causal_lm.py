@@ -127,7 +127,8 @@ class CausalLM(Task):
         return PEEKS if peeks else super().caution
 
     def notes(self) -> dict[str, Any]:
-        return super().notes() | ({"prompt": opening(self.data)} if self.generates else {})
+        prompted = self.generates and "{prompt}" in self.example_options  # not a task of pairs
+        return super().notes() | ({"prompt": opening(self.data)} if prompted else {})
 
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []
