@@ -114,6 +114,10 @@ def test_a_folder_that_cannot_be_written_and_one_outside_are_said(ablate_command
     (tmp_path / "inside").mkdir()
     _, out, _ = ablate_command("output_dir=inside", "hydra.run.dir=escape")
     assert f"ablate: output in {tmp_path}/escape, outside output_dir=inside" in out.splitlines()
+    for more in ([], ["-m", "seed=1,2"]):
+        code, out, err = ablate_command("study.name=../x", *more)
+        assert (code, out) == (2, "")
+        assert 'study.name="../x": must be a name of a folder inside' in err
 
 
 def test_a_run_finds_its_persons_environment_and_may_compose(ablate_command, seen):
@@ -176,7 +180,11 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         assert any(text.startswith(line) for text in lines), words
         assert "=" in words or all(len(text) <= 100 for text in lines)
     for key, texts in {
-        "optimizer.lr": ["a number more than 0", "2e-3 (optimizer=adamw,", "to 5e-3 by model=gat"],
+        "optimizer.lr": [
+            "a finite number more than 0",
+            "2e-3 (optimizer=adamw,",
+            "to 5e-3 by model=gat",
+        ],
         "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
         "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
     }.items():

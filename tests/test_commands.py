@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from functools import cache
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ from tiny import images, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
+from ablate.cli.summary import next_commands
 from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.study.plan.difference import difference as difference_of
@@ -106,6 +108,17 @@ def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
     assert once.startswith("the cat")
     assert len(once.rstrip("\n")) == len("the cat") + 40
     assert once == again != other
+
+
+def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, monkeypatch, capsys):
+    """Although the text of this run has no "T"."""
+    run = finished("rotary")
+    result = json.loads((run / "result.json").read_text()) | {"artefacts": ["sample.txt"]}
+    typed, *_ = next_commands(result, run, "ablate.task.causal_lm.CausalLM")
+    *start, prompt = shlex.split(typed)
+    assert start == ["python", "-m", "ablate.generate", str(run), "--prompt"]
+    for given in (["--prompt", prompt], []):
+        assert call(monkeypatch, capsys, generate, run, *given).startswith(prompt)
 
 
 @pytest.mark.parametrize(

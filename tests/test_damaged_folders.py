@@ -164,6 +164,23 @@ def test_a_damaged_file_of_a_study(study, one_line, name, way, count):
         assert code == 2 or name != "plan.json" or what not in WHOLE, what
 
 
+def test_a_run_without_its_weights_says_what_to_do(whole, folder, one_line):
+    name, lost = "checkpoints/best.safetensors", "its weights, checkpoints/best.safetensors, are"
+    (folder / name).unlink()
+    for way, code, said in (
+        ("load", 2, f"{folder} is finished, but {lost}"),
+        ("init_from", 2, f"init_from={folder} is finished, but {lost}"),
+        ("resume", 0, f"{folder} is finished, so nothing was trained, but {lost}"),
+    ):
+        ended, told = one_line(way, folder, whole, name, "missing")
+        assert ended == code
+        assert f"{said} missing; remove the run's folder to train it again" in told
+    (folder / "result.json").unlink()
+    assert "has no weights yet" in one_line("load", folder, whole, name, "missing")[1]
+    ended, told = one_line("resume", folder, whole, name, "missing")
+    assert (ended, f"{folder}: {lost}" in told) == (2, True)
+
+
 # What is no file, and files that grow when they are read
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 import pytest
 import torch
 from make_data import make, ready
+from refusals import refused
 
 from ablate.data import Request, Share
 from ablate.data.chapters import CHAPTERS, paragraphs
@@ -144,6 +145,12 @@ def folder(tmp_path):
         for n in range(30):
             (tmp_path / name / f"{n}.txt").write_text(f"{words} {n} times" * (1 + n % 3))
     return tmp_path
+
+
+def test_a_text_that_is_not_utf_8_is_refused_with_its_file(folder):
+    (folder / "cats" / "7.txt").write_bytes("Kätzchen".encode("latin-1"))
+    with refused(f"data.root={folder}/cats/7.txt: not UTF-8 at byte offset 1"):
+        texts(folder)
 
 
 def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two():

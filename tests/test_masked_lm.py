@@ -110,6 +110,8 @@ def test_generate_fills_in(finished, monkeypatch, capsys):
     filled = written("--prompt", prompt)
     assert filled == written("--prompt", prompt)
     assert re.fullmatch("the c.t s..\n", filled)
+    prompt = ablate.load(finished).result["prompt"]  # of a text without a "T"
+    assert len(written("--prompt", prompt)) == len("four\n")
     shown = written()
     assert shown.count("read:") == shown.count("written:") == 3
     assert "[MASK]" in shown

@@ -1,7 +1,9 @@
 """bfloat16: every part computes in it, and what comes out is near what float32 gives."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from importlib import reload
 from itertools import product
 from typing import Any
 
@@ -23,6 +25,7 @@ from make_model import (
 from torch import Tensor, nn
 
 from ablate.model.vit import ViT
+from ablate.training import quiet
 
 LENGTH = SIZES["gpt"]["length"]
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
@@ -110,3 +113,18 @@ def test_queries_keys_and_values_are_one_product_under_autocast(changes: dict[st
     for ours, theirs in zip(found, apart, strict=True):
         assert ours.dtype == theirs.dtype or not ours.numel()
         torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=2**-7, atol=2**-8)
+
+
+def test_an_rms_norm_under_autocast_is_one_in_float32_rounded_without_a_warning() -> None:
+    norm, x = random_parts(nn.RMSNorm(8)), normal(2, 8).bfloat16()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reload(quiet)
+        torch.set_warn_always(True)
+        try:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                rounded = norm(x)
+        finally:
+            torch.set_warn_always(False)
+    assert not said
+    assert torch.equal(rounded, norm(x.float()).bfloat16())

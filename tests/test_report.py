@@ -1,6 +1,7 @@
 """The report of a study: what it says of made-up runs, and what it refuses to say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,8 +16,8 @@ from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.any_runs import show_runs
-from ablate.study.report.rows import assemble
-from ablate.study.report.sentences import answers
+from ablate.study.report.rows import assemble, unsettled
+from ablate.study.report.sentences import answers, sure
 
 pytest_plugins = ["make_study"]
 pytestmark = pytest.mark.usefixtures("no_pdf")
@@ -90,12 +91,36 @@ def rewrite(study, arm, change):
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
 
 
+def test_what_came_out_says_why_an_arm_is_not_compared(tmp_path):
+    values = {"1": ["failed: nan"] * 5, "2": [*BASE[:4], "failed: nan"]}
+    arms = {f"a={n}": arm(v) for n, v in values.items()} | {"a=3": arm(BASE, fingerprint="other")}
+    ((_, _, said),) = answers(judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms)))
+    assert said == "a=1 (all 5 seeds failed), a=2 (seed 4 failed) and a=3 (other data)"
+
+
+def test_one_seed_is_said_to_give_no_verdict(tmp_path):
+    for n, pairs, ending in ((1, "(1 pair)", "nor a verdict."), (3, "(3 pairs)", "rest on p.")):
+        arms = {"baseline": arm(BASE[:n]), "a=1": arm(shifted(0.1)[:n])}
+        said, *_ = sure(judged(make_study(tmp_path / pairs, arms)))
+        assert (pairs in said, said.endswith(ending)) == (True, True)
+
+
+def test_a_bare_value_is_named_with_its_key(tmp_path):
+    options = ("2", "1e-3", "null", "True", "none", "cosine")
+    arms = {
+        f"model.x={o}": arm(BASE, changes={"model.x": o} if n else {})
+        for n, o in enumerate(options)
+    }
+    labels = [*judged(make_study(tmp_path / "s", arms)).labels.values()]
+    assert sorted(labels) == ["cosine", "none", "x=1e-3", "x=2", "x=True", "x=null"]
+
+
 def test_what_came_out_begins_with_the_largest_differences(tmp_path):
     arms = {f"a={n}": arm(shifted(n / 10)) for n in range(1, 11)}
     report = judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms))
     ((_, _, said),) = answers(report)
-    assert said.startswith("10 (+1.000), 9 (+0.900), ")
-    assert said.endswith("3 (+0.300) and 2 more")
+    assert said.startswith("a=10 (+1.000), a=9 (+0.900), ")
+    assert said.endswith("a=3 (+0.300) and 2 more")
     assert [row.arm.name for row in report.others] == [*arms]
 
 
@@ -117,6 +142,8 @@ def test_a_difference_that_still_changes_is_marked(study, by, marked):
     assert [mark.startswith("Still changing") and mark.endswith(arms) for mark in found] == (
         [True] * marked
     )
+    for line in unsettled(replace(judged(study), decimals=0)):  # digits that tell them apart
+        assert f"from +{0.1 + by:.2f} at step 300 to +0.10 at step 400" in line
 
 
 STEPS = range(16)  # that a made-up run logs
@@ -251,7 +278,7 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
     assert (out.count("init_from=elsewhere"), out.count("callbacks=mine")) == (1, 1)
     assert "null" not in out
     assert out.index("pos_enc=rotary") < out.index("2.5")
-    assert (out.count("model=gpt data=pydoc"), out.count("pos_enc=")) == (2, 1)
+    assert " ".join(out.split()).count("model=gpt data=pydoc") == out.count("pos_enc=") == 1
     assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
     assert "2 finished runs" in out
     with refused("did you mean 'val/loss'"):

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import shutil
 from html import unescape
 from html.parser import HTMLParser
@@ -10,16 +11,18 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from make_study import BASE, arm, make_study, shifted
+from make_study import BASE, CONFIG, arm, make_study, shifted
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread, imsave
 
 from ablate.study.analysis.collect import collect
-from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
+from ablate.study.numbers import NOTHING, amount, apart, decimals, duration, number, share, signed
 from ablate.study.report import write
 from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import robust
+from ablate.study.report.rows import assemble
+from ablate.study.report.sentences import commands, settings
 
 pytest_plugins = ["make_study"]
 quickly = pytest.mark.usefixtures("no_pdf")
@@ -80,6 +83,24 @@ def test_page_and_markdown_say_everything(everything):
     for shown in ("a=1 (no effect)", "a=2", "a=3 (no effect) (= baseline)"):
         assert f"\n| {shown} | 5 |" in text
     assert f"\n| a=1 | {NOTHING} | no effect | {NO_EFFECT} |" in text
+
+
+def test_the_length_of_a_training_by_epochs_is_in_epochs(tmp_path):
+    for trainer, said in (
+        ({"max_steps": -1, "max_epochs": 4}, "trainer.max_epochs=4"),
+        ({"max_steps": 400, "max_epochs": None}, "trainer.max_steps=400"),
+    ):
+        config = {"config": CONFIG | {"trainer": trainer}}
+        study = make_study(tmp_path / said, {"baseline": arm(BASE)}, baseline=config)
+        assert [w for w in settings(assemble(collect(study))).split() if "trainer." in w] == [said]
+
+
+def test_commands_can_be_pasted_into_a_shell(tmp_path):
+    typed = ["data.path='my ä, 1=2.txt'", "study.tune={optimizer.lr: [1e-3, 1e-2]}", "-m"]
+    study = make_study(tmp_path / "a b", {"baseline": arm(BASE), "a=$x": arm(BASE)}, command=typed)
+    run, again = map(shlex.split, commands(assemble(collect(study).rebased("a=$x"))))
+    assert run == ["python", "-m", "ablate", *typed]
+    assert again == ["python", "-m", "ablate.report", str(study), "--baseline", "a=$x"]
 
 
 def test_runs_csv_has_every_run_once_and_its_numbers(everything):
@@ -372,6 +393,8 @@ def test_odd_studies_are_reported(tmp_path, base, other):
         (duration(1e6), "11.5 days"),
         (decimals([1.5, 1.6], [0.012, 0.03]), 3),
         (decimals([1234.0], [None]), 0),
+        (apart([0.12, 0.1], 3), 3),
+        (apart([2e-5, 1e-5], 3), 5),
     ],
 )
 def test_numbers_have_sensible_digits(said, words):

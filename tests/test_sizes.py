@@ -32,6 +32,7 @@ IMAGES = "model=vit data=image_folder data.root=x"
         (f"trainer.max_steps={DIGITS}", "trainer.max_steps=999"),
         (f"{IMAGES} data.workers=1000000000", "data.workers=1000000000"),
         # what acts as another value in single precision
+        ("optimizer.lr=inf", "optimizer.lr=inf: must be a finite number more than 0"),
         ("optimizer.lr=1e-320", "more than 0, and this is 0 in single precision"),
         ("model.dropout=0.9999999999999999", "less than 1, and this is 1 in single precision"),
     ],

@@ -26,7 +26,8 @@ def arguments() -> dict[str, Any]:
     language = parser.add_argument_group("language models")
     language.add_argument(
         "--prompt",
-        help="text to go on from, default: 'The '; of a masked language model, text with [MASK];"
+        help="text to go on from, default: 'The ', or the start of the validation"
+        " text where the tokenizer lacks that; of a masked language model, text with [MASK];"
         " of a diffusion model, the caption of an image; of a reward model, text to score",
     )
     language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")

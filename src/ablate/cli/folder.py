@@ -9,6 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from ablate.config.schema import VALUES
 from ablate.terminal.say import say
 
 
@@ -30,7 +31,8 @@ def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be created: Hydra raises the same error
-    if not folder.resolve().is_relative_to(Path(config.output_dir).resolve()):
+    inside = folder.resolve().is_relative_to(Path(config.output_dir).resolve())
+    if not inside and VALUES["study.name"].allows(config.study.name):  # another name is refused
         say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
     if not of_sweep:
         # Hydra resolves this again, and the folder's name may need data that takes seconds to make.

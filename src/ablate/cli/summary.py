@@ -1,5 +1,6 @@
 """The table at the end of a run: results, cost, output folder, and commands to run next."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.table import Table
 from ablate.config.stated import stated
 from ablate.run_files import read_mapping, read_text
 from ablate.terminal.console import Console
+from ablate.terminal.say import command_line
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
@@ -84,13 +86,15 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
     model = result["choices"]["model"]
     own = read_mapping(run_dir / "provenance.json").get("own_parts", {})
     packages = sorted({module.partition(".")[0] for module in own})
-    allow = "".join(f" --allow {package}" for package in packages)
-    commands = [f"python -m ablate.evaluate {run_dir}{allow}"]
+    words = [run_dir, *(word for package in packages for word in ("--allow", package))]
+    commands = [command_line("ablate.evaluate", *words)]
     if (score := result["choices"].get("model.attention", "none")) != "none":
         other = "dot" if score == "additive" else "additive"
-        commands.insert(0, f"python -m ablate.show {run_dir}{allow}")
+        commands.insert(0, command_line("ablate.show", *words))
         commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
     if (run_dir / "sample.txt").exists() or result.get("artefacts"):
-        command = f"python -m ablate.generate {run_dir}{allow} {stated(task, 'example_options')}"
+        options = stated(task, "example_options")
+        options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))
+        command = f"{command_line('ablate.generate', *words)} {options}"
         commands.insert(0, command.rstrip())
     return commands

@@ -66,7 +66,8 @@ class Real:
         low = f"{'more than' if self.above else 'of at least'} {self.least:g}"
         high = f"{'less than' if self.below else 'of at most'} {self.most:g}"
         ends = [low] * (self.least > -math.inf) + [high] * (self.most < math.inf)
-        return f"a number {' and '.join(ends)}" if ends else "a finite number"
+        kind = "a number" if len(ends) == 2 else "a finite number"
+        return " ".join([kind, " and ".join(ends)]).rstrip()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ablate.data import source
 from ablate.errors import UserError
@@ -33,6 +33,10 @@ def read(path: str | Path, *, key: str, background: str | None = None) -> Image.
             return _converted(image, background)
     except _Unclear as error:
         raise UserError(f"{key}: the image {path} {error}") from None
+    except UnidentifiedImageError:  # its text is the address of the bytes
+        raise UserError(
+            f"{key}: cannot decode the image {path} (it is damaged, or in no known format)"
+        ) from None
     except Exception as error:  # Pillow's decoders raise anything on a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{key}: cannot decode the image {path} ({reason})") from None

@@ -172,7 +172,7 @@ class TextFiles(Data):
         self.class_names, labels = files.labels(splits)
         return {
             split: (
-                [source.text(source.read(str(p), key="data.root"), str(p)) for p in paths],
+                [_text(str(path)) for path in paths],
                 labels[split],
             )
             for split, paths in splits.items()
@@ -219,3 +219,7 @@ def _rows(path: str) -> tuple[list[str], list[str]]:
             else f"data.root={path}: has no rows"
         )
     return texts, names
+
+
+def _text(path: str) -> str:
+    return source.text(source.read(path, key="data.root"), path, key="data.root")

@@ -31,6 +31,14 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         return self.array(text).tolist()
 
+    def knows(self, text: str) -> bool:
+        """Whether `encode` takes the text."""
+        try:
+            self.encode(text)
+        except UserError:
+            return False
+        return True
+
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...
 

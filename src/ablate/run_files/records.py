@@ -4,9 +4,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ablate.run_files import PLAN, RESULT, Damaged, read_json
+from ablate.errors import UserError
+from ablate.run_files import BEST, PLAN, RESULT, Damaged, best_weights, read_json
 from ablate.run_files.shape import misfit
 
+LOST = f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
 NUMBER = (float, NoneType)  # null where it was not finite
 METRIC = {"name": str, "mode": str, "value?": NUMBER}
 # What every finished run has, and the command prints.
@@ -94,6 +96,16 @@ def read_result(run_dir: Path) -> tuple[dict[str, Any], str]:
         return _read(run_dir / RESULT, RESULT_SHAPE, "the result of a run") or {}, ""
     except Damaged as error:
         return {}, str(error)
+
+
+def require_weights(run_dir: Path, typed: str) -> Path:
+    """Return the path of a run's best weights; UserError if they are missing. typed: how the folder
+    was given."""
+    if (best := best_weights(run_dir)).exists():
+        return best
+    if read_result(run_dir)[0].get("status") == "finished":
+        raise UserError(f"{typed} is finished, but {LOST}")
+    raise UserError(f"{typed} has no weights yet: checkpoints/{BEST} is missing")
 
 
 def read_plan(study_dir: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """Numbers as studies and reports write them, with sensible digits."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import floor, isfinite, log10
 from statistics import median
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 MINUS = "\u2212"
 NOTHING = "\u2013"  # where there is no number
 MOST_DECIMALS = 6
+MOST_DIGITS = 16  # after the point, where two numbers are to differ
 
 
 def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
@@ -36,6 +37,14 @@ def signed(value: float | None, digits: int) -> str:
         return NOTHING
     text = f"{value:+,.{digits}f}".replace("-", MINUS)
     return text[1:] if not text.strip(f"+{MINUS}0.,") else text
+
+
+def apart(values: Collection[float], digits: int) -> int:
+    """Return the digits after the point, at least `digits`, with which no two look the same."""
+    more = range(digits, MOST_DIGITS)
+    return next(
+        (n for n in more if len({signed(v, n) for v in values}) == len(values)), MOST_DIGITS
+    )
 
 
 def interval(bounds: "Interval | None", digits: int) -> str:

@@ -32,7 +32,7 @@ from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
 from ablate.terminal.pipe import Output
-from ablate.terminal.say import say
+from ablate.terminal.say import command_line, say
 
 if TYPE_CHECKING:
     from ablate.study.plan.budget import DataSets
@@ -347,6 +347,6 @@ def report(folder: Path, *, printed: bool = True) -> None:
         if printed:
             show(written)
     except Exception as error:
-        again = f"python -m ablate.report {folder} writes it again"
+        again = f"{command_line('ablate.report', folder)} writes it again"
         known = isinstance(error, UserError)
         log.warning("ablate: no report (%s); %s", error, again, exc_info=None if known else error)

@@ -90,7 +90,7 @@ class Task(L.LightningModule):
     # share them (trainer.context_parallel). None: its loss is not one of positions.
     by_position: ClassVar[tuple[str, ...]] = ()
     # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
-    # and some of them, as an example.
+    # and some of them, as an example, in which {prompt} is the one that `notes` gives.
     family: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     example_options: ClassVar[str] = ""

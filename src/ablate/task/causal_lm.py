@@ -12,11 +12,10 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.rules import Positive, Share
-from ablate.data import IGNORED, Batch
+from ablate.data import IGNORED, Batch, Data
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
-from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.model.layers.stack import Stack
 from ablate.task import Task, write_sample
@@ -49,7 +48,7 @@ class CausalLM(Task):
     options: ClassVar[tuple[str, ...]] = (
         "prompt", "tokens", "temperature", "top_k", "top_p", "seed",
     )  # fmt: skip
-    example_options: ClassVar[str] = '--prompt "The "'
+    example_options: ClassVar[str] = "--prompt {prompt}"
 
     def __init__(
         self,
@@ -127,6 +126,10 @@ class CausalLM(Task):
         peeks = any(stack.causal and stack.peeks for stack in stacks)
         return PEEKS if peeks else super().caution
 
+    def notes(self) -> dict[str, Any]:
+        prompted = self.generates and "{prompt}" in self.example_options  # not a task of pairs
+        return super().notes() | ({"prompt": opening(self.data)} if prompted else {})
+
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []
 
@@ -135,15 +138,15 @@ class CausalLM(Task):
         return isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        options = {"prompt": "The ", "tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
+        options = {"tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
+        options.setdefault("prompt", opening(self.data))
         rng = torch.Generator().manual_seed(options.pop("seed"))
         yield self.continuation(options.pop("prompt"), rng=rng, **options)
 
     def sample(self) -> str:
         """What the model writes, to read."""
-        assert isinstance(self.data, TextData)
         rng = torch.Generator().manual_seed(0)
-        return self.continuation(self._opening(self.data), tokens=400, temperature=0.8, rng=rng)
+        return self.continuation(opening(self.data), tokens=400, temperature=0.8, rng=rng)
 
     def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> str:
         """The prompt and its continuation by the model; options: as for `sample.sample`."""
@@ -153,14 +156,13 @@ class CausalLM(Task):
         drawn = sample(self.model, torch.tensor([ids]), rng=rng, **options)
         return tokenizer.decode([*ids, *(int(token) for token in drawn)])
 
-    @staticmethod
-    def _opening(data: TextData) -> str:
-        """The prompt of the sample: English, or the first characters of the validation split."""
-        try:
-            data.tokenizer.encode("The ")
-        except UserError:  # a text in another script
-            return data.texts["val"][:4]
+
+def opening(data: Data) -> str:
+    """A prompt that the data's tokenizer knows: English, or the first tokens of validation."""
+    tokenizer: Tokenizer = data.tokenizer  # type: ignore[attr-defined]
+    if tokenizer.knows("The "):
         return "The "
+    return tokenizer.decode(data.example()["tokens"][0, :4].tolist())
 
 
 def by_example(

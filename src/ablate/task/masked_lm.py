@@ -25,6 +25,7 @@ from ablate.task import Task, write_sample
 from ablate.task.causal_lm import by_example
 from ablate.task.cross_entropy import CrossEntropy
 
+EXAMPLE = "The [MASK]tatement"
 SHOWN = 3  # validation examples in a sample
 
 
@@ -56,7 +57,7 @@ class MaskedLM(Task):
     by_position = ("tokens",)
     family: ClassVar[str] = "masked language"
     options: ClassVar[tuple[str, ...]] = ("prompt",)
-    example_options: ClassVar[str] = '--prompt "The [MASK]tatement"'
+    example_options: ClassVar[str] = "--prompt {prompt}"
     data: TextData
     model: BERT
 
@@ -127,6 +128,10 @@ class MaskedLM(Task):
         if self.next_accuracy is not None:
             values["next_accuracy"] = self.next_accuracy.compute()
         return values
+
+    def notes(self) -> dict[str, Any]:
+        known = self.data.tokenizer.knows(EXAMPLE)
+        return super().notes() | {"prompt": EXAMPLE if known else "[MASK]" * 4}
 
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())]

@@ -19,6 +19,7 @@ from ablate.data import Batch, Data
 from ablate.data.preferences import SCORES, Preferences, padded
 from ablate.figures.maps import Map
 from ablate.task import Task
+from ablate.task.causal_lm import opening
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +105,7 @@ class Reward(Task):
         return scores.squeeze(1)
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        text = arguments.get("prompt", "The ")
+        text = arguments.get("prompt") or opening(self.data)
         yield f"{self.scored(self.data.from_text(text)):.4f}\t{text}"
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 reach the terminal, which can hide or change lines by them."""
 
 import logging
+import shlex
 import sys
 import unicodedata
 from typing import TextIO
@@ -31,6 +32,11 @@ class Formatter(logging.Formatter):
 def say(line: str, *, file: TextIO | None = None) -> None:
     """Print a message of ours; file: standard output by default."""
     print(f"ablate: {printable(line)}", file=file or sys.stdout, flush=True)
+
+
+def command_line(module: str, *words: object) -> str:
+    """A command of ours as a shell reads it, with quotes where a word needs them."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
 
 
 def put(text: str) -> None:

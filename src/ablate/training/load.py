@@ -13,8 +13,8 @@ from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError, few
 from ablate.model.base import Model
-from ablate.run_files import BEST, RESULT, best_weights, require_run
-from ablate.run_files.records import read_result
+from ablate.run_files import RESULT, require_run
+from ablate.run_files.records import read_result, require_weights
 from ablate.run_files.sealed import read_weights
 from ablate.task import Task
 from ablate.terminal.say import say
@@ -69,7 +69,7 @@ def figure_title(choices: Mapping[str, Any], seed: int, run_dir: Path) -> str:
 
 
 def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
-    """Rebuild a run from its folder; UserError if it is not a run, or has no weights yet.
+    """Rebuild a run from its folder; UserError if it is not a run, or has no weights.
 
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
@@ -77,9 +77,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
 
     path = Path(run_dir)
     require_run(path, str(path))
-    weights = best_weights(path)
-    if not weights.exists():
-        raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
+    weights = require_weights(path, str(path))
     config = read_config(path / "config.yaml", allow)
     with names_file(path / "config.yaml"):
         data = read_data(config, token_config(path), allow)

@@ -25,7 +25,7 @@ from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
 from ablate.run_files import RESULT, best_weights, write_json
-from ablate.run_files.records import FINISHED, read_result
+from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
@@ -103,9 +103,9 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
                 " changes nothing but rounding"
             )
         return None
-    on_first_process(say)(
-        f"{run_dir} is finished, so nothing was trained; another seed= is another run"
-    )
+    lost = not best_weights(run_dir).exists()
+    more = f", but {LOST}" if lost else "; another seed= is another run"
+    on_first_process(say)(f"{run_dir} is finished, so nothing was trained{more}")
     on_first_process(say_edited)(run_dir, composition.values)
     return done
 
@@ -303,7 +303,10 @@ def measure(
     steps = trainer.global_step
     if checkpoints.validated_step != steps:  # the last weights may be the best
         trainer.validate(task, datamodule=data, verbose=False)
-    load_weights(task, best_weights(checkpoints.folder.parent), checkpoints.run_id)
+    weights = best_weights(run_dir := checkpoints.folder.parent)
+    if not weights.exists():  # of a run that was resumed without them
+        raise UserError(f"{run_dir}: {LOST}")
+    load_weights(task, weights, checkpoints.run_id)
     metrics = full_pass(trainer, task, data)
     return {
         "metric": {"name": task.metric, "value": metrics[task.metric], "mode": task.mode},

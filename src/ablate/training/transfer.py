@@ -21,8 +21,8 @@ from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
 from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError, few
-from ablate.run_files import BEST, best_weights, require_run, write_text
-from ablate.run_files.records import read_result
+from ablate.run_files import best_weights, require_run, write_text
+from ablate.run_files.records import read_result, require_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,10 +62,7 @@ class Source:
     def folder(self) -> Path:
         folder = Path(self.init_from).expanduser()
         require_run(folder, f"init_from={self.init_from}")
-        if not best_weights(folder).exists():
-            raise UserError(
-                f"init_from={self.init_from} has no weights yet: checkpoints/{BEST} is missing"
-            )
+        require_weights(folder, f"init_from={self.init_from}")
         return folder
 
     @property

@@ -16,7 +16,6 @@ import io
 import json
 import os
 import runpy
-import shlex
 import signal
 import socket
 import subprocess
@@ -32,7 +31,8 @@ from select import select
 from typing import Any, NamedTuple, NoReturn
 
 from ablate.redact import without_credentials
-from ablate.study.launch.state import COMMAND, LOG
+from ablate.study.launch.state import LOG
+from ablate.terminal.say import command_line
 
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
@@ -238,7 +238,7 @@ def become(request: Mapping[str, Any]) -> None:
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.update(request["environment"])
-    print(COMMAND + shlex.join(without_credentials(request["arguments"])), flush=True)
+    print(command_line("ablate", *without_credentials(request["arguments"])), flush=True)
 
 
 if __name__ == "__main__":

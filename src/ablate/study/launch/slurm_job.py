@@ -7,7 +7,6 @@ into `checkpoint` and a requeue.
 """
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +21,8 @@ from submitit.core.utils import DelayedSubmission, UncompletedJobError
 from ablate.redact import without_credentials
 from ablate.run_files import read_mapping
 from ablate.study.launch.ending import STOPPED, Mark, settle
-from ablate.study.launch.state import COMMAND, LOG, QUEUED, state_alone
+from ablate.study.launch.state import LOG, QUEUED, state_alone
+from ablate.terminal.say import command_line
 
 POLL = 0.2  # seconds between checks of the run
 NOTED = 120.0  # seconds within which a living launcher has recorded the jobs it has submitted
@@ -83,7 +83,8 @@ class Job:
         command = [sys.executable, "-u", "-m", "ablate", *self.arguments]
         with open(self.folder / LOG, "ab", buffering=0) as log, _blocked(signal.SIGUSR2):
             if speaks:
-                log.write(f"{COMMAND}{shlex.join(without_credentials(self.arguments))}\n".encode())
+                typed = command_line("ablate", *without_credentials(self.arguments))
+                log.write(f"{typed}\n".encode())
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wanted(self, job: str) -> bool:

@@ -26,9 +26,10 @@ from typing import Any
 
 from ablate.run_files import PROGRESS, RESULT, Damaged, open_file, read_mapping
 from ablate.run_files.records import read_plan, read_result
+from ablate.terminal.say import command_line
 
 QUEUED, LOG = "queued.json", "stdout.log"
-COMMAND = "python -m ablate "  # start of the first line of LOG
+COMMAND = f"{command_line('ablate')} "  # start of the first line of LOG
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its launcher
 # In the error of a run that was stopped on request; the second text is from before 2026-11-23.
 RESUMES = "the same command resumes"

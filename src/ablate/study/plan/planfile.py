@@ -22,6 +22,7 @@ from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
+from ablate.terminal.say import command_line
 from ablate.training.preflight import check_output
 
 NAMED = 4  # differing keys that a message names
@@ -50,7 +51,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         raise UserError(
             f"{folder} belongs to a study with another baseline ({few(lines, ', ', NAMED)}); choose"
             " another study.name=, or, where the baseline is an arm of that study, write"
-            f" python -m ablate.report {folder} --baseline ARM"
+            f" {command_line('ablate.report', folder)} --baseline ARM"
         )
     for seed, fingerprint in data.items():
         # Without data no run begins.

@@ -22,7 +22,7 @@ from ablate.terminal.say import say
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
 BESIDE = ("study.", "output_dir", "logger", "checkpoint_every", "debug", "sweep", "experiment")
-ALWAYS = ("model", "data")
+FIRST = ("model", "data")  # named above the table where no run differs in them
 
 
 def has_runs(folder: Path) -> bool:
@@ -52,6 +52,9 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
     names = {name for _, result, _ in runs for name in result["metrics"]}
     if metric is not None and metric not in names:
         raise UserError(f"--metric {metric}: no run has it{suggest(metric, names)}")
+    every = [keys for *_, keys in runs]
+    differ = {k for keys in every for k, v in keys.items() if any(o.get(k) != v for o in every)}
+    alike = _shown({key: every[0][key] for key in FIRST if key in every[0].keys() - differ})
     table = Table(
         Column("run", overflow="fold"),
         Column("differs", overflow="fold"),
@@ -59,19 +62,17 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         Column("value", justify="right"),
         Column("steps", justify="right"),
         Column("time", justify="right"),
-        title=f"{counted(len(runs), 'finished run')} in {folder}",
+        title=f"{counted(len(runs), 'finished run')} in {folder}" + (alike and f": {alike}"),
         caption="Runs of no study: no baseline, no verdicts. python -m ablate -m KEY=A,B compares.",
         title_justify="left",
         caption_justify="left",
     )
-    every = [keys for *_, keys in runs]
-    differ = {k for keys in every for k, v in keys.items() if any(o.get(k) != v for o in every)}
     for name, of_run, keys in sorted(runs, key=lambda run: _order(run[1], metric)):
         of = metric or of_run["metric"]["name"]
         value = of_run["metrics"].get(of)
         table.add_row(
             name,
-            " ".join(f"{k}={shown(v)}" for k, v in keys.items() if k in ALWAYS or k in differ),
+            _shown({key: value for key, value in keys.items() if key in differ}),
             of,
             "-" if value is None else certain(value),
             f"{of_run['steps']:,}",
@@ -85,13 +86,17 @@ def _words(config: Mapping[str, Any]) -> dict[str, Any]:
     choices = config["choices"]
     # Those of one's own have no option's name.
     called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
-    keys = {key: choices.get(key) for key in ALWAYS} | differing(config) | called
+    keys = {key: choices.get(key) for key in FIRST} | differing(config) | called
     keys["seed"] = config.get("seed")
     return {
         key: value
         for key, value in keys.items()
         if value is not None and not key.startswith(BESIDE)
     }
+
+
+def _shown(keys: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={shown(value)}" for key, value in keys.items())
 
 
 def _order(result: Mapping[str, Any], metric: str | None) -> tuple[str, str, float]:

@@ -41,6 +41,7 @@ from ablate.study.report.trouble import (
     tuned,
     tuning,
 )
+from ablate.terminal.say import command_line
 
 HERE = Path(__file__).parent
 OF_KEYS = "Every config key with another value than in the baseline; all others are equal."
@@ -164,7 +165,7 @@ def _table(report: Report, charts: Charts) -> Markup:
         parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
     rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
     if rules:
-        again = f"python -m ablate.report {report.study.folder} --allow {' '.join(rules)}"
+        again = command_line("ablate.report", report.study.folder, "--allow", *rules)
         parts.append(tag("p", "To compare the rest all the same: ", tag("code", again)))
     return _section("Every arm against the baseline", *parts)
 

@@ -16,7 +16,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
-from ablate.study.numbers import certain, counted, decimals, listed, signed
+from ablate.study.numbers import apart, certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
@@ -147,8 +147,9 @@ class Report:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Arm -> its name in charts: only the option if all arms change one factor, and only the
-        last part of each key if that is enough to tell factors apart.
+        """Arm -> its name in sentences and charts: only the option if all arms change one factor,
+        unless that is a bare value such as 2 or null, and only the last part of each key if that is
+        enough to tell factors apart.
         """
         factors = {factor for row in self.rows for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
@@ -157,10 +158,12 @@ class Report:
         labels = {}
         for row in self.rows:
             changes = row.arm.changes.items()
-            parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
+            label = " ".join(str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes)
             # The baseline of a factor given as a list is named by it: model.attention=dot.
-            own = row.arm.name.removeprefix(f"{''.join(factors)}=")
-            labels[row.arm.name] = " ".join(parts) or own
+            label = label or row.arm.name.removeprefix(f"{''.join(factors)}=")
+            if _bare(label) and len(factors) == 1:
+                label = f"{''.join(ends.values())}={label}"
+            labels[row.arm.name] = label
         return labels
 
     @property
@@ -204,6 +207,15 @@ def _cautions(result: Mapping[str, Any]) -> list[str]:
     lacking = (result.get("not_evaluated") or {}).items()
     own = [str(result["caution"])] if "caution" in result else []
     return own + [f"not measured under evaluate.{name}: {why}" for name, why in lacking]
+
+
+def _bare(label: str) -> bool:
+    """Whether it is a value that says nothing without its key: a number, null, true or false."""
+    try:
+        float(label)
+    except ValueError:
+        return label.lower() in ("null", "true", "false")
+    return True
 
 
 def assemble(
@@ -329,10 +341,9 @@ def unsettled(report: Report) -> list[str]:
         points = _differences(curve_of(study, row.arm.name, column), baseline)
         before = [point for point in points if point[0] <= SINCE * points[-1][0]]
         if before and abs(points[-1][1] - before[-1][1]) > MOVED * abs(points[-1][1]):
-            way = " to ".join(
-                f"{signed(value, report.decimals)} at step {step:,}"
-                for step, value in (before[-1], points[-1])
-            )
+            ends = (before[-1], points[-1])
+            digits = apart([value for _, value in ends], report.decimals)
+            way = " to ".join(f"{signed(value, digits)} at step {step:,}" for step, value in ends)
             arms.append(f"{report.labels[row.arm.name]} (from {way})")
     reason = "Still changing in the last quarter of training, so more steps may change the result"
     return [f"{reason}: {listed(arms)}."] if arms else []

@@ -1,6 +1,5 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -21,6 +20,7 @@ from ablate.study.plan.blocks import EACH
 from ablate.study.plan.fraction import promise
 from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
+from ablate.terminal.say import command_line
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",
@@ -29,8 +29,8 @@ DESIGNS = {
     "factorial": "in every combination of",
     "fractional": "in a balanced fraction of the combinations of",
 }
+# Rules that an arm breaks; of missing seeds the reason is as short: "all 2 seeds failed".
 BROKEN = {
-    "seeds": "missing seeds",
     "data": "other data",
     "code": "other code",
     "budget": "other budget",
@@ -40,8 +40,9 @@ BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
 # The settings of a training that readers look for first.
 SETTINGS = (
     "model.dim", "model.depth", "model.heads", "data.seq_len", "data.batch_size", "optimizer.lr",
-    "trainer.max_steps",
+    "trainer.max_steps", "trainer.max_epochs",
 )  # fmt: skip
+UNSET = (None, -1)  # max_steps of a training by max_epochs
 MATCHED = {"parameters": "parameters", "flops": "FLOPs a step"}
 LONGEST = 60  # letters of a name inside a sentence
 HEADS = {
@@ -92,7 +93,7 @@ def settings(report: Report) -> str:
     for key in SETTINGS:
         group, _, name = key.partition(".")
         values[key] = (config.get(group) or {}).get(name)
-    return " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+    return " ".join(f"{key}={value}" for key, value in values.items() if value not in UNSET)
 
 
 def metric_name(report: Report) -> str:
@@ -115,8 +116,9 @@ def answers(report: Report) -> list[tuple[str, str, str]]:
 def _in_short(row: Row, report: Report) -> str:
     name = shortened(report.labels[row.arm.name], LONGEST)
     if row.comparison is None:
-        broken = [BROKEN[rule] for rule in row.broken] or row.why
-        return f"{name} ({', '.join(broken)})"
+        reasons = zip(row.broken, row.why, strict=False)  # none are broken by the baseline's runs
+        why = [BROKEN.get(rule, reason) for rule, reason in reasons] or row.why
+        return f"{name} ({', '.join(why)})"
     return f"{name} ({signed(row.difference, report.decimals)})"
 
 
@@ -139,18 +141,24 @@ def sure(report: Report) -> list[str]:
     if not comparisons:
         return []
     pairs = sorted({comparison.n for comparison in comparisons})
-    count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    count = f"{pairs[0]} to " if len(pairs) > 1 else ""
     text = (
-        f"Each arm is held against the baseline seed by seed ({count} pairs): runs of a pair share "
-        "the order of the data and the draw of every parameter that both models have. Intervals "
-        "are 95 % t intervals of the mean difference, with bootstrap intervals beside them. "
-        "Verdicts rest on p"
+        f"Each arm is held against the baseline seed by seed ({count}{counted(pairs[-1], 'pair')}):"
+        " runs of a pair share the order of the data and the draw of every parameter that both"
+        " models have. "
     )
-    if len(comparisons) > 1:
+    if pairs == [1]:
+        text += "One seed gives neither an interval nor a verdict"
+    else:
         text += (
-            f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected, so"
-            " one may leave out zero where no difference is shown"
+            "Intervals are 95 % t intervals of the mean difference, with bootstrap intervals beside"
+            " them. Verdicts rest on p"
         )
+        if len(comparisons) > 1:
+            text += (
+                f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected,"
+                " so one may leave out zero where no difference is shown"
+            )
     text += "."
     return [text, *(f"{line}." for line in report.warnings)]
 
@@ -260,10 +268,10 @@ def difference_words(row: Row, report: Report) -> str:
 
 def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
-    words = " ".join(report.study.plan.get("command") or [])
-    run = [f"python -m ablate {words}"] if words else []
-    own = "".join(f" --{option} {shlex.quote(value)}" for option, value in report.chosen.items())
-    return [*run, f"python -m ablate.report {report.study.folder}{own}"]
+    typed = report.study.plan.get("command") or []
+    run = [command_line("ablate", *typed)] if typed else []
+    own = [word for name, value in report.chosen.items() for word in (f"--{name}", value)]
+    return [*run, command_line("ablate.report", report.study.folder, *own)]
 
 
 EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")
