@@ -4,12 +4,13 @@ import json
 import signal
 
 import pytest
+from lightning.pytorch.callbacks import Callback
 from test_resume import assert_equal, at_step, result, strike
 from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.errors import UserError
+from ablate.errors import RunFailed, UserError
 from ablate.training.curves import Curves
 
 # Nothing is better by 9 nats: training ends at the third validation, of step 6.
@@ -110,9 +111,18 @@ def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypat
         ablate.run(ablate.compose(*typed), tmp_path / "without")
 
 
+class Silent(Callback):
+    """One of the user's, which might log a metric."""
+
+
 def test_a_metric_that_is_not_there_is_named(tmp_path):
     misspelt = "callbacks.early_stopping.monitor=val/lss"
     cfg = ablate.compose(*overrides(tmp_path, *STOPPING, misspelt))
-    with pytest.raises(UserError, match=r"val/lss: no such metric; .*did you mean 'val/loss'"):
+    says = r"val/lss: no such metric; .*did you mean 'val/loss'"
+    with pytest.raises(UserError, match=says):
         ablate.run(cfg, tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
+    # A callback of one's own may log it; else it is missing after the first validation.
+    own = "+callbacks.own._target_=test_callbacks.Silent"
+    with pytest.raises(RunFailed, match=says):
+        ablate.run(ablate.compose(*overrides(tmp_path, *STOPPING, misspelt, own)), tmp_path / "own")

@@ -85,6 +85,8 @@ def test_rotary_positions_are_scaled_without_training(finished, measured):
     assert row["val/loss"] == pytest.approx(plain)
     with pytest.raises(UserError, match=r"pos_enc\.factor=4 has no effect on this model"):
         measured(run, "data.seq_len=64", "pos_enc.factor=4")
+    (row,) = measured(run, "data.seq_len=64", "pos_enc.scaling=linear", "pos_enc.factor=1")
+    assert row["val/loss"] == pytest.approx(plain)  # the first point of a curve
 
 
 @pytest.mark.parametrize(

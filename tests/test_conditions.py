@@ -49,6 +49,11 @@ def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
     assert "val/loss@long" not in result["metrics"]
     assert [*result["evaluated"]] == ["short"]
     assert [*result["not_evaluated"]] == ["long"]
+    fits = ablate.compose(*overrides(tmp_path, *STEPS, LONG, "pos_enc=learned"))
+    again = ablate.run(fits, tmp_path / "run")
+    assert ("val/loss@long" in again["metrics"], again.get("not_evaluated")) == (True, None)
+    again = ablate.run(cfg, tmp_path / "run")
+    assert ("val/loss@long" in again["metrics"], [*again["not_evaluated"]]) == (False, ["long"])
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,9 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20, encoding="utf-8-sig")
     data = ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=4)
     assert data.texts["train"].startswith("to be")
+    before = data.fingerprint()
+    (tmp_path / "a.txt").write_text("to be or not to be " * 20)
+    assert data.fingerprint() != before  # under which earlier versions read it as a letter
     assert data.sizes["vocab_size"] == len(set("to be or not to be "))
 
 
@@ -208,6 +211,8 @@ def test_a_table_of_texts_and_labels(tmp_path):
     assert {split: read(same, split) for split in same.splits} == {
         split: read(data, split) for split in data.splits
     }
+    renamed = table(tmp_path, [row.replace("cats", "hats") for row in rows], "HATS.CSV")
+    assert texts(renamed).class_names == ["dogs", "hats"]
     before = data.fingerprint()
     table(tmp_path, rows[1:])
     assert data.fingerprint() != before

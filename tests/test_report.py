@@ -74,6 +74,9 @@ def test_weights_that_another_metric_chose_are_marked(study):
         change(path, metric={"name": "val/accuracy", "value": 0.5, "mode": "max"})
     (mark,) = judged(study).marks
     assert mark.startswith("val/loss is that of the weights with the best val/accuracy, which")
+    for path in study.glob("*/result.json"):
+        change(path, metric={"name": "val/perplexity", "value": 1.5, "mode": "min"})
+    assert not judged(study).marks  # the loss is best where its exponential is
 
 
 def test_a_result_that_cannot_be_read_is_named(study):

@@ -75,9 +75,11 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
     assert {mode_of(name) for name in known} <= {"min", "max"}
 
 
-def test_a_direction_that_the_name_does_not_tell_is_asked_for():
-    with refused("study.metric=val/charm: say which is better, study.mode=min or study.mode=max"):
-        mode_of("val/charm", typed="study.metric=", by="study.mode=")
+def test_the_direction_of_a_metric_is_in_its_name():
+    assert [mode_of(f"val/{name}") for name in ("accuracy/loss", "mae/oracle")] == ["max", "min"]
+    for name in ("charm", "tokens_per_second", "accuracy_drop", "reward_per_token"):
+        with refused(f"study.metric=val/{name}: say which is better, study.mode=min or study.mode"):
+            mode_of(f"val/{name}", typed="study.metric=", by="study.mode=")
 
 
 def test_a_class_without_examples_has_no_accuracy():

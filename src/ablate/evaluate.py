@@ -25,8 +25,9 @@ WIDEST = 4  # variants side by side
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     """Validation and test of a run's best weights with some keys of its data or search changed."""
-    from ablate.training.measure import measured_with
+    from ablate.training.measure import measured_with, require_effect
 
+    require_effect(run.task, run.data, run.config, changes)
     return measured_with(run.task, run.data, run.config, changes)
 
 

@@ -100,7 +100,9 @@ class Sharing(ModelParallelStrategy):
 
     def split(self, model: Model) -> None:
         """Split for training; keep a whole CPU copy for `joined()`."""
-        self.full_model = deepcopy(model)
+        # The copy shares the kernels, which record for result.json what they ran.
+        kernels = [part.kernel for part in model.modules() if hasattr(part, "kernel")]
+        self.full_model = deepcopy(model, {id(kernel): kernel for kernel in kernels})
         if self.tensor > 1:
             mesh = self.device_mesh["tensor_parallel"]
             self.part = Part(mesh.get_local_rank(), mesh.size(), mesh.get_group())

@@ -35,7 +35,8 @@ class ClassFolders:
         for split, files in self._given_files().items():
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
-                content.update(sha256(source.contents(path, key="data.root")).digest())
+                raw = source.contents(path, key="data.root")
+                content.update(bytes.fromhex(source.hashed(raw)))
         for path in beside:
             content.update(sha256(source.contents(path, key="data.root")).digest())
         return digest(content.hexdigest(), BOUNDS, VALIDATION)

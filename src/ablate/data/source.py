@@ -4,6 +4,7 @@ Every data file that a user names is read here: only regular files, which no pip
 only up to `largest()` bytes, as downloads are. The messages name the config key of the path, `key`.
 """
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -97,8 +98,14 @@ def content_hash(path: str, sha256: str | None) -> str:
     if is_url(path):
         if sha256 is not None:
             return sha256
-        return hashlib.sha256(contents(fetch(path, None), shown=path)).hexdigest()
-    return hashlib.sha256(contents(path)).hexdigest()
+        return hashed(contents(fetch(path, None), shown=path))
+    return hashed(contents(path))
+
+
+def hashed(raw: bytes) -> str:
+    """The sha256 of a file for a fingerprint; another one with a byte order mark, which was a
+    letter of a text in earlier versions."""
+    return hashlib.sha256(raw + b"mark" * raw.startswith(codecs.BOM_UTF8)).hexdigest()
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:

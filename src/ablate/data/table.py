@@ -66,7 +66,7 @@ def read_texts(path: str, columns: Sequence[str], *, key: str) -> list[Row]:
 def _opened(path: str, shown: str, *, key: str = source.KEY) -> tuple[list[str], Iterator[Row]]:
     """The names of the columns, and the rows below them."""
     text = source.text(source.read(path, key=key), path, key=key)
-    tabs = path.removesuffix(".gz").endswith(".tsv")
+    tabs = path.partition("?")[0].lower().removesuffix(".gz").endswith(".tsv")
     rows = _rows(text.rstrip("\r\n"), shown, "\t" if tabs else ",")
     header = [name.strip() for name in next(rows, (0, []))[1]]
     if not any(header):

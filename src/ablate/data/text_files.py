@@ -11,6 +11,7 @@ their class.
 import logging
 from hashlib import sha256
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -93,7 +94,8 @@ class TextFiles(Data):
         train_examples: Count | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.table = root if root and root.removesuffix(".gz").endswith(TABLES) else None
+        root = self.checked("root", root)
+        self.table = root if root and _is_table(root) else None
         folder = root if self.table is None else None
         self.files = ClassFolders(folder, endings=ENDINGS, what="texts") if folder else None
         self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
@@ -223,3 +225,9 @@ def _rows(path: str) -> tuple[list[str], list[str]]:
 
 def _text(path: str) -> str:
     return source.text(source.read(path, key="data.root"), path, key="data.root")
+
+
+def _is_table(root: str) -> bool:
+    """Whether it is called as a table, and is no folder."""
+    name = urlsplit(root).path if "://" in root else root
+    return name.lower().removesuffix(".gz").endswith(TABLES) and not source.local(root).is_dir()

@@ -245,10 +245,6 @@ class Kernel:
     # it. A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False
 
-    def __deepcopy__(self, memo: object) -> Kernel:
-        """The same: a copy of a model, such as its moving average, adds to what has run."""
-        return self
-
     def refuses(self, layer: Parts) -> str | None:
         """Why this kernel cannot compute this layer exactly; None if it can."""
         if layer.softcap and not self.caps:

@@ -3,11 +3,14 @@
 from ablate.errors import UserError
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
-# Words of which a metric's name is made.
-HIGHER = {"accuracy", "top5", "match", "bleu", "chrf", "psnr", "miou", "oracle"}
-LOWER = {
-    "loss", "perplexity", "bits", "error", "wer", "cer", "per", "aer", "der", "mae", "rmse",
-}  # fmt: skip
+# Names of metrics, and their last words: next_accuracy, horizon_mae.
+HIGHER = {"accuracy", "top5", "exact_match", "bleu", "chrf", "psnr"}
+LOWER = {"loss", "perplexity", "bits_per_char", "iou_error", "mae", "rmse"}
+# Names alone: a last word may be another thing.
+RATES = {"wer", "cer", "per", "aer", "der"}
+NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
+# Functions of the loss, which are best where it is.
+OF_LOSS = {"loss", "perplexity", "bits_per_char"}
 
 
 def metric_words(name: str) -> str:
@@ -25,9 +28,16 @@ def direction(mode: str) -> str:
 def mode_of(metric: str, *, typed: str = "--metric ", by: str = "--mode ") -> str:
     """Return min or max if the metric's name tells its direction; UserError otherwise, with what
     was typed before the metric, and before the direction."""
-    words = {*metric.partition("@")[0].replace("/", "_").split("_")}
-    if words & HIGHER:  # such as val/accuracy/CLASS, whatever the class is called
-        return "max"
-    if words & LOWER:
-        return "min"
+    for part in metric.partition("@")[0].split("/"):  # val/accuracy/CLASS, whatever the class is
+        names = {part, part.rpartition("_")[2]}
+        if names & HIGHER or part.startswith(NUMBERED):
+            return "max"
+        if names & LOWER or part in RATES:
+            return "min"
     raise UserError(f"{typed}{metric}: say which is better, {by}min or {by}max")
+
+
+def best_together(metric: str, other: str) -> bool:
+    """Whether the weights that are best by one metric are best by the other."""
+    (split, _, name), (of, _, its) = metric.rpartition("/"), other.rpartition("/")
+    return metric == other or (split == of and {name, its} <= OF_LOSS)

@@ -525,6 +525,9 @@ class Task(L.LightningModule):
 
 def moving_average(model: Model, decay: float) -> AveragedModel:
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    for part, of_average in zip(model.modules(), average.module.modules(), strict=True):
+        if hasattr(part, "kernel"):  # which records for result.json what it ran
+            of_average.kernel = part.kernel
     return average.requires_grad_(False)
 
 

@@ -17,9 +17,8 @@ from ablate.errors import UserError, suggest
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.build import make_task
-from ablate.training.ignored import LARGEST
 from ablate.training.load import model_of
-from ablate.training.same_model import SameModel, model_on_meta
+from ablate.training.same_model import same_function
 
 
 def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
@@ -39,10 +38,9 @@ def measured_with(
     trained, read: the task and data of the run; config: its composition.
     """
     encoding: Any = locate(config.pos_enc._target_)
-    before, config = config, changed(config, changes, trained.search_keys, encoding.measured_with)
+    config = changed(config, changes, trained.search_keys, encoding.measured_with)
     data, model = read, trained.model
-    if positions := {k: value for k, value in changes.items() if k.startswith("pos_enc.")}:
-        _require_effect(before, config, positions, data)
+    if any(key.startswith("pos_enc.") for key in changes):
         model = model_of(config, data)
         model.load_state_dict(trained.model.state_dict())
     if any(key.startswith("data.") for key in changes):
@@ -55,6 +53,12 @@ def measured_with(
                 f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
                 f"{name}={size}, this data has {data.sizes[name]}"
             )
+    classes, those = (list(getattr(each, "class_names", ())) for each in (read, data))
+    if classes != those:
+        raise UserError(
+            f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for the"
+            f" classes {', '.join(classes[:5])}, this data has {', '.join(those[:5])}"
+        )
     task = make_task(config, data, model)
     task.load_state_dict(trained.state_dict())  # the copies of the model, too
     trainer = L.Trainer(
@@ -69,19 +73,18 @@ def measured_with(
     return full_pass(trainer, task, data)
 
 
-def _require_effect(
-    before: DictConfig, config: DictConfig, changes: dict[str, Any], data: Data
-) -> None:
-    """Raise UserError for changes of the positions that leave the model as it is, such as a factor
-    without a scaling; not where one of them repeats the value of the run, which says as much."""
-    values = {key: OmegaConf.select(before, key) for key in changes}
-    if any(values[key] == value for key, value in changes.items()):
+def require_effect(trained: Task, data: Data, config: DictConfig, changes: dict[str, Any]) -> None:
+    """Raise UserError for changes of the positions alone that the run's model does not read, such
+    as a factor without a scaling; not where one of them repeats the value of the run, which says as
+    much. Numbers are tried twice, as one may be that of no change."""
+    positions = {key: value for key, value in changes.items() if key.startswith("pos_enc.")}
+    if not positions or any(OmegaConf.select(config, k) == v for k, v in positions.items()):
         return
-    other = config.copy()
-    for key, value in values.items():
-        OmegaConf.update(other, key, value)
-    if SameModel(other, lambda _: data, largest=LARGEST)(config, model_on_meta(config, data)):
-        words = " ".join(f"{key}={value}" for key, value in changes.items())
+    encoding: Any = locate(config.pos_enc._target_)
+    others = {k: 2 * v + 1 if type(v) in (int, float) else v for k, v in positions.items()}
+    tried = (changed(config, keys, (), encoding.measured_with) for keys in ({}, positions, others))
+    if same_function(trained, data, (model_of(each, data) for each in tried)):
+        words = " ".join(f"{key}={value}" for key, value in positions.items())
         raise UserError(f"{words} has no effect on this model; leave it out")
 
 
@@ -110,18 +113,26 @@ def measure_under(
 ) -> None:
     """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; what the
     model refuses, such as a text longer than its positions, is said and recorded beside them."""
-    done = result.setdefault("evaluated", {})
-    refused = result.setdefault("not_evaluated", {})
+    done, refused = result.setdefault("evaluated", {}), {}
     for name, changes in wanted.items():
+        try:
+            require_effect(task, data, config, changes)
+        except UserError as error:  # said alone: in a study another arm may read the key
+            on_first_process(say)(f"evaluate.{name}: {error}")
+        ours = f"@{name}"
+        result["metrics"] = {k: v for k, v in result["metrics"].items() if not k.endswith(ours)}
+        done.pop(name, None)
         try:
             measured = measured_with(task, data, config, changes)
         except UserError as error:
             on_first_process(say)(f"evaluate.{name}: {error}")
             refused[name] = str(error)
             continue
-        refused.pop(name, None)
-        result["metrics"] |= {f"{metric}@{name}": value for metric, value in measured.items()}
+        result["metrics"] |= {f"{metric}{ours}": value for metric, value in measured.items()}
         done[name] = changes
+    kept = {k: why for k, why in result.pop("not_evaluated", {}).items() if k not in wanted}
+    if refused | kept:
+        result["not_evaluated"] = refused | kept
 
 
 def changed(

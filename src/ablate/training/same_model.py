@@ -1,6 +1,6 @@
 """Whether two compositions have the same model, as computing both shows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import cached_property
 from hashlib import sha256
@@ -99,9 +99,7 @@ class SameModel:
 
     @cached_property
     def _inputs(self) -> list[tuple[Tensor, ...]]:
-        batches = (self._task.inputs(self._task.prepared(b)) for b in _batches(self._data))
-        rows = slice(None if self._data.kind == GRAPH else ROWS)
-        return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
+        return _inputs(self._task, self._data)
 
     @cached_property
     def _model(self) -> Model:
@@ -114,6 +112,22 @@ class SameModel:
     @cached_property
     def _answers(self) -> list[object]:
         return list(_answers(deepcopy(self._model), self._inputs))
+
+
+def same_function(task: Task, data: Data, models: Iterable[Model]) -> bool:
+    """Whether models of the kind of the task's compute the same, with the task's parameters, of
+    what it reads. They are changed."""
+    inputs, answers = _inputs(task, data), []
+    for model in models:
+        model.load_state_dict(task.model.state_dict())
+        answers.append(list(_answers(model, inputs)))
+    return all(each == answers[0] for each in answers)
+
+
+def _inputs(task: Task, data: Data) -> list[tuple[Tensor, ...]]:
+    batches = (task.inputs(task.prepared(batch)) for batch in _batches(data))
+    rows = slice(None if data.kind == GRAPH else ROWS)
+    return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
 
 
 def _with_reference(cfg: DictConfig) -> DictConfig:

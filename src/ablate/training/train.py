@@ -267,9 +267,11 @@ def prepare(
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
     task.require_metric()
-    for callback in own:
-        if isinstance(callback, EarlyStopping):
-            callback.require_monitor(task.measured("val"))
+    # A task or a callback of one's own may log more.
+    if all(type(each).__module__.startswith(("ablate.", "lightning.")) for each in (task, *own)):
+        for callback in own:
+            if isinstance(callback, EarlyStopping):
+                callback.require_monitor(task.measured("val"))
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
         task.require_one_model(trainer.strategy)
         trainer.strategy.require(model)

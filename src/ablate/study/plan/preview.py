@@ -11,6 +11,7 @@ from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
+from ablate.study.metric_words import best_together
 from ablate.study.numbers import counted, duration
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.design import ALL_SET
@@ -57,7 +58,7 @@ def show(
 def _weights(layout: Layout, metric: Mapping[str, str]) -> str:
     """Of which weights a measure of validation is that does not choose them itself."""
     chosen_by = locate(layout.baseline.config.task._target_).metric
-    if not metric["name"].startswith("val/") or metric["name"] == chosen_by:
+    if not metric["name"].startswith("val/") or best_together(metric["name"], chosen_by):
         return ""
     return f", of the weights with the best {chosen_by}"
 

@@ -16,6 +16,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
+from ablate.study.metric_words import best_together
 from ablate.study.numbers import apart, certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
@@ -167,10 +168,10 @@ class Report:
         return labels
 
     @property
-    def _chosen_by(self) -> set[str]:
+    def _chosen_by(self) -> list[str]:
         """The metrics by which the runs chose their weights."""
         metrics = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
-        return {metric["name"] for metric in metrics if "name" in metric}
+        return sorted({metric["name"] for metric in metrics if "name" in metric})
 
     @cached_property
     def marks(self) -> list[str]:
@@ -189,10 +190,11 @@ class Report:
             for caution in sorted({each for run in runs for each in _cautions(run.result)}):
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        if self.metric.startswith("val/") and (by := self._chosen_by - {self.metric}):
+        by = [name for name in self._chosen_by if not best_together(self.metric, name)]
+        if self.metric.startswith("val/") and by:
             lines.append(
-                f"{self.metric} is that of the weights with the best {listed(sorted(by))}, which"
-                f" chooses the weights of a run; their {self.metric} need not be its best."
+                f"{self.metric} is that of the weights with the best {listed(by)}, which chooses"
+                f" the weights of a run; their {self.metric} need not be its best."
             )
         if "baseline" in self.chosen:
             lines.append(
