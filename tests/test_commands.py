@@ -119,6 +119,7 @@ def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, m
     typed, *_ = next_commands(result, run, "ablate.task.causal_lm.CausalLM")
     *start, prompt = shlex.split(typed)
     assert start == ["python", "-m", "ablate.generate", str(run), "--prompt"]
+    capsys.readouterr()  # of the training
     for given in (["--prompt", prompt], []):
         assert call(monkeypatch, capsys, generate, run, *given).startswith(prompt)
 

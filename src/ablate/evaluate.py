@@ -39,7 +39,8 @@ def main() -> None:
     parser.add_argument(
         "--predictions",
         action="store_true",
-        help="write RUN_DIR/predictions.csv: the loss and the prediction of each test example",
+        help="write RUN_DIR/predictions.csv: the loss of each test example, of validation without"
+        " a test split, and what the task predicts",
     )
     args = parser.parse_intermixed_args()  # options may stand between the changes
     from ablate.training.load import load
@@ -64,7 +65,7 @@ def main() -> None:
     elif rows:
         show(rows)
     if refused:
-        raise UserError(*refused)
+        raise UserError(*dict.fromkeys(refused))
 
 
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:

@@ -15,7 +15,7 @@ from shutil import rmtree
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
 
-FORMATS = ("hf", "torch", "onnx")
+FORMATS = {"hf": "", "torch": ".pt2", "onnx": ".onnx"}  # the ending of what is written
 
 
 def main() -> None:
@@ -24,20 +24,22 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder (hf) or file (torch, onnx) to write")
     parser.add_argument("--format", choices=FORMATS, required=True, help="for which programs")
     args = parser.parse_args()
-    if args.out.exists():
-        raise UserError(f"{args.out} exists; choose another name")
+    ending = FORMATS[args.format]
+    out = args.out if args.out.name.endswith(ending) else args.out.with_name(args.out.name + ending)
+    if out.exists():
+        raise UserError(f"{out} exists; choose another name")
     from ablate.training import exported
     from ablate.training.load import load
 
     run = load(args.run_dir, allow=args.allow)
-    written = args.out.with_name(f".part.{args.out.name}")
+    written = out.with_name(f".part.{out.name}")
     try:
         written.parent.mkdir(parents=True, exist_ok=True)
         largest = getattr(exported, f"as_{args.format}")(run, written)
-        written.rename(args.out)
+        written.rename(out)
     finally:
         rmtree(written) if written.is_dir() else written.unlink(missing_ok=True)
-    print(f"{args.out}: outputs differ from the run's by at most {largest:.1g}")
+    print(f"{out}: outputs differ from the run's by at most {largest:.1g}")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def arguments() -> dict[str, Any]:
     speech = parser.add_argument_group("text to speech, beside --beam, --length-penalty, --show")
     speech.add_argument("--text", help="what to say")
     speech.add_argument("--audio", type=Path, help="file for its sound, NAME.wav")
-    masks = parser.add_argument_group("segmentation models, beside --image and --index")
+    masks = parser.add_argument_group(
+        "segmentation models, with --image; --index is prompted where the error is largest"
+    )
     masks.add_argument(
         "--point",
         action="append",

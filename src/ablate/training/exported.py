@@ -32,8 +32,9 @@ def as_hf(run: Run, folder: Path) -> float:
 
 def as_torch(run: Run, file: Path) -> float:
     """A file of torch.export, for any number of examples."""
-    program = _program(run)
-    with _refusing():
+    with warnings.catch_warnings(), _refusing():
+        warnings.simplefilter("ignore")
+        program = _program(run)
         torch.export.save(program, file)
         read = torch.export.load(file).module()
     return _compared(run, read)
@@ -74,8 +75,7 @@ def _program(run: Run) -> torch.export.ExportedProgram:
     named = kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else None
     each = [any_number] * len(inputs)
     shapes = tuple(each) if named is None else (*each[:named], tuple(each[named:]))
-    with _refusing():
-        return torch.export.export(run.model, inputs, dynamic_shapes=shapes)
+    return torch.export.export(run.model, inputs, dynamic_shapes=shapes)
 
 
 @contextmanager
@@ -85,7 +85,9 @@ def _refusing() -> Iterator[None]:
         yield
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
-        raise UserError(f"torch.export cannot write this model: {line}") from error
+        raise UserError(
+            f"torch.export cannot write this model, as it cannot encoder-decoders and BERT: {line}"
+        ) from error
 
 
 def _compared(run: Run, computed: Callable[..., Any]) -> float:
