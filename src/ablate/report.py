@@ -37,7 +37,8 @@ def main() -> None:
         "--examples",
         action="store_true",
         help="differences over the examples of the test split, or of validation, by predictions.csv"
-        " of each run, which is written if there is none; for parts of your own set ABLATE_ALLOW=MODULE",
+        " of each run, which is written if there is none; parts of your own need"
+        " ABLATE_ALLOW=MODULE",
     )
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm instead")
