@@ -86,7 +86,7 @@ def _refusing() -> Iterator[None]:
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"torch.export cannot write this model, as it cannot encoder-decoders and BERT: {line}"
+            f"torch.export cannot write this model (nor encoder-decoders and BERT): {line}"
         ) from error
 
 
