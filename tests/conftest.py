@@ -42,6 +42,13 @@ SMOKE = {
     "test_publish", "test_report_files", "test_timm", "test_train", "test_triton",
 }  # fmt: skip
 
+# Whose slow tests CI runs: how it is installed and started, what no GPU here would show, two
+# processes, every option and conflict. The marker ci names single tests of other files.
+CI = {
+    "test_add_a_part", "test_cli", "test_compose", "test_conflicts", "test_ddp", "test_gpu",
+    "test_package", "test_say",
+}  # fmt: skip
+
 # What a GPU computes as a CPU does.
 GPU = {"test_gpu", "test_triton"}
 
@@ -83,6 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.smoke)
         if item.path.stem in GPU:
             item.add_marker(pytest.mark.gpu)
+        if item.get_closest_marker("ci"):
+            item.add_marker(pytest.mark.slow)
+        elif item.path.stem in CI and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.ci)
         for area in areas(item.path.stem):
             item.add_marker(area)
 

@@ -160,6 +160,7 @@ def require_equal(found: list[float]) -> None:
     assert gradient < 1e-9
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", BRIEF)
 def test_two_processes_have_the_loss_and_gradients_of_one(
     name: str, by_two: dict[str, list[float]]

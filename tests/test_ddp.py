@@ -300,7 +300,7 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def torchrun(line, folder, *options, disaster="none", nodes=1):
-    """The same started by torchrun, an agent for each node: their exit codes, and all errors."""
+    """The same started by torchrun, an agent for each node: their exit codes, and their errors."""
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
     environment |= OWN_STORE
@@ -322,15 +322,22 @@ def torchrun(line, folder, *options, disaster="none", nodes=1):
         for agent in agents:
             with suppress(ProcessLookupError):
                 os.killpg(agent.pid, signal.SIGKILL)
-    return [agent.returncode for agent in agents], "".join(errors)
+    # Not the lines of a traceback, among which a reason would be lost.
+    said = [line for line in "".join(errors).splitlines() if not line.startswith(" ")]
+    return [agent.returncode for agent in agents], "\n".join(said)
+
+
+# One for the accident, and one for what torch may add: CI saw a worker that had been started again
+# end by SIGABRT, once. Whatever ends a worker, the run has to be the same.
+RESTARTS = 2
 
 
 @pytest.mark.parametrize(
     ("name", "restarts", "disaster"),
     [
         ("straight", 0, "none"),
-        ("straight", 1, "die-once 1 6"),
-        ("split straight", 1, "die-once 1 6"),
+        ("straight", RESTARTS, "die-once 1 6"),
+        ("split straight", RESTARTS, "die-once 1 6"),
     ],
 )
 def test_torchrun_starts_the_same_run_and_restarts_it(started, tmp_path, name, restarts, disaster):

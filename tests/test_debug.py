@@ -22,10 +22,8 @@ from ablate.training.build import build, build_data, make_task
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
 
-MODELS = [
-    name if name in ("gat", "gpt") else pytest.param(name, marks=pytest.mark.slow)
-    for name in options("model")
-]
+FAST = {"gat": (), "gpt": pytest.mark.ci}
+MODELS = [pytest.param(n, marks=FAST.get(n, pytest.mark.slow)) for n in options("model")]
 
 
 def looked_at(folder: Path) -> Path:

@@ -197,6 +197,7 @@ def run(folder, judge):
     return ablate.load(Composition(cfg).folder)
 
 
+@pytest.mark.ci
 def test_what_is_drawn(run, tmp_path):
     drawn = [path.stem for path in run.task.artefacts(run.path) if path.is_file()]
     assert drawn == ["samples", "denoising", "inpainting"]

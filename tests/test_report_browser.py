@@ -17,7 +17,10 @@ from ablate.study.report import write
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path"),
+]
 # What keeps Chromium itself from the network, so that every request seen is the page's.
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
          "--disable-component-update", "--no-first-run", "--disable-quic"]  # fmt: skip

@@ -373,6 +373,7 @@ def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
     assert plain != here == there
 
 
+@pytest.mark.ci
 def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
     start = (f"data.writer={runs['first']}", f"init_from={runs['first']}")
     folder, reward = tmp_path / "run", runs["reward"]

@@ -29,6 +29,7 @@ from ablate.terminal import pipe
 from ablate.terminal.console import Console
 from ablate.terminal.say import printable, put
 
+pytest_plugins = ["make_study"]
 HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 SHOWN = r"a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 
@@ -92,6 +93,7 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
     assert "\x1b" not in told.out + told.err
 
 
+@pytest.mark.usefixtures("no_pdf")
 @pytest.mark.parametrize("columns", [None, "80", "100"])
 def test_no_cell_of_a_table_is_cut_off(columns, tmp_path, monkeypatch, capsys):
     """In a narrow terminal cells are wrapped; a pipe has no width."""

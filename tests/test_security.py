@@ -194,6 +194,7 @@ def write_strange_packages(folder):
         (folder / f"{name}.py").write_text("open('made', 'w')\nraise SystemExit(9)\n")
 
 
+@pytest.mark.ci
 def test_no_secret_is_written_and_a_file_of_the_folder_is_no_package(tmp_path, monkeypatch):
     """Of a URL with user, password and query."""
     write_strange_packages(tmp_path)

@@ -126,6 +126,7 @@ def test_measures_are_means_over_the_examples(finished):
     assert drawn.is_file()
 
 
+@pytest.mark.ci
 def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
     own = str(tmp_path / "own.png")
     Image.fromarray((np.arange(600) % 256).astype(np.uint8).reshape(20, 30)).save(own)

@@ -206,6 +206,7 @@ def runs(tmp_path_factory):
     return Composition(hears).folder, Composition(says).folder
 
 
+@pytest.mark.ci
 def test_speech_is_measured_by_the_recogniser(runs):
     own, metrics = (json.loads((run / "result.json").read_text())["metrics"] for run in runs)
     for split in ("val", "test"):
@@ -220,6 +221,7 @@ def test_speech_is_measured_by_the_recogniser(runs):
     assert not any("recogniser" in name for name in task.state_dict())
 
 
+@pytest.mark.ci
 def test_what_is_no_recogniser_is_refused(runs, tmp_path):
     hears, says = runs
     for more, message in (
@@ -230,6 +232,7 @@ def test_what_is_no_recogniser_is_refused(runs, tmp_path):
             ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")
 
 
+@pytest.mark.ci
 def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
     task = ablate.load(runs[1]).task
     path = tmp_path / "said.wav"

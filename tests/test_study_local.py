@@ -45,6 +45,7 @@ def found_by(run):
     return sorted((json.loads(line[6:]) for line in lines), key=lambda found: found["rank"])
 
 
+@pytest.mark.ci
 def test_everything_printed_is_in_the_folder_of_a_run(told):
     """After the command, which is what a person can type."""
     for run in told:
@@ -56,6 +57,7 @@ def test_everything_printed_is_in_the_folder_of_a_run(told):
         assert not [line for line in rest if "leaked" in line or "Warning" in line]
 
 
+@pytest.mark.ci
 def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
     alone, both = told
     (found,) = found_by(alone)

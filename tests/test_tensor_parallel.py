@@ -70,6 +70,7 @@ def require_equal(by_name, share):
         assert found["kept"] < share, name
 
 
+@pytest.mark.ci
 def test_values_and_gradients_are_those_of_one_process():
     two, four = differences("model", (2, CASES), (4, {name: CASES[name] for name in BRIEF}))
     require_equal(two, share=0.6)

@@ -81,6 +81,7 @@ def test_the_table_says_the_scale_of_scores_of_100(finished, capsys):
     assert capsys.readouterr().out.count(" (0 to 100)") == 2
 
 
+@pytest.mark.ci
 def test_label_leakage_is_said_before_training(tmp_path, capsys):
     ablate.run(ablate.compose(*overrides(tmp_path, *SMALL, "model.mask=none")))
     out = capsys.readouterr().out

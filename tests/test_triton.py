@@ -144,7 +144,9 @@ def test_scores_of_any_size_are_weighed():
     assert_equal(replace(made, q=1000 * made.q.detach(), k=1000 * made.k.detach()))
 
 
-@pytest.mark.parametrize(("start", "several"), [(2, False), (0, True)])
+@pytest.mark.parametrize(
+    ("start", "several"), [(2, False), pytest.param(0, True, marks=pytest.mark.ci)]
+)
 def test_it_drops_what_the_reference_drops(start, several, monkeypatch):
     attend = make("additive", "alibi", "causal", padding="some")
     if several:  # blocks of queries and keys
@@ -159,6 +161,7 @@ def test_it_drops_what_the_reference_drops(start, several, monkeypatch):
     assert_close(found, expected, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not interpreted(), reason="measures a CPU")
 def test_memory_grows_with_the_length_alone(monkeypatch):
     """Of tensors in memory: nothing that a kernel makes leaves its program."""

@@ -10,6 +10,7 @@ from textwrap import dedent
 import pytest
 from tiny import in_a_process, overrides
 
+pytestmark = pytest.mark.ci
 ROOT = Path(__file__).parents[1]
 
 

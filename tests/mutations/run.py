@@ -2,7 +2,7 @@
 
     python tests/mutations/run.py                       # all of them
     python tests/mutations/run.py kernel "wrong axis"   # an area, and those with these words
-    python tests/mutations/run.py study --tests all     # by the whole default suite
+    python tests/mutations/run.py study --tests all     # by all that CI runs
 
 A mutation is a table of AREA.toml, named by what is broken: `old`, which `file` has exactly once,
 becomes `new` in a copy of the project, and one of `tests` (tests/test_NAME.py) has to fail there,
@@ -31,6 +31,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOUND = ROOT / "outputs" / "mutations.json"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "outputs", "__pycache__", ".*_cache", "dist")
+RUN = "not slow or ci"  # what CI runs
 LIMIT = 900  # seconds for the tests of a mutation
 
 
@@ -141,7 +142,7 @@ def try_all(some: dict[str, Mutation], found: dict[str, Any], copy: Path, *, who
             sound = file.read_text()
             file.write_text(mutation.applied(copy))
             tests = ["-n", "auto", "tests"] if whole else ["-n", "0", *mutation.tests]
-            by = failures(copy, "-x", *tests)
+            by = failures(copy, "-x", "-m", RUN, *tests)
             file.write_text(sound)
             found[key] = {"by": by, "seconds": round(time.monotonic() - start), "sound": False}
             keep(found)
@@ -151,7 +152,7 @@ def try_all(some: dict[str, Mutation], found: dict[str, Any], copy: Path, *, who
         print(f"{number}/{len(some)} {name}: {what} ({seconds} s)", flush=True)
     new = [found[key] for key in some if not found[key]["sound"]]
     tests = sorted({test for it in new for test in it["by"] if test.startswith("tests/")})
-    red = failures(copy, "-n", "0", *tests) if tests else []
+    red = failures(copy, "-n", "0", "-m", RUN, *tests) if tests else []
     for it in new:
         it["sound"] = not set(red) & set(it["by"])
     keep(found)
