@@ -69,6 +69,7 @@ REDRAWN = {
 ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "pos_enc": {}}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "group"),
     [

@@ -155,6 +155,7 @@ LENGTHS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("parts", LENGTHS)
 def test_other_lengths_are_not_compiled_again(parts, captured):
     """Two lengths, which make the lengths variables; then any, in both texts.

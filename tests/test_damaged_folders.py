@@ -138,9 +138,9 @@ def test_a_damaged_file_of_a_run(whole, tmp_path, one_line, name, way, damages):
 @pytest.mark.parametrize(
     ("name", "way", "count"),
     [
-        ("config.yaml", "load", 8),
-        ("tokens.yaml", "load", 8),
-        ("result.json", "resume", 8),
+        ("config.yaml", "load", 4),
+        ("tokens.yaml", "load", 4),
+        ("result.json", "resume", 4),
         *(slow(name, way, None) for name in [*RUN_FILES][:3] for way in RUN_FILES[name]),
     ],
 )

@@ -67,11 +67,14 @@ def test_the_command_line_wins() -> None:
     assert (cfg.choices.data, cfg.trainer.max_epochs, cfg.model.depth) == ("mnist", 1, 1)
 
 
-@pytest.mark.parametrize("name", options("debug"))
-def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [*((name, 9) for name in options("debug")), pytest.param("fast", 1, marks=pytest.mark.ci)],
+)
+def test_every_model_and_experiment_can_be_looked_at(name: str, every: int) -> None:
     own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
     choices = [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]
-    for choice in choices[:: 1 if name == "fast" else 9]:
+    for choice in choices[::every]:
         cfg = ablate.compose(choice, f"debug={name}")
         assert (cfg.choices.debug, cfg.study.name, cfg.choices.logger) == (name, "debug", "none")
         assert cfg.trainer.max_steps == own.trainer.max_steps, choice

@@ -103,7 +103,7 @@ def test_ci_runs_the_two_lines_of_the_start():
     assert subprocess.check_output(script, cwd=ROOT, text=True).splitlines() == lines
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.ci), 12])
 def test_every_command_composes(tmp_path, every):
     file = tmp_path / "FILE"
     file.write_text("text")

@@ -104,6 +104,7 @@ def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
     assert written(*beside) == written(*beside) != written(*beside, f"{key}={value}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("choice", "key", "value"), cases())
 def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
     chosen = taker(choice)[0], choice, *NEEDS.get(choice, []), *BESIDE.get(choice, [])

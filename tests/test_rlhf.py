@@ -334,6 +334,7 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeyp
     assert (found["accuracy"], found["rule_accuracy"], found["ceiling"]) == (0.625, 0.75, 0.625)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_figures")
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     cfg = composed(tmp_path, "task.algorithm=ppo")

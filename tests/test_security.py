@@ -404,7 +404,9 @@ def test_a_checkpoint_of_another_run_is_refused(folder, whole, other):
     start(folder, whole)
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(6, marks=pytest.mark.ci), pytest.param(400, marks=pytest.mark.slow)]
+)
 def test_states_of_another_kind(folder, whole, capsys, count):
     """They are not used, or refused in one line, or are harmless."""
     path = folder / "checkpoints" / "last.ckpt"

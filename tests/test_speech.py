@@ -111,6 +111,7 @@ def test_the_same_list_is_said_alike_and_words_have_their_times():
         espeak.speak(texts, **VOICE | {"voice": "xx"})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("texts", "direction"), [("numbers", "synthesis"), ("sentences", "recognition")]
 )

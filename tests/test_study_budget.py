@@ -153,6 +153,7 @@ def cost(base, *typed, budget="parameters"):
     return count_flops(cfg, on_meta(cfg, build_data(cfg)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("budget", ["parameters", pytest.param("flops", marks=pytest.mark.slow)])
 def test_the_nearest_width_is_set(tmp_path, budget):
     """Against every width there is: the cost is too low or too high, the nearest above or below."""

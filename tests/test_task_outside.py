@@ -1,6 +1,7 @@
 """A family and its task from a folder of one's own, a diffusion model: docs/add_a_part.md."""
 
 import csv
+import importlib
 import json
 import re
 import signal
@@ -23,6 +24,7 @@ from ablate.model.mask.none import NoMask
 from ablate.parallel import Sharing
 from ablate.run_files.sealed import read_state
 from ablate.training.build import build, build_data, make_task
+from ablate.training.own_parts import own_parts
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -257,6 +259,7 @@ def test_a_mistake_in_an_own_part_is_one_line(own, slot, text, line):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.ci
 def test_a_measure_that_needs_examples_may_choose_the_best_weights(own):
     result = ablate.run(own_part(own, "task", task("NeedsExamples")))
     assert result["metric"]["value"] == result["metrics"]["val/mean"]
@@ -273,6 +276,32 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     assert "ablate: my.parts: edited since" in capsys.readouterr().out
     show_result(first, Path(first["folder"]), cfg.task._target_)
     assert f"ablate.evaluate {first['folder']} --allow my\n" in capsys.readouterr().out
+
+
+IMPORTS = """import crafted.scale
+from . import shift
+def later():
+    from crafted.deep import last
+class Part: ...
+"""
+
+
+def test_the_hash_of_a_part_has_all_that_it_imports(tmp_path, monkeypatch):
+    """But no module that is beside it alone."""
+    target = {"part": {"_target_": "crafted.parts.Part"}}
+    files = {"parts": IMPORTS, "scale": "import crafted.table"}
+    files |= dict.fromkeys(("shift", "table", "beside", "deep/last", "__init__"), "")
+    (tmp_path / "crafted" / "deep").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "crafted" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("crafted.parts")
+    before = own_parts(target)
+    assert [*before] == ["crafted.parts"]
+    for name, text in files.items():
+        (tmp_path / "crafted" / f"{name}.py").write_text(f"{text}# edited\n")
+        assert (own_parts(target) != before) == (name != "beside"), name
+        (tmp_path / "crafted" / f"{name}.py").write_text(text)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Parts of a user's own in a composition: their files, and whether they were edited since."""
 
+import ast
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +15,10 @@ from ablate.terminal.say import say
 
 
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits."""
+    """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits.
+
+    With a part's file go those beside it that it imports, and what they import.
+    """
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     hashes = {}
     for target in set(targets(values)):
@@ -23,8 +27,38 @@ def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
             module = module.rpartition(".")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and not target.startswith(OURS) and not file.startswith(installed):
-            hashes[module] = digest(sha256(Path(file).read_bytes()).hexdigest())
+            hashes[module] = digest(*(sha256(c).hexdigest() for c in _contents(module, Path(file))))
     return hashes
+
+
+def _contents(module: str, file: Path) -> Iterator[bytes]:
+    """The content of a module's file, then of all that it imports from the folder of its package.
+
+    Found by path, not in sys.modules: what a function imports may not have been imported yet.
+    """
+    depth = module.count(".") + (file.name == "__init__.py")
+    root, files = file.parents[depth], [file]
+    for path in files:  # grows
+        yield (content := path.read_bytes())
+        if path.suffix == ".py":
+            files += sorted({*_imported(ast.parse(content), path, root)} - {*files})
+
+
+def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        names = [alias.name.split(".") for alias in getattr(node, "names", [])]
+        if isinstance(node, ast.Import):
+            start = root
+        elif isinstance(node, ast.ImportFrom):
+            start = path.parents[node.level - 1] if node.level else root
+            base = node.module.split(".") if node.module else []
+            names = [base, *(base + name for name in names)]
+        else:
+            continue
+        for name in names:
+            place = start.joinpath(*name)
+            every = place.parent / f"{place.name}.py", place / "__init__.py"
+            yield from (file for file in every if file.is_file())
 
 
 def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = None) -> None:
