@@ -159,6 +159,11 @@ def test_wrong_runs_are_refused(tmp_path, runs):
         ready("preferences", **FILES["preferences"] | {"writer": str(runs["reward"])}).example()
     with pytest.raises(UserError, match="reads at most 12 tokens"):
         ready("preferences", writer=str(runs["first"]))
+    with pytest.raises(UserError, match=r"set data\.tokenizer=char"):
+        ready(
+            "preferences",
+            **FILES["preferences"] | {"writer": str(runs["first"]), "tokenizer": "byte"},
+        )
     with pytest.raises(UserError, match="is not the folder of a run with weights"):
         make("preferences", writer=str(tmp_path)).fingerprint()
     task = built(tmp_path, f"task.reward={runs['first']}")

@@ -275,6 +275,11 @@ class Preferences(Data):
                 f"data.seq_len={self.seq_len}: data.writer={self.writer} reads at most"
                 f" {run.model.length} tokens"
             )
+        if self._known is None and (its := run.config.data.tokenizer) != self.tokenizer_name:
+            raise UserError(
+                f"data.tokenizer={self.tokenizer_name}: the texts of data.writer={self.writer} have"
+                f" the tokens of its run; set data.tokenizer={its}"
+            )
         return run
 
     @cached_property
