@@ -314,13 +314,14 @@ def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path):
         ([0, 1, 2], (4, 2, 2), "a label of the train split is 2, and class_names has 2 names"),
         ([0, -1, 1], (4, 2, 2), "a label of the train split is -1, and class_names"),
         ([0, 1], (4, 0, 2), "data: the val split has no images"),
+        ([0], (4, 2, 2), r"data: class_names has the names \['a'\], and needs two"),
         ([0, 1], (4, 2, 0), None),  # as without one
     ],
 )
 def test_labels_of_ones_own_and_empty_splits(labels, counts, line):
     class Own(Images):
         def read(self):
-            self.class_names = ["a", "b"]
+            self.class_names = ["a", "b"] if any(labels) else ["a"]
             given = np.resize(labels, max(counts))
             pixels = np.zeros((len(given), 2, 2, 1), dtype=np.uint8)
             splits = zip(("train", "val", "test"), counts, strict=True)

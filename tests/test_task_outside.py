@@ -207,6 +207,11 @@ class Higher(CausalLM):
     mode = "minimum"
 
 
+class Pair(CausalLM):
+    def measures(self, split):
+        return {**super().measures(split), "pair": torch.ones(2)}
+
+
 class NeedsExamples(CausalLM):
     metric = "val/mean"
 
@@ -249,6 +254,7 @@ def task(name):
         ("model.attention", partial("parts.Dot") + "heads: 7\n", "no key model.attention.heads"),
         ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 and not"),
         ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
+        ("task", task("Pair"), "Pair.measures: pair has the shape (2,), and a"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
     ],
 )  # fmt: skip

@@ -156,6 +156,8 @@ class Images(Data):
             "channels": channels,
             "classes": len(self.class_names),
         }
+        if len(self.class_names) < 2:
+            raise UserError(f"data: class_names has the names {self.class_names}, and needs two")
         for split, source in sources.items():
             if wrong := set(source.labels.tolist()) - set(range(len(self.class_names))):
                 raise UserError(

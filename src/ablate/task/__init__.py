@@ -288,14 +288,26 @@ class Task(L.LightningModule):
 
     def measured(self, split: str) -> list[str]:
         """The names of all that `measures` may return after training, before anything is measured;
-        none if one of them needs examples, as some of torchmetrics do.
+        none if one of them needs examples, as some of torchmetrics do. UserError for what is not
+        one number.
 
         Needs a trainer that is not fitting.
         """
+        measures: dict[str, Tensor] = {}
         with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # torchmetrics warns of a mean of nothing
-            return list(self.measures(split))
-        return []
+            measures = self.measures(split)
+        self._require_numbers(measures)
+        return list(measures)
+
+    def _require_numbers(self, measures: Mapping[str, Any]) -> None:
+        for name, value in measures.items():
+            shape = tuple(torch.as_tensor(value).shape)
+            if math.prod(shape) != 1:
+                raise UserError(
+                    f"{type(self).__name__}.measures: {name} has the shape {shape}, and a measure"
+                    " is one number"
+                )
 
     def require_metric(self) -> None:
         """Raise UserError unless `metric` is a measure of validation, and `mode` min or max. Needs
@@ -446,7 +458,9 @@ class Task(L.LightningModule):
         self._report("test")
 
     def _report(self, split: str) -> None:
-        measures = {f"{split}/{name}": value for name, value in self.measures(split).items()}
+        found = self.measures(split)
+        self._require_numbers(found)
+        measures = {f"{split}/{name}": value for name, value in found.items()}
         # In training Curves logs them; else they are what trainer.validate and test return.
         self.log_dict(measures, logger=False if self.fitting else None)
         self.reset_measures()
