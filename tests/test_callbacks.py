@@ -54,6 +54,7 @@ def own(tmp_path, monkeypatch):
     return tmp_path / "conf"
 
 
+@pytest.mark.ci
 def test_training_ends_early_and_resumes_with_what_its_callbacks_remember(own, tmp_path, capsys):
     several = [text.replace("=early_stopping", "=[early_stopping,losses]") for text in STOPPING[:1]]
     cfg = ablate.compose(*overrides(tmp_path, *several, *STOPPING[1:]), config_dir=own)

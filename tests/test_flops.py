@@ -83,7 +83,10 @@ LAYERS = [
     ("family", "changes"),
     [
         *((family, {}) for family in FAMILIES),
-        *(("rnn_lm" if "cell" in changes else "gpt", changes) for changes in LAYERS),
+        *(
+            pytest.param("rnn_lm" if "cell" in changes else "gpt", changes, marks=pytest.mark.ci)
+            for changes in LAYERS
+        ),
     ],
     ids=str,
 )

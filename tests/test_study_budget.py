@@ -189,7 +189,12 @@ def test_widths_that_do_not_fit_are_passed_over(tmp_path):
     [
         (NO_FFN, "model.ffn_dim", [f"'{NO_FFN}' (", "in it: model.ffn_dim=1 has no effect with"]),
         # The second arm has a width, but not a number of heads, that makes it match.
-        (NO_FFN, "model.heads", ["model.heads has no influence on it", f"'{ATTENTION}'"]),
+        pytest.param(
+            NO_FFN,
+            "model.heads",
+            ["model.heads has no influence on it", f"'{ATTENTION}'"],
+            marks=pytest.mark.ci,
+        ),
         ("model.ffn_dim=99", "model.ffn_dim", ["it sets study.match_by=model.ffn_dim itself"]),
         ("model.depth=40", "model.ffn_dim", ["the nearest is model.ffn_dim=1 with ", " above"]),
     ],

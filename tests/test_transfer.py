@@ -59,6 +59,7 @@ def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Pa
     assert describe_transfer(model.started_from) == said
 
 
+@pytest.mark.ci
 def test_a_classification_starts_from_a_bert(tmp_path: Path) -> None:
     """Its pooler is loaded, and the segments of its pairs are there."""
     own = ["model=bert", "pos_enc=learned"]
