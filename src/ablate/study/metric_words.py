@@ -9,6 +9,8 @@ LOWER = {"loss", "perplexity", "bits_per_char", "iou_error", "mae", "rmse"}
 # Names alone: a last word may be another thing.
 RATES = {"wer", "cer", "per", "aer", "der"}
 NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
+# What study.match makes equal.
+BUDGETS = {"parameters": "parameters", "flops": "FLOPs a step"}
 # Functions of the loss, which are best where it is.
 OF_LOSS = {"loss", "perplexity", "bits_per_char"}
 

@@ -17,7 +17,7 @@ from ablate.run_files import PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
-from ablate.study.launch.state import state
+from ablate.study.launch.state import State, state
 from ablate.study.plan.design import arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
@@ -284,16 +284,13 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     now = state(path)
     result = now.result
     if result and result.get("run_id") != cell["run_id"]:
-        what = f"its folder holds another run, {result.get('run_id')}"
-        return Run(**entry, folder=path, state="missing", detail=what, result={}, provenance={})
-    provenance = read_mapping(path / "provenance.json") if result else {}
-    run = Run(
+        now = State("missing", f"its folder holds another run, {result.get('run_id')}")
+    read[cell["folder"]] = Run(
         **entry,
         folder=path,
         state=now.name,
         detail=now.detail,
-        result=result,
-        provenance=provenance,
+        result=now.result,
+        provenance=read_mapping(path / "provenance.json") if now.result else {},
     )
-    read[cell["folder"]] = run
-    return run
+    return read[cell["folder"]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ablate.errors import UserError, suggest
 from ablate.study.analysis.collect import Run, Study
+from ablate.study.metric_words import BUDGETS
 from ablate.version import NAME
 
 RULES = ("seeds", "data", "code", "budget")
@@ -100,12 +101,8 @@ def _named(seeds: list[int], of: int) -> str:
 def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
     """Pair the runs of the baseline and of the arm by seed, if both have a number."""
     of_baseline, of_arm = study.runs_of(study.baseline.name), study.runs_of(arm)
-    both = [
-        (of_baseline[seed], of_arm[seed])
-        for seed in study.seeds
-        if seed in of_baseline and seed in of_arm
-    ]
-    return [(a, b) for a, b in both if a.value(metric) is not None and b.value(metric) is not None]
+    without = {*missing(study, study.baseline.name, metric), *missing(study, arm, metric)}
+    return [(of_baseline[seed], of_arm[seed]) for seed in study.seeds if seed not in without]
 
 
 def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:
@@ -171,11 +168,9 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
     matched: Mapping[str, Any] | None = study.plan.get("match")
     if not matched:
         return ""
-    path = ("parameters", "total") if matched["budget"] == "parameters" else ("flops_per_step",)
-    unit = "parameters" if matched["budget"] == "parameters" else "FLOPs a step"
-    offs = (
-        _off(of_baseline.number(*path), of_arm.number(*path), unit) for of_baseline, of_arm in pairs
-    )
+    budget = matched["budget"]
+    path = ("parameters", "total") if budget == "parameters" else ("flops_per_step",)
+    offs = (_off(a.number(*path), b.number(*path), BUDGETS[budget]) for a, b in pairs)
     return next(filter(None, offs), "")
 
 

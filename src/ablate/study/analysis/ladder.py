@@ -10,6 +10,7 @@ logarithm. Beyond the rungs the last two are extended, which is marked as extrap
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -34,7 +35,7 @@ class Speedup:
 class Climb:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
     baseline's FLOPs; speedups: by block, None where the baseline does not improve with compute, or
-    a value is missing."""
+    the arm's FLOPs are not known."""
 
     arm: str
     slope: float
@@ -86,18 +87,15 @@ def _climb(
     x = np.log2(list(compute.values()))
     weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
     slopes = np.array(complete) @ weights
-    curve = [
-        fmean(values.values()) if (values := part.values(part.baseline.name, metric)) else None
-        for part in parts.values()
-    ]
+    # A seed that is complete has a value of both in every part.
+    curve = [fmean(part.values(part.baseline.name, metric).values()) for part in parts.values()]
     speedups: dict[str, Speedup | None] = {}
     for name, part in parts.items():
-        values, flops = part.values(arm, metric), _flops(part, arm)
-        speedup = None
-        if values and flops and None not in curve:
-            known = [value for value in curve if value is not None]
-            speedup = needed(fmean(values.values()), list(compute.values()), known, mode)
-        speedups[name] = speedup and replace(speedup, factor=speedup.factor / (flops or 1.0))
+        value, flops = fmean(part.values(arm, metric).values()), _flops(part, arm)
+        speedup = needed(value, list(compute.values()), curve, mode)
+        speedups[name] = (
+            replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
+        )
     return Climb(arm, float(slopes.mean()), stats.t_interval(slopes), len(slopes), speedups)
 
 
@@ -111,8 +109,7 @@ def needed(
     if any(b <= a for a, b in pairwise(y)):
         return None
     target = sign * value
-    right = next((n for n, each in enumerate(y) if each >= target), len(y) - 1)
-    right = max(right, 1)
+    right = min(max(bisect_left(y, target), 1), len(y) - 1)
     slope = (logs[right] - logs[right - 1]) / (y[right] - y[right - 1])
     return Speedup(
         exp(logs[right - 1] + slope * (target - y[right - 1])), not y[0] <= target <= y[-1]

@@ -214,7 +214,7 @@ def time_left(states: Mapping[str, State], slots: int) -> str | None:
         for folder, run_state in states.items()
         if not run_state.ended
     ]
-    rest = left(sorted(needed, key=lambda s: s is None), slots) if needed else None
+    rest = left(needed, slots) if needed else None
     return None if rest is None else duration(round(rest))
 
 

@@ -35,6 +35,7 @@ LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its l
 RESUMES = "the same command resumes"
 RESUMABLE = (RESUMES, "the same command goes on")
 TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
+LAST, LETTERS = 5, 500  # lines of these, and their characters together, at most
 SQUEUE_SECONDS = 5  # how long an answer of squeue is cached
 # A younger job may be missing in the cached answer; includes a margin for clocks that differ.
 YOUNG = SQUEUE_SECONDS + 10
@@ -182,7 +183,7 @@ def where(entry: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [f"job {entry['job']} (slurm)", described]))
 
 
-def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
+def last_lines(folder: Path) -> str:
     """Return the end of the run's output in one line."""
     try:
         with open_file(folder / LOG) as file:
@@ -196,7 +197,7 @@ def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
             printed.clear()  # keep only the last attempt
         elif line.strip():
             printed.append(line.strip())
-    last = printed[-lines:]
-    while len(last) > 1 and len(" | ".join(last)) > characters:
+    last = printed[-LAST:]
+    while len(last) > 1 and len(" | ".join(last)) > LETTERS:
         last.pop(0)
-    return " | ".join(last)[-characters:] or "it printed nothing"
+    return " | ".join(last)[-LETTERS:] or "it printed nothing"

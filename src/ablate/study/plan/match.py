@@ -13,6 +13,7 @@ from ablate.config.check import check, leaves, ruled
 from ablate.config.keys import default_of
 from ablate.config.rules import Either, Int, Rule
 from ablate.errors import UserError, suggest
+from ablate.study.metric_words import BUDGETS
 from ablate.study.plan.budget import DataSets
 from ablate.training.build import count_flops
 from ablate.training.same_model import MODEL_SIDE, on_meta, parameters
@@ -32,7 +33,7 @@ def match(
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
     """
-    measure, unit = partial(_measure, budget, sets), _unit(budget)
+    measure, unit = partial(_measure, budget, sets), BUDGETS[budget]
     target = measure(configs[baseline])
     widths: dict[str, int] = {}
     problems: list[str] = []
@@ -56,10 +57,6 @@ def match(
 def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
     task = on_meta(cfg, sets(cfg))
     return parameters(task.model) if budget == "parameters" else count_flops(cfg, task)
-
-
-def _unit(budget: str) -> str:
-    return "parameters" if budget == "parameters" else "FLOPs a step"
 
 
 def _off(value: int, target: int) -> float:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
-from ablate.study.metric_words import direction, metric_words
+from ablate.study.metric_words import BUDGETS, direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
     counted,
@@ -43,7 +43,6 @@ SETTINGS = (
     "trainer.max_steps", "trainer.max_epochs",
 )  # fmt: skip
 UNSET = (None, -1)  # max_steps of a training by max_epochs
-MATCHED = {"parameters": "parameters", "flops": "FLOPs a step"}
 LONGEST = 60  # letters of a name inside a sentence
 HEADS = {
     "better": "Better than the baseline",
@@ -227,7 +226,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     if plan.get("margin") is not None:
         lines.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
     if plan.get("match"):
-        by, budget = plan["match"]["by"], MATCHED[plan["match"]["budget"]]
+        by, budget = plan["match"]["by"], BUDGETS[plan["match"]["budget"]]
         words = f"{by} is set so that every arm has as many {budget} as the baseline, within 2 %"
         lines.append(("Fairness", words))
     if plan.get("tune"):
