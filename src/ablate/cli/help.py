@@ -3,19 +3,17 @@
 All lists of options are read from the config folders, including a user's own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.cli.search import keys_text, meanings, search_text
+from ablate.cli.search import WIDTH, indented, keys_text, meanings, option_files, search_text
 from ablate.config.keys import groups, parts_in
 from ablate.config.rules import OneOf
 from ablate.config.stated import parameter_rules
 from ablate.config.tree import Tree, config_dir, header, open_tree
-
-WIDTH = 100
 
 HEAD = """\
 ablate: which part of an attention model makes the difference?
@@ -82,12 +80,9 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
     for group in [*order, *rest]:
         every = tree.options(group)
         options = [f"{o}*" if o == chosen.get(group) else o for o in every if "/" not in o]
-        options += [f"{folder}/..." for folder in dict.fromkeys(_folders(every))]
+        folders = dict.fromkeys(option.partition("/")[0] for option in every if "/" in option)
+        options += [f"{folder}/..." for folder in folders]
         yield _entry(group, ", ".join(options), meaning.get(group, ""))
-
-
-def _folders(options: Iterable[str]) -> Iterator[str]:
-    return (option.partition("/")[0] for option in options if "/" in option)
 
 
 def _switches(cfg: DictConfig) -> Iterator[str]:
@@ -112,8 +107,6 @@ def _entry(name: str, options: str, meaning: str) -> str:
 
 def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
     """Yield each option with the comment at the top of its file."""
-    for option in tree.options(group):
-        files = [folder / group / f"{option}.yaml" for folder in folders]
-        text = next((file.read_text() for file in files if file.is_file()), "")
-        yield f"{group}={option}"
-        yield fill(header(text), WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
+    for option, text in option_files([group], tree, folders):
+        yield option
+        yield indented(header(text))

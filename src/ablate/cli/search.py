@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -62,9 +62,9 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
         node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)
         return node[0].rstrip() if node else _key_text(word, tree, folders)
     group, _, option = word.partition("=")
-    if group not in (*tree.groups, *tree.hydra_groups):
+    if group not in groups_of(tree):
         return ""
-    text = dict(option_files(tree, folders)).get(word)
+    text = dict(option_files(groups_of(tree), tree, folders)).get(word)
     if text is None:
         allowed = tree.options(group)
         near = option_hint(group, option, allowed, config_dir(), tree.groups)
@@ -90,21 +90,21 @@ def _key_text(word: str, tree: Tree, folders: list[Path]) -> str:
         for name, value, comment in _in_file(text, prefix):
             if name == word and (prefix or comment or "=" not in option):
                 own.setdefault(comment, {}).setdefault(value or "a node", []).append(option)
-                target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
-                if rule := rule_of(word, target[1] if target else OF_BLOCKS, node):
+                if rule := rule_of(word, _target(text) or OF_BLOCKS, node):
                     rules.setdefault(str(rule), []).append(option)
             elif name == word and group not in SETS:
                 others.setdefault(value, []).append(option)
     if not own:
         return ""
-    lines = [f"must be {rule}" for rule in rules]
-    if len(rules) > 1:
-        lines = [f"{line} ({', '.join(rules[line[8:]])})" for line in lines]
+    lines = [
+        f"must be {rule}" + (f" ({', '.join(options)})" if len(rules) > 1 else "")
+        for rule, options in rules.items()
+    ]
     for comment, values in own.items():
-        lines += filter(None, [comment])
+        lines += [comment] if comment else []
         lines.append("= " + ", ".join(f"{v} ({', '.join(names)})" for v, names in values.items()))
     lines += [f"set to {value} by {', '.join(names)}" for value, names in others.items()]
-    return "\n".join([word, *map(_indented, lines)])
+    return "\n".join([word, *map(indented, lines)])
 
 
 def meanings() -> dict[str, str]:
@@ -118,25 +118,30 @@ def _shown(entry: Entry, words: list[str]) -> list[str]:
     if not entry._replace(docstring="").matches(words):
         sentences = re.split(r"(?<=[.;])\s+|\n\n", entry.docstring)
         lines += [text for text in sentences if Entry("", text).matches(words[:1])][:1]
-    return [*filter(None, map(_indented, lines))]
+    return [*filter(None, map(indented, lines))]
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
     return fill(text.strip(), WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
 
 def _groups(tree: Tree) -> Iterator[Entry]:
     meaning = meanings()
-    for group in (*tree.groups, *tree.hydra_groups):
+    for group in groups_of(tree):
         options = ", ".join(tree.options(group))
         comment = meaning.get(group, "")
         yield Entry(f"{group}=", comment, options=f": {options}" if comment else options)
 
 
 def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
-    for option, text in option_files(tree, folders):
-        target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
-        yield Entry(option, header(text), docstring_of(target[1] if target else ""))
+    for option, text in option_files(groups_of(tree), tree, folders):
+        yield Entry(option, header(text), docstring_of(_target(text)))
+
+
+def _target(text: str) -> str:
+    """The first class that a file names; "" if it names none."""
+    target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
+    return target[1] if target else ""
 
 
 def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
@@ -155,7 +160,7 @@ def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
     """Every file with keys: what it is, what stands before its keys, and its text."""
     yield "config.yaml", "", (config_dir() / "config.yaml").read_text()
     yield BLOCKS, "model.", (config_dir() / "_block.yaml").read_text()
-    for option, text in option_files(tree, folders):
+    for option, text in option_files(groups_of(tree), tree, folders):
         group = option.partition("=")[0].replace("/", ".")
         yield option, "" if "@package _global_" in text else f"{group}.", text
 
@@ -172,9 +177,15 @@ def _in_file(text: str, prefix: str) -> Iterator[tuple[str, str, str]]:
             yield prefix + ".".join(path), value, comment
 
 
-def option_files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:
-    """Every option as GROUP=OPTION, with the text of its file."""
-    for group in (*tree.groups, *tree.hydra_groups):
+def groups_of(tree: Tree) -> tuple[str, ...]:
+    return (*tree.groups, *tree.hydra_groups)
+
+
+def option_files(
+    groups: Iterable[str], tree: Tree, folders: list[Path]
+) -> Iterator[tuple[str, str]]:
+    """Every option of the groups as GROUP=OPTION, with the text of its file."""
+    for group in groups:
         for option in tree.options(group):
             files = (folder / group / f"{option}.yaml" for folder in folders)
             if file := next((file for file in files if file.is_file()), None):

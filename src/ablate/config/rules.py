@@ -190,6 +190,10 @@ class Exactly:
         return value_text(self.value)
 
 
+# The rule that a type is.
+OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text()}
+
+
 def one_of(*options: str) -> OneOf:
     return OneOf(options)
 

@@ -15,6 +15,7 @@ from ablate.config.keys import OURS, default_of, locate, parts_in
 from ablate.config.rules import (
     COUNT,
     NOT_NEGATIVE,
+    OF_TYPE,
     POSITIVE,
     PROCESSES,
     SEED,
@@ -25,7 +26,6 @@ from ablate.config.rules import (
     Int,
     Keys,
     ListOf,
-    Real,
     Rule,
     RunFolder,
     Text,
@@ -97,10 +97,6 @@ OPTIMIZER: dict[str, Rule] = {
     "nesterov": Bool(),
     "fused": Bool(),
 }
-
-
-# The rule of a key of ours that stands nowhere above: the type of its default.
-OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text()}
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ablate.config.keys import OURS, locate
-from ablate.config.rules import (
-    Bool,
-    Either,
-    Exactly,
-    Int,
-    KeysOf,
-    ListOf,
-    OneOf,
-    Real,
-    Rule,
-    Text,
-)
+from ablate.config.rules import OF_TYPE, Either, Exactly, KeysOf, ListOf, OneOf, Rule
 from ablate.version import PACKAGE
 
 
@@ -170,15 +159,6 @@ def _further(hint: Any) -> str | None:
     return next((mark.target for mark in marks if isinstance(mark, KeysOf)), None)
 
 
-OF_TYPE: dict[Any, Rule] = {
-    bool: Bool(),
-    int: Int(),
-    float: Real(),
-    str: Text(),
-    NoneType: Exactly(None),
-}
-
-
 def _rule(hint: Any) -> Rule | None:
     """The rule that a type is; None for one that says nothing about values of a config."""
     origin, inside = get_origin(hint), get_args(hint)
@@ -192,7 +172,7 @@ def _rule(hint: Any) -> Rule | None:
     if origin in (list, collections.abc.Sequence):
         item = _rule(inside[0])
         return item and ListOf(item)
-    return OF_TYPE.get(hint) if isinstance(hint, type) else None
+    return Exactly(None) if hint is NoneType else OF_TYPE.get(hint)
 
 
 def _is_stated(hint: Any) -> bool:
