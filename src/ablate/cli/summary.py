@@ -62,15 +62,15 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
         console.print(f"Note: {caution}.", style="bold")
     if sample.exists():
         console.print("A sample of what it writes:", style="bold")
-        console.print(read_text(sample), markup=False)
+        console.print(read_text(sample))
         console.print()
     console.print("Output:", style="bold")
-    console.print(f"  {run_dir}  (result.json, metrics.csv, figures/, checkpoints/)", markup=False)
+    console.print(f"  {run_dir}  (result.json, metrics.csv, figures/, checkpoints/)")
     if result["logged_to"]:
-        console.print(f"  {result['logged_to']}", markup=False)
+        console.print(f"  {result['logged_to']}")
     console.print("What to run next:", style="bold")
     for command in next_commands(result, run_dir, task):
-        console.print(f"  {command}", markup=False)
+        console.print(f"  {command}")
 
 
 def _names(result: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import complete
+from ablate.config.keys import changed_keys
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import Counted, fingerprint, folder_name
@@ -77,8 +78,6 @@ class Composed:
 
     def differs(self, baseline: DictConfig) -> dict[str, tuple[Any, Any]]:
         """Map each differing key, except study.*, to the baseline's value and the arm's own."""
-        from ablate.config.keys import changed_keys
-
         pairs = changed_keys(baseline, self.config)
         return {key: pair for key, pair in pairs.items() if not key.startswith("study.")}
 

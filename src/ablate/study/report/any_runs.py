@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.table import Column, Table
 
 from ablate.config.keys import shown
@@ -32,8 +33,6 @@ def has_runs(folder: Path) -> bool:
 def show_runs(folder: Path, metric: str | None = None) -> None:
     """Print a row for each finished run in the folder, the best value of a metric first. UserError
     for a metric that no run has."""
-    from omegaconf import OmegaConf
-
     runs: list[tuple[str, Mapping[str, Any], dict[str, Any]]] = []
     for path in sorted(file.parent for file in folder.glob("*/result.json")):
         result, wrong = read_result(path)
@@ -78,7 +77,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
             f"{of_run['steps']:,}",
             duration(of_run["train_seconds"]),
         )
-    Console(highlight=False, markup=False).print(table, markup=False)
+    Console(highlight=False, markup=False).print(table)
 
 
 def _words(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,10 +55,10 @@ def show(written: Written) -> None:
             row.short_verdict,
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
-    console.print(table, markup=False)
+    console.print(table)
     for entry in report.claims:
         line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
-        console.print(line, markup=False, style=CLAIMS.get(entry.verdict))
+        console.print(line, style=CLAIMS.get(entry.verdict))
     lines = [*remarks(report.dropped), *blocks.lines(report)]
     lines += [
         f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
@@ -66,12 +66,12 @@ def show(written: Written) -> None:
     ]
     lines += [f"{line}." for line in in_short(report, written.crossed)]
     for line in [*lines, *report.marks, *sure(report)[1:]]:
-        console.print(line, markup=False)
+        console.print(line)
     console.print("Output:", style="bold")
     for path in written.files:
-        console.print(f"  {path}", markup=False, soft_wrap=True)
+        console.print(f"  {path}", soft_wrap=True)
     if command := sync_command(report.study):
         console.print("To send its runs to W&B:", style="bold")
-        console.print(f"  {command}", markup=False, soft_wrap=True)
+        console.print(f"  {command}", soft_wrap=True)
     for line in written.refusals:
         say(line, file=sys.stderr)
