@@ -15,7 +15,9 @@ from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import write_together
 from ablate.study.report import write
+from ablate.study.report.blocks import by_block
 from ablate.study.report.claims import entries
+from ablate.study.report.rows import assemble
 
 pytest_plugins = ["command_line", "make_study"]
 
@@ -23,8 +25,9 @@ ROTARY = "pos_enc=rotary"
 SIZES = {"16": 1.0, "32": 2.0, "64": 4.0}  # training FLOPs
 
 
-def blocks(root, gains, *, data=None, claims=()):
-    """A study whose arm is `gains` better by block; the baseline loses 0.2 nats per doubling."""
+def blocks(root, gains, *, data=None, claims=(), lacking=()):
+    """A study whose arm is `gains` better by block, but for those that lack it; the baseline loses
+    0.2 nats per doubling."""
     made = Blocks("model.dim", dict.fromkeys(gains, ()))
     parts = []
     for name, gain in gains.items():
@@ -36,6 +39,10 @@ def blocks(root, gains, *, data=None, claims=()):
         for each in plan["arms"]:
             each |= {"flops_per_step": int(1000 * size), "steps": 10}
         plan["baseline"]["data"] = {"0": (data or {}).get(name, "same")}
+        if name in lacking:
+            plan["arms"].pop()
+            plan["cells"] = [cell for cell in plan["cells"] if cell["arm"] != ROTARY]
+            plan["illegal"] = [{"arm": ROTARY, "reason": "no value of it is finished"}]
         (part / "plan.json").write_text(json.dumps(plan))
         parts.append(part)
     request = SimpleNamespace(name=root.name, node={"claims": [*claims]})
@@ -63,6 +70,25 @@ def test_blocks_may_disagree(tmp_path):
     assert 'href="model.dim=64/report.html"' in page
     markdown = (root / "report.md").read_text()
     assert "-0.300, better | +0.300, worse |" in markdown.replace("\N{MINUS SIGN}", "-")
+
+
+def test_another_baseline_is_that_of_every_block(tmp_path):
+    study = collect(blocks(tmp_path / "both", {"16": 0.3, "64": -0.3})).rebased(ROTARY)
+    ((arm, *words),) = by_block(assemble(study)).rows
+    assert arm == "baseline"
+    assert [word.partition(", ")[2] for word in words] == ["worse", "better", "no difference shown"]
+
+
+def test_an_arm_that_one_block_lacks_is_left_out_of_all_and_said(tmp_path):
+    """As one that could not be tuned there; a claim about it is not tested."""
+    claims = [{"says": "It is so.", "arm": ROTARY, "is": "better"}]
+    root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.3}, claims=claims, lacking=["64"])
+    report = assemble(collect(root))
+    assert [row.arm.name for row in report.rows] == ["baseline"]
+    (entry,) = report.claims
+    assert entry.verdict == "not tested"
+    assert entry.evidence == f"{ROTARY} was left out: no value of it is finished"
+    assert [row.kind for row in report.blocks["16"].rows] == ["base", "better"]
 
 
 def test_claims_are_about_all_blocks_or_one_or_a_trend(tmp_path):

@@ -150,6 +150,8 @@ def test_false_confirmations_and_refutations_stay_at_the_level(kind, shape, seed
         (claim("wrose"), "did you mean 'worse'"),
         (claim(by=-1), "by=-1: must be above 0"),
         (claim(by=True), "by=True: must be a number"),
+        (claim(metric=3), "metric=3: must be a text"),
+        (claim("better", mode="lower"), "mode=lower: must be min or max"),
         (claim(within=0.1), "is=equivalent needs within"),
         (claim("equivalent", within=0.1, by=0.1), "has no by"),
         (claim(whithin=1), "did you mean 'within'"),

@@ -63,6 +63,8 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, blocks: {pos_enc: [rotary, alibi]}}", "",
      ["study.blocks: pos_enc is changed by study.factors: pos_enc"]),
     ("{factors: {pos_enc: [none]}, blocks: {model.heads: [2, 3]}}", "", ["model.heads=3"]),
+    ("{factors: {pos_enc: [none]}, blocks: {n: {a b: [model.dim=8], a_b: []}}}", "",
+     ["two blocks would share the folder n=a_b"]),
     # what is typed beside it
     (ONE, "pos_enc=rotary", ["'pos_enc=rotary': the study changes it"]),
     (ONE, "study.rerun=finished", ["study.rerun=finished: must be missing, failed or all"]),

@@ -138,9 +138,13 @@ class Study:
 
     @cached_property
     def blocks(self) -> dict[str, "Study"]:
-        """The study of each block (study.blocks); empty without blocks."""
+        """The study of each block (study.blocks), with the baseline of this one; empty without
+        blocks."""
         plan = self.plan.get("blocks") or {"of": {}}
-        return {name: collect(self.folder / of["folder"]) for name, of in plan["of"].items()}
+        return {
+            name: collect(self.folder / of["folder"]).rebased(self.baseline.name)
+            for name, of in plan["of"].items()
+        }
 
     @property
     def metric(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ablate.config.overrides import merged
 from ablate.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +62,11 @@ class Blocks:
                 )
         if beyond := [seed for seed in request.seeds or () if seed >= EACH]:
             raise UserError(f"study.seeds: {beyond[0]}: must be below {EACH} with study.blocks")
-        return cls(factor.name, factor.options)
+        blocks = cls(factor.name, factor.options)
+        folders = [blocks.folder(block) for block in blocks.names]
+        if twice := [name for number, name in enumerate(folders) if name in folders[:number]]:
+            raise UserError(f"study.blocks: two blocks would share the folder {twice[0]}")
+        return blocks
 
     def __bool__(self) -> bool:
         return bool(self.options)
@@ -75,8 +80,6 @@ class Blocks:
 
     def requests(self, request: StudyRequest) -> Iterator[tuple[str, StudyRequest]]:
         """The folder and the request of each block; without blocks "" and the request itself."""
-        from ablate.config.overrides import merged
-
         if not self:
             yield "", request
         for block, overrides in self.options.items():

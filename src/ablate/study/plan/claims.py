@@ -143,6 +143,10 @@ def _parse(
     if way == "equivalent" and node.get("by") is not None:
         raise UserError(f"{where}: is=equivalent has no by; within says what counts")
     metric, block = node.get("metric"), node.get("block")
+    if metric is not None and not isinstance(metric, str):
+        raise UserError(f"{where}: metric={metric}: must be a text")
+    if node.get("mode") not in (None, "min", "max"):
+        raise UserError(f"{where}: mode={node['mode']}: must be min or max")
     constant = number(node.get("than"))
     if block is not None and (block := str(block)) not in blocks:
         raise UserError(f"{where}: there is no block {block}{suggest(block, blocks)}")

@@ -115,20 +115,23 @@ def write(
 def write_together(
     folder: Path, request: StudyRequest, blocks: Blocks, parts: Sequence[Path]
 ) -> None:
-    """Write the plan over all blocks, whose own plans are in `parts`. Raises UserError."""
+    """Write the plan over all blocks, whose own plans are in `parts`, with the arms that all have:
+    one that could not be tuned is left out of its block. Raises UserError."""
     plans = [read_json(part / PLAN) for part in parts]
+    names = set.intersection(*({arm["name"] for arm in plan["arms"]} for plan in plans))
+    arms = ([arm for arm in plan["arms"] if arm["name"] in names] for plan in plans)
     cells = [
         cell | {"seed": number(n, cell["seed"]), "folder": f"{part.name}/{cell['folder']}"}
         for n, (part, plan) in enumerate(zip(parts, plans, strict=True), 1)
         for cell in plan["cells"]
-        if cell["kind"] == "run"
+        if cell["kind"] == "run" and cell["arm"] in names
     ]
     plan = plans[0] | {
         "study": request.name,
         "seeds": [number(n, s) for n, plan in enumerate(plans, 1) for s in plan["seeds"]],
         "claims": _claims(folder, request),
         "tune": {},
-        "arms": [_together(arms) for arms in zip(*(plan["arms"] for plan in plans), strict=True)],
+        "arms": [_together(of_blocks) for of_blocks in zip(*arms, strict=True)],
         "cells": cells,
         "illegal": [entry for plan in plans for entry in plan["illegal"]],
         "blocks": {

@@ -66,7 +66,8 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     """The claims of a study with their verdicts, and those dropped after the first run."""
     recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
     kept = [entry for entry in recorded if not entry["dropped"]]
-    arms = [arm.name for arm in study.arms]
+    left_out = {entry["arm"]: entry["reason"] for entry in study.plan.get("illegal") or ()}
+    arms = [*(arm.name for arm in study.arms), *left_out]
     claims = parse_claims(
         [entry["claim"] for entry in kept], arms, study.planned_baseline, study.blocks
     )
@@ -77,6 +78,8 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     }
 
     def values(term: Term) -> dict[int, float]:
+        if term.arm in left_out:
+            return {}
         part = study if term.block is None else study.blocks[term.block]
         name = same[term.block][term.arm or study.planned_baseline]
         return part.values(name, term.metric or study.metric)
@@ -99,6 +102,9 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
 
     def refused(claim: Claim) -> str:
         """Arms of another budget than the baseline's may be compared with each other."""
+        for term in claim.terms:
+            if term.arm in left_out:
+                return f"{term.arm} was left out: {left_out[term.arm]}"
         for arm, than in claim.differences:
             for rule, why in reasons(arm).items():
                 if rule != "budget" or (than and reasons(than).get("budget") != why):
