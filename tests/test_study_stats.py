@@ -65,9 +65,7 @@ def test_a_run_without_a_number_is_missing_not_averaged(nothing):
     assert found.words() == "the baseline has no result for seeds 0, 7"
 
 
-def test_what_cannot_be_compared_is_refused():
-    with refused("did you mean 'baseline'"):
-        compare(against_zero([1]), baseline="basline", mode="min")
+def test_a_margin_of_nothing_is_refused():
     with refused("study.margin=0"):
         only(1, 2, 3, margin=0)
 

@@ -99,6 +99,7 @@ def amount(value: float | None) -> str:
     """Format a number with three digits and a prefix: 814,720 as "815 k"."""
     if value is None:
         return NOTHING
+    value = float(f"{value:.3g}")  # 999,600 is 1 M
     for exponent, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(value) >= 10**exponent:
             return f"{value / 10**exponent:.3g} {prefix}"
@@ -121,6 +122,11 @@ def duration(seconds: float | None) -> str:
 def counted(count: int, what: str) -> str:
     """Format a count, as "1 run" or "2 runs"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def seeds_in_words(seeds: Collection[int]) -> str:
+    """Format seeds, as "seed 3" or "seeds 3, 4"."""
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:

@@ -20,6 +20,7 @@ from ablate.study.analysis import derived, stats
 from ablate.study.analysis.compare import FEWEST, decisive, holm
 from ablate.study.analysis.pairs import Pairs
 from ablate.study.analysis.stats import LEVEL
+from ablate.study.numbers import seeds_in_words
 from ablate.study.plan.claims import Claim, Term
 
 CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested"
@@ -78,8 +79,8 @@ def settle(
 
 def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
     """Say for which seeds there is no value; "" for none."""
-    missing = [str(seed) for seed in seeds if seed not in contrast.seeds]
-    return f"no value for seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
+    missing = [seed for seed in seeds if seed not in contrast.seeds]
+    return f"no value for {seeds_in_words(missing)}" if missing else ""
 
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:

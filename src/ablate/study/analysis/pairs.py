@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ablate.errors import UserError, suggest
+from ablate.study.numbers import seeds_in_words
 
 Values = Mapping[str, Mapping[int, float | None]]
 # Metrics are computed in float32: a value is right to 2^-24 of itself, the difference of two to
@@ -58,7 +58,7 @@ class Pairs:
     def words(self) -> str:
         """Describe what is missing, as "'x' has no result for seeds 3, 4"; "" if nothing is."""
         lacks = ((repr(self.arm), self.missing), ("the baseline", self.baseline_missing))
-        return "; ".join(f"{who} has no result for {_seeds(s)}" for who, s in lacks if s)
+        return "; ".join(f"{who} has no result for {seeds_in_words(s)}" for who, s in lacks if s)
 
 
 def pair(values: Values, baseline: str) -> list[Pairs]:
@@ -67,9 +67,6 @@ def pair(values: Values, baseline: str) -> list[Pairs]:
     A value that is None, NaN or infinite is missing: a failed run has no number to average. Any
     seed of the arm or the baseline, with a number or without, was planned for both.
     """
-    if baseline not in values:
-        near = suggest(baseline, values)
-        raise UserError(f"baseline '{baseline}' is not among the arms{near or f': {list(values)}'}")
     reference = numbers(values[baseline])
     pairs = []
     for arm in values:
@@ -94,7 +91,3 @@ def pair(values: Values, baseline: str) -> list[Pairs]:
 def numbers(values: Mapping[int, float | None]) -> dict[int, float]:
     """Return the finite values, by seed."""
     return {s: float(v) for s, v in values.items() if v is not None and math.isfinite(v)}
-
-
-def _seeds(seeds: tuple[int, ...]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

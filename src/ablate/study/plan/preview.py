@@ -12,7 +12,7 @@ from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.metric_words import best_together
-from ablate.study.numbers import counted, duration
+from ablate.study.numbers import counted, duration, seeds_in_words
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.design import ALL_SET
 from ablate.study.plan.fraction import promise
@@ -41,16 +41,15 @@ def show(
     finished = done(state.result for state in states.values())
     console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
     for line in [*_also(layout), *notes(request, layout, tuning)]:
-        console.print(line, markup=False, soft_wrap=True)
-    ended = sum(states[name].name == "finished" for name in {cell.folder for cell in cells})
-    total = len({cell.folder for cell in cells})
+        console.print(line, soft_wrap=True)
+    folders = {cell.folder for cell in cells}
+    ended = sum(states[name].name == "finished" for name in folders)
     time = _time_left(layout, cells, states, finished, slots)
     console.print(
         f"{counted(len(layout.arms), 'arm')}, {counted(len(layout.seeds), 'seed')},"
-        f" {counted(total, 'run')} in {folder}:"
-        f" {ended} finished, {total - ended} to do{time}."
+        f" {counted(len(folders), 'run')} in {folder}:"
+        f" {ended} finished, {len(folders) - ended} to do{time}."
         f" They are compared by {metric['name']} ({metric['mode']}){_weights(layout, metric)}.",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -126,9 +125,8 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
         lines.append(f"The baseline is {layout.baseline.name}.")
     if tuning:
         grid = ", ".join(f"{key} from {values}" for key, values in tuning.keys.items())
-        word = "seed" if len(tuning.seeds) == 1 else "seeds"
-        seeds = ", ".join(map(str, tuning.seeds))
-        lines.append(f"Each arm gets its own {grid}, tried with {word} {seeds}.")
+        seeds = seeds_in_words(tuning.seeds)
+        lines.append(f"Each arm gets its own {grid}, tried with {seeds}.")
         lines += [
             f"{composed.name}: tuned to {key}={value}"
             for composed in layout.arms
