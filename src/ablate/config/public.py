@@ -5,8 +5,7 @@ show the interpolation.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -26,25 +25,15 @@ def from_environment(name: str, *default: Any) -> Any:
     return oc.env(name, *default)
 
 
-def _register(resolver: Callable[..., Any]) -> None:
-    OmegaConf.register_new_resolver("oc.env", resolver, replace=True)
-
-
-@contextmanager
-def _names() -> Iterator[None]:
-    _register(_named)
-    try:
-        yield
-    finally:
-        _register(from_environment)
-
-
 def public(read: Callable[[], Any]) -> Any:
     """Return what `read` makes of a config, with ${oc.env:NAME} where texts come from the
     environment, and URLs without user, password and query."""
     values = read()
-    with _names():
+    OmegaConf.register_new_resolver("oc.env", _named, replace=True)
+    try:
         named = read()
+    finally:
+        OmegaConf.register_new_resolver("oc.env", from_environment, replace=True)
     return without_credentials(_merged(values, named))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,15 +49,13 @@ class LoadedStudy:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        import io
-
         import pandas as pd
 
         frames = []
         for run in self._study.runs:
             path = run.folder / "metrics.csv"
             if path.is_file():
-                frame = pd.read_csv(io.StringIO(read_text(path)))
+                frame = pd.read_csv(StringIO(read_text(path)))
                 frame.insert(0, "arm", run.arm)
                 frame.insert(1, "seed", run.seed)
                 frames.append(frame)

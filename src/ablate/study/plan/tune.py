@@ -7,12 +7,11 @@ all values is run with separate seeds, and a validation metric chooses the point
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ablate.config.overrides import MOST, value_text
+from ablate.config.overrides import MOST, value_text, variants
 from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
@@ -42,9 +41,7 @@ class Tuning:
 
     def trials(self) -> list[Trial]:
         """Every point of the grid, the last key changing first, each with every seed."""
-        rows = product(*self.keys.values())
-        points = [dict(zip(self.keys, row, strict=True)) for row in rows]
-        return [Trial(point, seed) for point in points for seed in self.seeds]
+        return [Trial(point, seed) for point in variants(self.keys) for seed in self.seeds]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The page's tables: the one with intervals and verdicts, and plain ones. All of them sort."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from markupsafe import Markup, escape
@@ -60,8 +60,7 @@ def table(report: Report) -> Markup:
         _head("parameters", "training time", number=True),
     ]
     body = [_row(row, report) for row in report.rows]
-    element = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
-    return _scrollable(element)
+    return _table(heads, body, id="arms")
 
 
 def _head(words: str, more: str = "", *, number: bool = False) -> Markup:
@@ -192,7 +191,7 @@ def _of_seeds(report: Report, part: Sequence[int]) -> Markup:
             class_="base" if row.arm.is_baseline else None, data_arm=row.arm.name)
         for row in report.rows
     ]  # fmt: skip
-    return _scrollable(tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body)))
+    return _table(heads, body)
 
 
 def _of_run(row: Row, seed: int, report: Report) -> Markup:
@@ -218,7 +217,6 @@ def _part(word: str) -> Markup:
 
 def plain(heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str] = ()) -> Markup:
     """Make a sortable table of texts. kinds: the colour of each row's first cell."""
-    top = tag("thead", tag("tr", *map(_head, heads)))
     body = []
     for n, row in enumerate(rows):
         first = f"plain {kinds[n]}" if kinds else "plain"
@@ -227,11 +225,12 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[s
             for at, cell in enumerate(row)
         ]
         body.append(tag("tr", *cells, data_arm=row[0]))
-    return _scrollable(tag("table", top, tag("tbody", *body)))
+    return _table(map(_head, heads), body)
 
 
-def _scrollable(table: str) -> Markup:
-    """Let a table that is wider than the page scroll, from the keyboard too."""
+def _table(heads: Iterable[str], rows: Iterable[str], **attributes: object) -> Markup:
+    """Make a table that scrolls where it is wider than the page, from the keyboard too."""
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), **attributes)
     return tag("div", table, class_="wide", tabindex=0)
 
 

@@ -227,16 +227,11 @@ def assemble(
     name = metric or study.metric
     if metric is not None:
         derived.require_known(metric)
-    if (
-        metric is not None
-        and study.metrics
-        and derived.measured(metric) not in (None, *study.metrics)
-    ):
-        hint = suggest(metric, study.metrics)
-        metrics = ", ".join(study.metrics)
-        raise UserError(
-            f"--metric {metric}: no run of {study.name} has it{hint} (there: {metrics})"
-        )
+        if study.metrics and derived.measured(metric) not in (None, *study.metrics):
+            raise UserError(
+                f"--metric {metric}: no run of {study.name} has it{suggest(metric, study.metrics)}"
+                f" (there: {', '.join(study.metrics)})"
+            )
     better = mode or (study.mode if name == study.metric else derived.mode(name))
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)
@@ -270,18 +265,16 @@ def _compare(
     study: Study, metric: str, mode: str, refusals: Collection[Objection], allow: Collection[str]
 ) -> Comparisons | None:
     """Compare the arms without objections, each once; None if the baseline has no value."""
+    baseline = study.baseline.name
+    if not study.values(baseline, metric):
+        return None
     refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
-    names = [study.baseline.name, *names]
-    values: dict[str, Mapping[int, float | None]] = {}
-    for name in names:
-        by_seed = study.values(name, metric)
-        values[name] = {seed: by_seed.get(seed) for seed in study.seeds}
-    if not study.values(study.baseline.name, metric):
-        return None
+    known = {name: study.values(name, metric) for name in (baseline, *names)}
+    values = {arm: {seed: v.get(seed) for seed in study.seeds} for arm, v in known.items()}
     margin: Any = study.plan.get("margin") if metric == study.metric else None
     return compare(
-        values, baseline=names[0], mode=mode, margin=margin, allow_missing="seeds" in allow
+        values, baseline=baseline, mode=mode, margin=margin, allow_missing="seeds" in allow
     )
 
 

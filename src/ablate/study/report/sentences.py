@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+from ablate.config.keys import flatten
 from ablate.study.metric_words import BUDGETS, direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
@@ -80,19 +82,19 @@ def plan_sentence(report: Report) -> str:
 
 def subject(report: Report) -> str:
     """Name model and data, as "gpt on pydoc"."""
-    config = (report.study.plan.get("baseline") or {}).get("config") or {}
-    choices = config.get("choices") or {}
+    choices = _config(report).get("choices", {})
     return " on ".join(str(choices[key]) for key in ("model", "data") if choices.get(key))
 
 
 def settings(report: Report) -> str:
     """Return the main settings of the baseline, wherever they were set."""
-    config = (report.study.plan.get("baseline") or {}).get("config") or {}
-    values = {}
-    for key in SETTINGS:
-        group, _, name = key.partition(".")
-        values[key] = (config.get(group) or {}).get(name)
-    return " ".join(f"{key}={value}" for key, value in values.items() if value not in UNSET)
+    values = flatten(_config(report))
+    return " ".join(f"{key}={values[key]}" for key in SETTINGS if values.get(key) not in UNSET)
+
+
+def _config(report: Report) -> dict[str, Any]:
+    config: dict[str, Any] = report.study.plan.get("baseline", {}).get("config", {})
+    return config
 
 
 def metric_name(report: Report) -> str:
