@@ -98,6 +98,11 @@ def no_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{canvas}.print_pdf", written)
 
 
+def change(file: Path, **content: Any) -> None:
+    """Set keys of a file of JSON."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | content))
+
+
 def scores(folder: Path) -> Path:
     """A study in `folder`: one arm is worse, one is alike, and one is not done."""
     unfinished = [*shifted(0.0)[:3], "failed: the loss became NaN", None]

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from make_study import ADDITIVE, BASE, scores, shifted
+from make_study import ADDITIVE, BASE, change, scores, shifted
 from wandb_server import KEY, Server, running
 
 from ablate.errors import RunFailed, UserError
@@ -42,8 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """A study whose runs were logged, and its report."""
     study = scores(tmp_path_factory.mktemp("made"))
     for file in study.glob("*/result.json"):
-        logged = {"logged_to": "https://wandb.ai/me/ablate/runs/x"}
-        file.write_text(json.dumps(json.loads(file.read_text()) | logged))
+        change(file, logged_to="https://wandb.ai/me/ablate/runs/x")
         with open(file.parent / "config.yaml", "a") as config:
             config.write(LOGGER)
     return write(study)

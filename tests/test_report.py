@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
+from make_study import ADDITIVE, BASE, arm, change, make_study, scores, shifted
 from refusals import refused
 
 from ablate import report as command_line
@@ -35,10 +35,6 @@ def judged(study, **options):
 
 def kinds(report):
     return {row.arm.name: row.kind for row in report.rows}
-
-
-def change(file, **content):
-    file.write_text(json.dumps(json.loads(file.read_text()) | content))
 
 
 def test_verdicts_are_those_of_the_statistics(study):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from make_study import BASE, CONFIG, arm, make_study, shifted
+from make_study import BASE, CONFIG, arm, change, make_study, shifted
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread, imsave
 
@@ -152,9 +152,8 @@ def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
         (folder / "sample.txt").write_text(f"{folder.name} {'x' * 700}")
         for name in ("attention_layer_01.png", "curves.png"):
             shutil.copy(tmp_path / "drawn.png", folder / "figures" / name)
-        address = {"logged_to": f"https://wandb.ai/me/it/runs/{folder.name[-12:]}"}
-        result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps(result | address))
+        page = f"https://wandb.ai/me/it/runs/{folder.name[-12:]}"
+        change(folder / "result.json", logged_to=page)
     for folder in study.glob("a=2-*"):
         (folder / "figures" / "attention_layer_01.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
     write(study, allow=["seeds"])
@@ -255,8 +254,7 @@ def test_no_text_becomes_markup(tmp_path, hostile):
     )
     for result in folder.glob("*/result.json"):
         (result.parent / "sample.txt").write_text(hostile)
-        told = json.loads(result.read_text()) | {"logged_to": f"javascript:1 {hostile}"}
-        result.write_text(json.dumps(told))
+        change(result, logged_to=f"javascript:1 {hostile}")
     write(folder, allow=["seeds", "data", "code", "budget"])
     text = (folder / "report.html").read_text()
     page = Page(text)
@@ -393,6 +391,7 @@ def test_odd_studies_are_reported(tmp_path, base, other):
         (signed(1234.5, 1), "+1,234.5"),
         (share(-1.5), "\u2212150 %"),
         (amount(814_720), "815 k"),
+        (amount(999_600), "1 M"),
         (duration(1e6), "11.5 days"),
         (decimals([1.5, 1.6], [0.012, 0.03]), 3),
         (decimals([1234.0], [None]), 0),

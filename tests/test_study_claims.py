@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
+from make_study import ADDITIVE, BASE, arm, change, make_study, scores, shifted
 from make_sweep import tiny_for, write_sweep
 from refusals import refused
 
@@ -206,10 +206,8 @@ def test_claims_of_a_sweep_are_fixed_with_its_plan(ablate_command, seen, tmp_pat
 
 
 def with_claims(study, *claims, after=False):
-    plan = json.loads((study / "plan.json").read_text())
     made = {"made": "2026-11-25T12:00:00+00:00", "after": after, "dropped": False}
-    plan["claims"] = [{"claim": node, **made} for node in claims]
-    (study / "plan.json").write_text(json.dumps(plan))
+    change(study / "plan.json", claims=[{"claim": node, **made} for node in claims])
     return study
 
 

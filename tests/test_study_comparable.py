@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from make_study import BASE, arm, make_study, scores, shifted
+from make_study import BASE, arm, change, make_study, scores, shifted
 
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.comparable import RULES, lines, objections
@@ -45,8 +45,7 @@ def test_data_that_depend_on_the_seed_are_compared_seed_by_seed(tmp_path):
     study = scores(tmp_path)
     for run in study.glob("*/provenance.json"):
         seed = json.loads((run.parent / "result.json").read_text())["seed"]
-        record = json.loads(run.read_text()) | {"data_fingerprint": f"of seed {seed}"}
-        run.write_text(json.dumps(record))
+        change(run, data_fingerprint=f"of seed {seed}")
     assert {rule for _, rule in against(study)} == {"seeds"}
 
 
@@ -72,7 +71,7 @@ def test_a_part_that_was_edited_between_two_seeds_is_not_compared(tmp_path):
     for file in study.glob("a=*/provenance.json"):
         seed = json.loads((file.parent / "result.json").read_text())["seed"]
         parts = {"my.l2": "edited" if file.parent.name.startswith("a=1") and seed > 2 else "first"}
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"own_parts": parts}))
+        change(file, own_parts=parts)
     found = against(study)
     assert list(found) == [("a=1", "code")]
     assert found["a=1", "code"].startswith(

@@ -13,7 +13,7 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     """Estimate the effects; a text if nothing can be estimated. None without crossed factors: the
     effect of a single one is in the table."""
     study = report.study
-    baseline = study.plan["own"]
+    baseline = study.plan.get("own", {})
     cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     factors = varied(list(cells.values()), baseline)
     if study.plan.get("design") not in ALL_SET or len(factors) == 1:
