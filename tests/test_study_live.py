@@ -86,6 +86,21 @@ def test_a_terminal_shows_how_the_runs_stand(study, terminal):
     assert rows[-1] == FAILED
 
 
+def test_runs_of_blocks_have_their_names(tmp_path, capsys):
+    of_blocks = {"n=1": "baseline", "n=2": DOT}  # whose runs have other ids
+    runs = [
+        folder(make_study(tmp_path / block, {name: arm([None])}), name, 0)
+        for block, name in of_blocks.items()
+    ]
+    with View.of(runs, slots=1) as view:
+        for run in runs:
+            view.ended(run, State("failed", "out of memory"))
+    assert capsys.readouterr().out.splitlines() == [
+        "[1/2] failed: baseline, seed 0, n=1; out of memory",
+        f"[2/2] failed: {DOT}, seed 0, n=2; out of memory",
+    ]
+
+
 def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr("sys.argv", ["ablate.report", str(study), "--status"])

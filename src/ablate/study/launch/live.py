@@ -45,12 +45,15 @@ class Names:
     metric: Mapping[str, str] | None = None  # name and mode
 
     @classmethod
-    def of(cls, study_dir: Path) -> "Names":
-        plan = read_plan(study_dir)
-        if not plan:
-            return cls()
-        labels = {cell["folder"]: _label(cell) for cell in reversed(plan["cells"])}
-        return cls(labels, plan["metric"])
+    def of(cls, *study_dirs: Path) -> "Names":
+        """Of several, which are the blocks of a study, with the names of these."""
+        plans = {path.name: plan for path in study_dirs if (plan := read_plan(path))}
+        labels = {
+            cell["folder"]: _label(cell) + f", {block}" * (len(study_dirs) > 1)
+            for block, plan in plans.items()
+            for cell in reversed(plan["cells"])
+        }
+        return cls(labels, next((plan["metric"] for plan in plans.values()), None))
 
     def label(self, folder: str) -> str:
         return self.labels.get(folder, folder)
@@ -91,10 +94,12 @@ class View:
     def __init__(
         self, folders: Sequence[Path], *, slots: int | None, console: Console, live: Live | None
     ):
-        study_dir = folders[0].parent
+        study_dirs = list(dict.fromkeys(folder.parent for folder in folders))
         self._console, self._live, self._slots = console, live, slots
-        self._names = Names.of(study_dir)
-        self._states = states(study_dir) if (study_dir / PLAN).exists() else {}
+        self._names = Names.of(*study_dirs)
+        self._states: dict[str, State] = {}
+        for study_dir in study_dirs:
+            self._states |= states(study_dir) if (study_dir / PLAN).exists() else {}
         # This launcher will handle these runs, whatever their earlier state.
         self._states |= {folder.name: State("queued") for folder in folders}
         self._shown = -math.inf
@@ -130,8 +135,8 @@ class View:
     def _say(self, folder: Path, what: str, state: State) -> None:
         if self._live is not None:
             return
-        over = sum(each.ended for each in self._states.values())
-        parts = [f"[{over}/{len(self._states)}] {what}: {self._names.label(folder.name)}"]
+        ended = sum(each.ended for each in self._states.values())
+        parts = [f"[{ended}/{len(self._states)}] {what}: {self._names.label(folder.name)}"]
         if outcome := _outcome(self._names, state):
             parts.append(outcome)
         if (slots := self._at_once()) and (rest := time_left(self._states, slots)):
