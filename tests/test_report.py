@@ -174,6 +174,17 @@ def test_an_arm_with_the_runs_of_another_is_compared_once(tmp_path):
     assert first.comparison.tests.p_holm == first.comparison.tests.p
 
 
+def test_an_arm_that_could_not_be_tuned_is_left_out_and_its_trials_are_kept(tmp_path):
+    arms = {"baseline": arm(BASE), "a=1": arm(shifted(0.1)), "a=2": arm([None])}
+    study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [0.1]})
+    plan = json.loads((study / "plan.json").read_text())
+    cells = [each for each in plan["cells"] if (each["arm"], each["kind"]) != ("a=2", "run")]
+    illegal = [{"arm": "a=2", "reason": "it has no values"}]
+    change(study / "plan.json", arms=plan["arms"][:2], cells=cells, illegal=illegal)
+    assert kinds(judged(study)) == {"baseline": "base", "a=1": "worse"}
+    assert [run.arm for run in collect(study).tuning] == [*arms]
+
+
 def test_half_written_and_foreign_folders_are_runs_without_a_result(study):
     folders = sorted(study.glob(f"{ADDITIVE}-*"))
     (folders[0] / "result.json").write_text('{"status": "fini')
@@ -335,6 +346,7 @@ def test_when_a_value_was_reached(metric, value):
         ("step_to:val/loss:2", "did you mean 'steps_to'"),
         ("steps_to:test/loss:2", "only a curve of validation"),
         ("steps_to:val/loss:low", "low is no number"),
+        ("steps_to:val/loss:nan", "nan is no number"),
         ("steps_to:val/strange:1", "say which is better"),
         ("cost/second", "did you mean 'cost/seconds'"),
     ],

@@ -229,12 +229,14 @@ def collect(study_dir: str | Path) -> Study:
 
 
 def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm]) -> None:
-    """Raise UserError unless there is one baseline, every run is of an arm, and every factor and
-    what was tuned is described."""
+    """Raise UserError unless there is one baseline, every run is of an arm, or of the tuning of one
+    that was left out for it, and every factor and what was tuned is described."""
     names, wrong = {arm.name for arm in arms}, ""
+    left_out = {("tune", entry["arm"]) for entry in plan.get("illegal", ())}
+    of_arms = {cell["arm"] for cell in plan["cells"] if (cell["kind"], cell["arm"]) not in left_out}
     if sum(arm.is_baseline for arm in arms) != 1:
         wrong = "it does not have exactly one baseline"
-    elif unknown := {cell["arm"] for cell in plan["cells"]} - names:
+    elif unknown := of_arms - names:
         wrong = f"it has runs of unknown arms: {', '.join(sorted(unknown))}"
     elif other := {cell["kind"] for cell in plan["cells"]} - {"run", "tune"}:
         wrong = f"it has runs of unknown kinds: {', '.join(sorted(other))}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any, Protocol
 
 from ablate.errors import UserError, suggest
@@ -96,7 +97,9 @@ def reach(metric: str) -> Reach | None:
     try:
         target = float(value)
     except ValueError:
-        raise UserError(f"{metric}: {value} is no number; write {unit}:{name}:2.0") from None
+        target = nan
+    if not isfinite(target):
+        raise UserError(f"{metric}: {value} is no number; write {unit}:{name}:2.0")
     mode_of(name)  # UserError where the name does not say which is better
     return Reach(unit, name, target)
 

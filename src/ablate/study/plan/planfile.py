@@ -146,8 +146,10 @@ def write_together(
 
 
 def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An arm over all blocks: what it costs and what was set is said where it is the same."""
-    same = {key: arms[0][key] for key in arms[0] if all(arm[key] == arms[0][key] for arm in arms)}
+    """An arm over all blocks: what it costs and what was set is said where it is the same. How it
+    was tuned stands in each block."""
+    first = {key: value for key, value in arms[0].items() if key != "tuning"}
+    same = {key: value for key, value in first.items() if all(arm[key] == value for arm in arms)}
     empty = dict.fromkeys(("parameters", "flops_per_step", "steps")) | {
         "differs": {}, "set": {}, "tuned": {}, "tuning": [], "warnings": [], "same_as": None,
         "no_effect": False,
