@@ -148,9 +148,7 @@ CONFLICTS = [
         " such as trainer.check_val_every_n_epoch=null",
     ),
     Conflict(
-        lambda c: (
-            c("trainer.accelerator") == "cpu" and bool(c.get("trainer.sync_batchnorm", False))
-        ),
+        lambda c: c("trainer.accelerator") == "cpu" and c.get("trainer.sync_batchnorm", False),
         "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
     ),
     Conflict(
@@ -159,7 +157,7 @@ CONFLICTS = [
         " trainer.strategy=auto",
     ),
     Conflict(
-        lambda c: c("trainer.strategy") == "fsdp" and bool(c.get("trainer.sync_batchnorm", False)),
+        lambda c: c("trainer.strategy") == "fsdp" and c.get("trainer.sync_batchnorm", False),
         "trainer.sync_batchnorm=true is not supported with trainer.strategy=fsdp; use trainer=ddp",
     ),
     Conflict(
@@ -275,7 +273,7 @@ CONFLICTS = [
         " and model.ffn={model.ffn} does not compute each by itself; use another model.ffn",
     ),
     Conflict(
-        lambda c: c.shares_sequences and bool(c.stated("model.norm_type", "mixes_examples")),
+        lambda c: c.shares_sequences and c.states("model.norm_type", "mixes_examples"),
         "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
         " and model.norm_type={model.norm_type} has statistics of all of them; use"
         " model.norm_type=layer or rms",

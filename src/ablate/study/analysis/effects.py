@@ -99,7 +99,7 @@ def effects(
             effect=2 * float(fit.params[columns][0]) if _two_level(term, factors) else None,
             interval=_interval(fit, columns) if judged and _two_level(term, factors) else None,
             df=len(range(*columns.indices(design.shape[1]))),
-            p=_f_test(fit, columns) if judged else None,
+            p=float(fit.f_test(np.eye(design.shape[1])[columns]).pvalue) if judged else None,
             p_holm=None,
             aliases=tuple(other for other, equals in aliased.items() if term in equals),
             means=_means(term, cells, y, factors),
@@ -136,10 +136,6 @@ def _two_level(term: Term, factors: Factors) -> bool:
 def _interval(fit: sm.regression.linear_model.RegressionResults, at: slice) -> Interval:
     low, high = 2 * fit.conf_int(LEVEL)[at][0]
     return Interval(float(low), float(high))
-
-
-def _f_test(fit: sm.regression.linear_model.RegressionResults, at: slice) -> float:
-    return float(fit.f_test(np.eye(len(fit.params))[at]).pvalue)
 
 
 def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -> dict[Term, float]:

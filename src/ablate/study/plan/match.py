@@ -105,8 +105,8 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
     keys = [path for path, _ in leaves(cfg)]
     if by not in keys:
         raise UserError(f"there is no study.match_by={by} in it{suggest(by, keys)}")
-    value, usual = OmegaConf.select(cfg, by), OmegaConf.select(baseline, by)
-    if value != usual:
+    value = OmegaConf.select(cfg, by)
+    if value != OmegaConf.select(baseline, by):
         raise UserError(
             f"it sets study.match_by={by} itself; choose another key, such as model.dim"
         )
