@@ -51,6 +51,7 @@ class Process:
     asked_at: float = 0.0
 
 
+@dataclass
 class Slots:
     """Train every unfinished run, and wait for those that other launchers have.
 
@@ -60,29 +61,24 @@ class Slots:
     `Parent`, such as the fork server.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[Mapping[str, str]],
-        *,
-        timeout: float | None,
-        retries: int,
-        grace: float,
-        fail_fast: bool = False,
-        parent: Callable[[], Parent],
-        launcher: str,
-        view: View,
-        stop: Stop,
-    ):
-        self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
-        self.launcher, self.view, self.stop = launcher, view, stop
-        self.fail_fast, self._failed = fail_fast, False
-        self._make_parent = parent
+    devices: Sequence[Mapping[str, str]]
+    timeout: float | None
+    retries: int
+    grace: float
+    parent: Callable[[], Parent]
+    launcher: str
+    view: View
+    stop: Stop
+    fail_fast: bool = False
+
+    def __post_init__(self) -> None:
         self._parent: Parent | None = None
         self._processes: dict[int, Process] = {}
         self._claims: list[Claim] = []
-        self._free = list(range(len(devices)))
+        self._free = list(range(len(self.devices)))
         self._number = 0
         self._forked = False  # whether the parent has started a run yet
+        self._failed = False  # whether a run has, after its last try
 
     def work(self, runs: Sequence[Run]) -> None:
         waiting = list(runs)
@@ -138,7 +134,7 @@ class Slots:
         self._number += 1
         self._processes[self._number] = process
         if self._parent is None:
-            self._parent, self._forked = self._make_parent(), False
+            self._parent, self._forked = self.parent(), False
         run = process.run
         process.before = Mark.of(run.folder)
         self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
