@@ -152,3 +152,5 @@ def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     runs.clear()
     assert ablate_command(*argv)[0] == 0
     assert runs == []  # all of them are finished
+    code, _, err = ablate_command(*argv, "study.blocks=null", "data.seq_len=16")
+    assert (code, "belongs to a study with blocks by data.seq_len;" in err) == (2, True), err

@@ -152,6 +152,8 @@ def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_pa
     assert "model.dropout=0.1 there and 0.5 here" in said
     assert "study.name=" in said
     assert "outputs/mine --baseline ARM" in said
+    said = refusal(ablate_command(*argv, "study.blocks.data.seq_len=[16,8]"))
+    assert "outputs/mine belongs to a study without blocks; choose another study.name=" in said
     text = (tmp_path / "tiny.txt").rename(tmp_path / "moved.txt")
     moved = [one.replace("tiny.txt", "moved.txt") for one in argv]
     assert ablate_command(*moved, "study.dry_run=true")[0] == 0  # the same data elsewhere

@@ -61,6 +61,7 @@ def sweep(
     ]
     for study in studies:
         planfile.refuse_other(study.folder, study.question, study.data)
+        planfile.refuse_other_blocks(folder, blocks)
         study.match_and_measure()
         study.check_claims(request.node["claims"], blocks)
         study.plan_trials()

@@ -62,6 +62,15 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
             )
 
 
+def refuse_other_blocks(folder: Path, blocks: Blocks) -> None:
+    """Raise UserError for a folder whose plan is of other blocks, or has none: it would be
+    replaced."""
+    before = (read_plan(folder) or {}).get("blocks", {}).get("factor", "")
+    if before != blocks.factor and (folder / PLAN).exists():
+        whose = f"with blocks by {before}" if before else "without blocks"
+        raise UserError(f"{folder} belongs to a study {whose}; choose another study.name=")
+
+
 def write(
     folder: Path,
     request: StudyRequest,
