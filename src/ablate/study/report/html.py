@@ -10,37 +10,13 @@ from markupsafe import Markup
 
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
-from ablate.study.report import blocks, claims, grid, runs
+from ablate.study.report import blocks, claims, grid, runs, sentences, trouble
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.figures import BEYOND
 from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
-from ablate.study.report.sentences import (
-    EXAMPLES,
-    OF_EXAMPLES,
-    answers,
-    commands,
-    curve_words,
-    example_rows,
-    metric_name,
-    plan_lines,
-    plan_sentence,
-    purpose,
-    reference,
-    sure,
-)
 from ablate.study.report.tables import latex
-from ablate.study.report.trouble import (
-    DIFFERING,
-    TROUBLES,
-    TUNED,
-    TUNING,
-    differing,
-    troubles,
-    tuned,
-    tuning,
-)
 from ablate.terminal.say import command_line
 
 HERE = Path(__file__).parent
@@ -54,6 +30,8 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     """Make the whole page. crossed: effects of crossed factors, or why there are none. charts: the
     SVG of each figure that has data.
     """
+    examples, troubles = sentences.example_rows(report), trouble.troubles(report)
+    differing = grid.plain(trouble.DIFFERING, trouble.differing(report))
     sections = [
         _head(report),
         _claims(report),
@@ -62,14 +40,14 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _table(report, charts),
         _copies(report),
         _also(report),
-        _listed("Over examples", OF_EXAMPLES, EXAMPLES, example_rows(report)),
+        _listed("Over examples", sentences.OF_EXAMPLES, sentences.EXAMPLES, examples),
         _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
         _pictures(report),
-        _listed("What failed, was refused or left out", "", TROUBLES, troubles(report)),
-        _section("What exactly differed", _note(OF_KEYS), grid.plain(DIFFERING, differing(report))),
-        _listed(TUNED, tuned(report), TUNING, tuning(report)),
+        _listed("What failed, was refused or left out", "", trouble.TROUBLES, troubles),
+        _section("What exactly differed", _note(OF_KEYS), differing),
+        _listed(trouble.TUNED, trouble.tuned(report), trouble.TUNING, trouble.tuning(report)),
         _section("Made with", grid.versions(report)),
     ]
     style, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
@@ -94,7 +72,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def _head(report: Report) -> Markup:
-    lines = [*purpose(report), plan_sentence(report)]
+    lines = [*sentences.purpose(report), sentences.plan_sentence(report)]
     kinds = ["question", *["soft"] * (len(lines) - 1)]
     paragraphs = [tag("p", line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
     return Markup("").join([tag("h1", report.study.name), *paragraphs])
@@ -104,11 +82,11 @@ def _answer(report: Report, crossed: Effects | str | None) -> Markup:
     """Write the results and their certainty, before any table."""
     points = [
         tag("li", tag("b", head, class_=kind), ": ", arms, ".")
-        for kind, head, arms in answers(report)
+        for kind, head, arms in sentences.answers(report)
     ]
-    points.append(tag("li", reference(report)))
+    points.append(tag("li", sentences.reference(report)))
     points = [*(tag("li", f"{line}.") for line in in_short(report, crossed)), *points]
-    remarks = [*map(_warning, report.marks), *map(_note, sure(report))]
+    remarks = [*map(_warning, report.marks), *map(_note, sentences.sure(report))]
     return _section("What came out", tag("ul", *points), *remarks, class_="answer")
 
 
@@ -146,8 +124,8 @@ def _also(report: Report) -> Markup:
 
 
 def _plan(report: Report) -> Markup:
-    rows = [tag("dt", what) + tag("dd", is_) for what, is_ in plan_lines(report)]
-    typed = tag("pre", "\n".join(commands(report)))
+    rows = [tag("dt", what) + tag("dd", is_) for what, is_ in sentences.plan_lines(report)]
+    typed = tag("pre", "\n".join(sentences.commands(report)))
     more = tag("details", tag("summary", "Commands"), typed)
     return _section("The plan", tag("dl", *rows, class_="plan"), more)
 
@@ -213,7 +191,7 @@ def _caption(report: Report, arm: str, path: Path) -> Markup:
 def _overview(report: Report, points: Points, charts: Charts) -> Markup:
     """Draw what stands beside the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
-    return tag("div", *figures, _note(curve_words(report, points)))
+    return tag("div", *figures, _note(sentences.curve_words(report, points)))
 
 
 def _charts(charts: Sequence[Markup]) -> Markup:
@@ -231,8 +209,8 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
     several = isinstance(crossed, Effects) and len(ranked(crossed)[0]) > 1
     over = " over all settings of the other factors" if several else ""
     words = (
-        f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
-        f"{over}; * is the baseline's option.{_triangles(charts['effects'])}"
+        f"Upwards: {sentences.metric_name(report)}. Every dot is a run, every bar the mean of an"
+        f" option{over}; * is the baseline's option.{_triangles(charts['effects'])}"
     )
     parts = [_note(words), _charts(charts["effects"])]
     if isinstance(crossed, str):

@@ -6,17 +6,9 @@ from rich.table import Column, Table
 
 from ablate.study.analysis.offline import sync_command
 from ablate.study.metric_words import direction
-from ablate.study.report import Written, blocks
+from ablate.study.report import Written, blocks, sentences
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
-from ablate.study.report.sentences import (
-    difference_words,
-    example_rows,
-    mean_words,
-    reference,
-    relative,
-    sure,
-)
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
@@ -41,7 +33,7 @@ def show(written: Written) -> None:
         *([Column("relative", justify="right")] if is_wide else []),
         Column("verdict", overflow="fold"),
         title=f"{report.study.name}: {report.metric}, {direction(report.mode)}",
-        caption=reference(report),
+        caption=sentences.reference(report),
         title_justify="left",
         caption_justify="left",
     )
@@ -49,9 +41,9 @@ def show(written: Written) -> None:
         table.add_row(
             row.arm.name,
             str(row.summary.n),
-            mean_words(row, report),
-            difference_words(row, report),
-            *([relative(row, report)] if is_wide else []),
+            sentences.mean_words(row, report),
+            sentences.difference_words(row, report),
+            *([sentences.relative(row, report)] if is_wide else []),
             row.short_verdict,
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
@@ -62,10 +54,10 @@ def show(written: Written) -> None:
     lines = [*remarks(report.dropped), *blocks.lines(report)]
     lines += [
         f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
-        for arm, words, better, examples, _ in example_rows(report)
+        for arm, words, better, examples, _ in sentences.example_rows(report)
     ]
     lines += [f"{line}." for line in in_short(report, written.crossed)]
-    for line in [*lines, *report.marks, *sure(report)[1:]]:
+    for line in [*lines, *report.marks, *sentences.sure(report)[1:]]:
         console.print(line)
     console.print("Output:", style="bold")
     for path in written.files:

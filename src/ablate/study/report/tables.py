@@ -10,34 +10,10 @@ from typing import Any
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, probability, signed
-from ablate.study.report import blocks, claims
+from ablate.study.report import blocks, claims, sentences, trouble
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.sentences import (
-    answers,
-    commands,
-    curve_words,
-    difference_words,
-    mean_words,
-    metric_name,
-    plan_lines,
-    plan_sentence,
-    purpose,
-    reference,
-    relative,
-    sure,
-)
-from ablate.study.report.trouble import (
-    DIFFERING,
-    TROUBLES,
-    TUNED,
-    TUNING,
-    differing,
-    troubles,
-    tuned,
-    tuning,
-)
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -57,9 +33,9 @@ def _cells(row: Row, report: Report) -> list[str]:
     return [
         row.arm.name + _badges(row),
         str(row.summary.n),
-        mean_words(row, report),
-        difference_words(row, report),
-        relative(row, report) or NOTHING,
+        sentences.mean_words(row, report),
+        sentences.difference_words(row, report),
+        sentences.relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
         row.short_verdict,
     ]
@@ -79,18 +55,18 @@ def markdown(
     said of the curves in `points`."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {_escaped(report.study.name)}", ""]
-    lines += [f"{_escaped(line)}\n" for line in purpose(report)]
-    lines += [_escaped(plan_sentence(report)), ""]
+    lines += [f"{_escaped(line)}\n" for line in sentences.purpose(report)]
+    lines += [_escaped(sentences.plan_sentence(report)), ""]
     if report.claims or report.dropped:
         lines += ["## Claims", "", *_grid(claims.HEADS, claims.rows(report.claims)), ""]
         lines += [f"{_escaped(line)}\n" for line in claims.remarks(report.dropped)]
     lines += ["## What came out", ""]
     lines += [f"- {_escaped(line)}." for line in in_short(report, crossed)]
-    lines += [f"- **{head}:** {_escaped(arms)}." for _, head, arms in answers(report)]
-    lines += [f"- {_escaped(reference(report))}", ""]
-    lines += [f"Metric: {_escaped(metric_name(report))}.", ""]
+    lines += [f"- **{head}:** {_escaped(arms)}." for _, head, arms in sentences.answers(report)]
+    lines += [f"- {_escaped(sentences.reference(report))}", ""]
+    lines += [f"Metric: {_escaped(sentences.metric_name(report))}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
-    lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
+    lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sentences.sure(report)])]
     if report.also:
         lines += ["## Other metrics", "", _escaped(blocks.ALSO), ""]
         lines += [*_grid(*blocks.by_metric(report)), ""]
@@ -98,15 +74,16 @@ def markdown(
     for name, words in FIGURES.items():
         file = f"figures/{report.named(name)}"
         lines += [f"![{words}]({file})", ""] if file in figures else []
-    lines += [_escaped(curve_words(report, points)), ""] if points else []
+    lines += [_escaped(sentences.curve_words(report, points)), ""] if points else []
     lines += [*_factors(crossed), "## The plan", ""]
-    lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
-    lines += ["", *_fenced("\n".join(commands(report))), "", "## What differed", ""]
-    lines += _grid(DIFFERING, differing(report))
-    if rows := tuning(report):
-        lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, rows)]
-    if rows := troubles(report):
-        lines += ["", "## What went wrong", "", *_grid(TROUBLES, rows)]
+    lines += [f"- {what}: {_escaped(words)}" for what, words in sentences.plan_lines(report)]
+    lines += ["", *_fenced("\n".join(sentences.commands(report))), "", "## What differed", ""]
+    lines += _grid(trouble.DIFFERING, trouble.differing(report))
+    if rows := trouble.tuning(report):
+        lines += ["", f"## {trouble.TUNED}", "", _escaped(trouble.tuned(report)), ""]
+        lines += _grid(trouble.TUNING, rows)
+    if rows := trouble.troubles(report):
+        lines += ["", "## What went wrong", "", *_grid(trouble.TROUBLES, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -158,7 +135,7 @@ def latex(report: Report) -> str:
         r"% needs \usepackage{booktabs,tabularx}; made by python -m ablate.report",
         r"\begin{table}",
         r"\centering\small\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{tex(f'{plan_sentence(report)} {OF_TABLE}')}}}",
+        rf"\caption{{{tex(f'{sentences.plan_sentence(report)} {OF_TABLE}')}}}",
         rf"\label{{tab:{_label(report.study.name)}}}",
         r"\begin{tabularx}{\linewidth}{@{}>{\raggedright\arraybackslash}Xrrrrl@{}}",
         r"\toprule",
@@ -169,7 +146,7 @@ def latex(report: Report) -> str:
         r"\end{tabularx}",
         r"\end{table}",
     ]
-    notes = [rf"% {' '.join(line.split())}" for line in [*report.marks, *sure(report)]]
+    notes = [rf"% {' '.join(line.split())}" for line in [*report.marks, *sentences.sure(report)]]
     return "\n".join([*lines, *notes]) + "\n"
 
 
@@ -188,7 +165,7 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
         low, high = (signed(end, report.decimals) for end in (reach.low, reach.high))
         difference += f" [{low}, {high}]"
     p = probability(row.comparison.tests.p_holm if row.comparison else None)
-    cells = [str(row.summary.n), mean_words(row, report), difference, p]
+    cells = [str(row.summary.n), sentences.mean_words(row, report), difference, p]
     allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
     verdict = VERDICTS.get(row.kind, row.kind) + allowed
     return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
