@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from ablate.config.check import check
 from ablate.errors import UserError, few
+from ablate.study.plan import design
 from ablate.study.plan.cells import (
     Composed,
     Composer,
@@ -15,17 +16,7 @@ from ablate.study.plan.cells import (
     own_option,
     with_baseline_options,
 )
-from ablate.study.plan.design import (
-    ALL_SET,
-    Arm,
-    Factor,
-    Row,
-    arm,
-    check_exclude,
-    excluded_by,
-    rows,
-)
-from ablate.study.plan.design import count as arms_of
+from ablate.study.plan.design import ALL_SET, Arm, Factor, Row
 from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
@@ -53,9 +44,9 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     """Compose and check every arm. Raises a UserError that lists everything wrong."""
     factors, baseline = _factors(request, composer)
     _refuse_large(request, factors, baseline)
-    check_exclude(request.exclude, factors, baseline)
+    design.check_exclude(request.exclude, factors, baseline)
     resolution = request.node["resolution"]
-    cells = list(rows(request.design, factors, baseline, resolution=resolution))
+    cells = list(design.rows(request.design, factors, baseline, resolution=resolution))
     layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
@@ -104,7 +95,9 @@ def _baseline(composer: Composer) -> DictConfig:
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
     all_set = request.grid or request.design in ALL_SET
-    return arm(row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid)
+    return design.arm(
+        row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid
+    )
 
 
 def _legal(
@@ -115,7 +108,7 @@ def _legal(
     lost: list[tuple[Row, str]] = []  # no composition
     for row in cells:
         arm = _arm(request, row, layout)
-        if (entry := excluded_by(row, request.exclude)) is not None:
+        if (entry := design.excluded_by(row, request.exclude)) is not None:
             layout.excluded[arm.name] = entry
             continue
         try:
@@ -155,7 +148,7 @@ def _refuse_large(
     request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:
     node = request.node
-    arms = arms_of(request.design, factors, baseline, resolution=node["resolution"])
+    arms = design.count(request.design, factors, baseline, resolution=node["resolution"])
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)

@@ -13,14 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check_study, seeds_of
-from ablate.config.overrides import (
-    key_of,
-    merged,
-    parse_all,
-    parse_one,
-    require_few,
-    value_text,
-)
+from ablate.config.overrides import key_of, merged, parse_all, parse_one, require_few, value_text
 from ablate.errors import UserError
 from ablate.redact import without_credentials
 from ablate.study.plan.design import Factor, Row
