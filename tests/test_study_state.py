@@ -16,7 +16,7 @@ from make_study import arm, make_study
 
 from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.ending import mark, settle
 from ablate.study.launch.state import RESUMES, State, held, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
@@ -189,7 +189,7 @@ def test_a_damaged_result_is_no_result(folder, damage):
 
 
 def ended(folder, code, **more):
-    return settle(folder, code, Mark.of(folder), **more)
+    return settle(folder, code, mark(folder), **more)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_run_that_says_nothing_of_its_end(folder, code, last, name, detail):
 
 
 def test_what_a_run_says_of_itself_stays(folder):
-    before = Mark.of(folder)
+    before = mark(folder)
     write(folder, status="failed", error="loss is nan at step 6")
     assert settle(folder, 1, before).detail == "loss is nan at step 6"
     # But not what an earlier try said.
@@ -228,7 +228,7 @@ def test_a_timeout_is_a_failure_and_a_stop_is_none(folder):
     stopped = f"stopped; {RESUMES}"
     assert ended(folder, -signal.SIGTERM, reason=stopped).name == "missing"
     assert not (folder / "result.json").exists()
-    before = Mark.of(folder)
+    before = mark(folder)
     write(folder, status="failed", error=STOPPED)
     assert settle(folder, 130, before, reason=stopped).name == "missing"
     (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {RESUMES}\n")

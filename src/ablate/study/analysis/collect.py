@@ -47,8 +47,9 @@ class Arm:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
 class Folder:
-    """Reads figures and curves of a run."""
+    """The folder of a run, and the content of its result.json; reads figures and curves."""
 
     folder: Path
     result: Mapping[str, Any]
@@ -87,25 +88,15 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Recorded(Folder):
-    """A folder of a run, and the content of its result.json."""
-
-    folder: Path
-    result: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Run(Folder):
     """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
 
     arm: str
     seed: int
     run_id: str
-    folder: Path
     overrides: tuple[str, ...]
     state: str
     detail: str
-    result: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
     @property

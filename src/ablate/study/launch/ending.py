@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,16 @@ REFUSED, STOPPED = 2, 130  # exit statuses of the command line
 RUN_ID = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # at the end of a run folder's name
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The identity of result.json at some moment, to detect whether it was written since."""
+Mark = tuple[int, int] | None
 
-    identity: tuple[int, int] | None
 
-    @classmethod
-    def of(cls, folder: Path) -> "Mark":
-        try:
-            status = os.stat(folder / RESULT)
-        except FileNotFoundError:
-            return cls(None)
-        return cls((status.st_ino, status.st_mtime_ns))
+def mark(folder: Path) -> Mark:
+    """The identity of result.json now, to detect later whether it was written since."""
+    try:
+        status = os.stat(folder / RESULT)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) -> State:
@@ -38,7 +34,7 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
     stop that can be resumed, not a failure.
     """
     result, _ = read_result(folder)
-    recorded = result.get("status") not in (None, "running") and Mark.of(folder) != before
+    recorded = result.get("status") not in (None, "running") and mark(folder) != before
     stopped = reason is not None and RESUMES in reason
     if result.get("status") == "finished" or (recorded and (reason is None or stopped)):
         return state_alone(folder)

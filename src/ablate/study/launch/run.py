@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.study.launch.ending import Mark
+from ablate.study.launch.ending import Mark, mark
 from ablate.study.launch.state import State
 
 
@@ -18,9 +18,9 @@ class Run:
     look_at: float = 0.0  # time before which not to check it again
 
     def __post_init__(self) -> None:
-        self.before = Mark.of(self.folder)
+        self.before = mark(self.folder)
 
     def is_done(self, state: State) -> bool:
         """Whether it is finished, or another launcher has tried it since the launch began."""
         recorded = state.ended and state.result.get("status") != "running"
-        return state.name == "finished" or (recorded and Mark.of(self.folder) != self.before)
+        return state.name == "finished" or (recorded and mark(self.folder) != self.before)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ablate.errors import RunFailed
 from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.ending import Mark, mark, settle
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
@@ -136,7 +136,7 @@ class Slots:
         if self._parent is None:
             self._parent, self._forked = self.parent(), False
         run = process.run
-        process.before = Mark.of(run.folder)
+        process.before = mark(run.folder)
         self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
 
     def _listen(self) -> None:

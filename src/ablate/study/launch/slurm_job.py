@@ -20,7 +20,7 @@ from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
 from ablate.redact import without_credentials
 from ablate.run_files import read_mapping
-from ablate.study.launch.ending import STOPPED, Mark, settle
+from ablate.study.launch.ending import STOPPED, mark, settle
 from ablate.study.launch.state import LOG, QUEUED, state_alone
 from ablate.terminal.say import command_line
 
@@ -42,7 +42,7 @@ class Job:
         if not self._wanted(environment.job_id):
             print(f"{self.folder}: another job has this run, or its launcher died submitting it")
             return
-        before = Mark.of(self.folder)
+        before = mark(self.folder)
         self.run = self._start(speaks=environment.global_rank == 0)
         reason = None
         try:

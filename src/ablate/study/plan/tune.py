@@ -15,7 +15,7 @@ from ablate.config.overrides import MOST, value_text, variants
 from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Recorded
+from ablate.study.analysis.collect import Folder
 from ablate.study.launch.state import state
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
@@ -166,7 +166,7 @@ def result_with(folder: Path, metric: str) -> Mapping[str, Any] | None:
     result = state(folder).result
     if not result:
         return None
-    value = derived.value(Recorded(folder, result), metric)
+    value = derived.value(Folder(folder, result), metric)
     return result if value is None else {**result, "metrics": {**result["metrics"], metric: value}}
 
 
