@@ -65,6 +65,10 @@ def read_yaml(path: Path) -> DictConfig:
     return config
 
 
+class Unusable(UserError):
+    """Says what is wrong with the content of a file that it names."""
+
+
 @contextmanager
 def names_file(path: Path) -> Iterator[None]:
     """Turn what goes wrong with the content of a file, here or where a run is rebuilt from it, into
@@ -72,11 +76,12 @@ def names_file(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, Damaged) or (isinstance(error, OSError) and error.filename):
+        named = isinstance(error, Damaged | Unusable)
+        if named or (isinstance(error, OSError) and error.filename):
             raise  # it names its file; OmegaConf raises an OSError without
         ours = isinstance(error, UserError)
         kind = "" if ours else f"{type(error).__name__}: "
         more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"
         line = " ".join(str(error).split())
         cause = None if ours else error
-        raise UserError(f"{path} cannot be used: {kind}{line}{more}") from cause
+        raise Unusable(f"{path} cannot be used: {kind}{line}{more}") from cause
