@@ -30,7 +30,7 @@ def varied(cells: Sequence[Mapping[str, str]], baseline: Mapping[str, str]) -> F
 def alias_lines(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
     """Describe the aliased effects of these cells, one line per effect, main effects first."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]
-    _, columns, aliased = design_matrix(rows, [0] * len(rows), factors)
+    _, columns, aliased = design_matrix(rows, factors)
     lines = []
     for term in columns:
         if others := [other for other, equals in aliased.items() if term in equals]:
@@ -54,7 +54,7 @@ def _listed(terms: Sequence[Term], sign: str) -> str:
 
 
 def design_matrix(
-    cells: Sequence[Term], seeds: Sequence[int], factors: Factors
+    cells: Sequence[Term], factors: Factors
 ) -> tuple[np.ndarray, dict[Term, slice], dict[Term, tuple[Term, ...]]]:
     """Return the design matrix, the columns of each term, and what each aliased term equals."""
     position = {factor: i for i, factor in enumerate(factors)}
@@ -62,8 +62,7 @@ def design_matrix(
         factor: _sum_to_zero([cell[position[factor]] for cell in cells], factors[factor])
         for factor in factors
     }
-    blocks = _sum_to_zero(seeds, sorted(set(seeds)))
-    design = np.hstack([np.ones((len(cells), 1)), blocks])
+    design = np.ones((len(cells), 1))
     terms: list[Term] = [(factor,) for factor in factors] + list(combinations(factors, 2))
     columns_of: dict[Term, slice] = {}
     aliased: dict[Term, tuple[Term, ...]] = {}

@@ -1,10 +1,13 @@
 """Main effects and interactions of factorial and fractional designs.
 
-Ordinary least squares with the seed as a block and sum-to-zero coding, so that a main effect is an
-average over the options of all other factors; a term's p is that of its F test given all others
-(type III). Interactions of more than two factors are assumed to be zero (Box, Hunter and Hunter
-2005, Statistics for Experimenters, chapters 5 and 6). Residuals are assumed to be normal with equal
-variance in every cell: if some cells nearly diverge, look at the cells.
+Each seed gives its own estimates, by least squares with sum-to-zero coding, so that a main effect
+is an average over the options of all other factors, given all other terms. What is tested is their
+mean over the seeds against their spread between seeds, since an effect that differs from seed to
+seed is no better known for being seen with several options of another factor. Of one number this is
+the t test; of several the F test of repeated measures, whose degrees of freedom are reduced by
+Greenhouse and Geisser 1959, Psychometrika 24, for spreads that differ. Interactions of more than
+two factors are assumed to be zero (Box, Hunter and Hunter 2005, Statistics for Experimenters,
+chapters 5 and 6).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import statsmodels.api as sm
+from scipy import stats
 
-from ablate.study.analysis.compare import holm
+from ablate.study.analysis.compare import FEWEST, holm
 from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
 from ablate.study.analysis.pairs import PRECISION, numbers
-from ablate.study.analysis.stats import LEVEL, Interval
+from ablate.study.analysis.stats import LEVEL, Interval, t_interval
 from ablate.study.numbers import certain, interval_words, probability
 
 Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
@@ -35,7 +38,7 @@ class Effect:
     #                       more than two options
     interval: Interval | None  # t, in units of the metric, not widened for several effects
     df: int
-    p: float | None  # None without residual variance
+    p: float | None  # None of fewer seeds than `FEWEST`, or where all have the same effect
     p_holm: float | None  # over the main effects, or over the interactions
     aliases: tuple[Term, ...]  # terms that this design cannot tell from it, with either sign
     means: dict[Term, float]  # plain mean over the runs of each option, or pair of options
@@ -76,44 +79,56 @@ def effects(
     """Estimate all factors and pairs of factors, from runs of a factorial or fractional design.
 
     A run without a number is missing, and so is a seed that only another cell has. Nothing is
-    estimated then, unless allow_missing; the effects are those of the fitted model, no longer plain
-    differences of means.
+    estimated then, unless allow_missing: a seed that lacks a run is left out.
     """
     assert mode in ("min", "max")
-    table, missing = _cells(runs, factors)
-    if not table or (missing and not allow_missing):
+    by_cell, missing = _cells(runs, factors)
+    cells = list(by_cell)
+    seeds = [s for s in next(iter(by_cell.values()), {}) if all(s in by_cell[c] for c in cells)]
+    if not seeds or (missing and not allow_missing):
         return Effects((), ("nothing estimated: runs are missing",))
-    cells = [cell for cell, _, _ in table]
-    seeds = [seed for _, seed, _ in table]
-    y = np.array([value for *_, value in table])
-    design, columns_of, aliased = design_matrix(cells, seeds, factors)
-    fit = sm.OLS(y, design).fit()
-    df = len(y) - design.shape[1]
-    sd = float(np.sqrt(fit.ssr / df)) if df > 0 else None
-    judged = sd is not None and sd > PRECISION * np.abs(y).max()
-    estimates = [
-        Effect(
-            factors=term,
-            options=tuple(tuple(factors[factor]) for factor in term),
-            mode=mode,
-            effect=2 * float(fit.params[columns][0]) if _two_level(term, factors) else None,
-            interval=_interval(fit, columns) if judged and _two_level(term, factors) else None,
-            df=len(range(*columns.indices(design.shape[1]))),
-            p=float(fit.f_test(np.eye(design.shape[1])[columns]).pvalue) if judged else None,
-            p_holm=None,
-            aliases=tuple(other for other, equals in aliased.items() if term in equals),
-            means=_means(term, cells, y, factors),
+    y = np.array([[by_cell[cell][seed] for cell in cells] for seed in seeds])  # seeds, cells
+    design, columns_of, aliased = design_matrix(cells, factors)
+    of_seeds = y @ np.linalg.pinv(design).T  # seeds, columns
+    covariance = np.linalg.inv(design.T @ design)  # but for the variance of a run
+    smallest = PRECISION * float(np.abs(y).max())
+    estimates = []
+    for term, at in columns_of.items():
+        found = of_seeds[:, at]
+        scaled = found @ np.linalg.cholesky(np.linalg.inv(covariance[at, at]))  # as one run varies
+        judged = len(seeds) >= FEWEST and float(scaled.std(axis=0).max()) > smallest
+        two = all(len(factors[factor]) == 2 for factor in term)
+        estimates.append(
+            Effect(
+                factors=term,
+                options=tuple(tuple(factors[factor]) for factor in term),
+                mode=mode,
+                effect=2 * float(found.mean()) if two else None,
+                interval=t_interval(2 * found[:, 0]) if judged and two else None,
+                df=found.shape[1],
+                p=_repeated(scaled) if judged else None,
+                p_holm=None,
+                aliases=tuple(other for other, equals in aliased.items() if term in equals),
+                means=_means(term, cells, y.mean(axis=0), factors),
+            )
         )
-        for term, columns in columns_of.items()
-    ]
     return Effects(
         effects=tuple(_with_holm(estimates)),
-        warnings=_warnings(df, judged, aliased, missing),
+        warnings=_warnings(estimates, len(seeds), aliased, missing),
     )
 
 
-def _cells(runs: Iterable[Run], factors: Factors) -> tuple[list[tuple[Term, int, float]], int]:
-    """Return the runs with a number, by cell and seed, and how many have none."""
+def _repeated(estimates: np.ndarray) -> float:
+    """The p of a mean of zero. estimates: seeds, numbers, of one variance if runs are alike."""
+    count, size = estimates.shape
+    spread = np.atleast_2d(np.cov(estimates, rowvar=False))
+    epsilon = np.trace(spread) ** 2 / (size * np.trace(spread @ spread))
+    f = count * float((estimates.mean(axis=0) ** 2).sum()) / float(np.trace(spread))
+    return float(stats.f.sf(f, epsilon * size, epsilon * size * (count - 1)))
+
+
+def _cells(runs: Iterable[Run], factors: Factors) -> tuple[dict[Term, dict[int, float]], int]:
+    """Return the numbers by cell and seed, and how many runs have none."""
     by_cell: dict[Term, dict[int, float | None]] = {}
     for options, seed, value in runs:
         cell = tuple(options[factor] for factor in factors)
@@ -121,21 +136,9 @@ def _cells(runs: Iterable[Run], factors: Factors) -> tuple[list[tuple[Term, int,
         by_seed = by_cell.setdefault(cell, {})
         assert seed not in by_seed, f"two runs of {cell} with seed {seed}"
         by_seed[seed] = value
-    seeds = sorted({seed for by_seed in by_cell.values() for seed in by_seed})
-    finite = {cell: numbers(by_seed) for cell, by_seed in by_cell.items()}
-    table = [
-        (cell, s, by_seed[s]) for cell, by_seed in finite.items() for s in seeds if s in by_seed
-    ]
-    return table, len(finite) * len(seeds) - len(table)
-
-
-def _two_level(term: Term, factors: Factors) -> bool:
-    return all(len(factors[factor]) == 2 for factor in term)
-
-
-def _interval(fit: sm.regression.linear_model.RegressionResults, at: slice) -> Interval:
-    low, high = 2 * fit.conf_int(LEVEL)[at][0]
-    return Interval(float(low), float(high))
+    seeds = {seed for by_seed in by_cell.values() for seed in by_seed}
+    finite = {cell: found for cell, by_seed in by_cell.items() if (found := numbers(by_seed))}
+    return finite, len(by_cell) * len(seeds) - sum(map(len, finite.values()))
 
 
 def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -> dict[Term, float]:
@@ -159,16 +162,19 @@ def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def _warnings(
-    df: int, judged: bool, aliased: Mapping[Term, tuple[Term, ...]], missing: int
+    estimates: Sequence[Effect],
+    seeds: int,
+    aliased: Mapping[Term, tuple[Term, ...]],
+    missing: int,
 ) -> tuple[str, ...]:
     warnings = []
     if missing:
-        warnings.append(f"runs without a number: {missing}; effects are those of a fitted model")
+        warnings.append(f"runs without a number: {missing}; seeds with every run: {seeds}")
     warnings += beyond_one(aliased)
-    if df == 0:
-        warnings.append("no interval and no p: as many terms as runs; run more seeds")
-    elif not judged:
-        warnings.append("no interval and no p: the terms explain every run without a remainder")
+    if seeds < FEWEST:
+        warnings.append(f"no interval and no p of fewer than {FEWEST} seeds")
+    elif any(each.p is None for each in estimates):
+        warnings.append("no interval and no p where all seeds have the same effect")
     return tuple(warnings)
 
 

@@ -38,9 +38,9 @@ def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
 
 
 TESTS = (
-    "These p values differ from those of the table: they are of F tests in a linear model of all "
-    "runs, with the seed as a block, corrected by Holm for these effects; those of the table are "
-    "of one arm and the baseline, over their pairs alone, corrected for its arms."
+    "These p values differ from those of the table: they are of effects over all arms, one "
+    "estimate for each seed, corrected by Holm for these effects; those of the table are of one "
+    "arm and the baseline, over their pairs alone, corrected for its arms."
 )
 
 
@@ -68,6 +68,6 @@ def _unlike_its_arms(factor: str) -> str:
     return (
         f"That the options of {factor} differ while no arm that changes it alone is shown to differ"
         " from the baseline is no contradiction: the test of a factor compares all its options with"
-        " each other, over all runs; a verdict compares one arm with the baseline, over their pairs"
+        " each other, over all arms; a verdict compares one arm with the baseline, over their pairs"
         " alone, and is corrected for several arms"
     )
