@@ -62,6 +62,7 @@ class MadeArm:
     dirty: bool = False
     source: str | None = "5ea1f00d5ea1f00d"
     host: str = "vm"
+    caution: str | None = None
     no_effect: bool = False
     same_as: str | None = None
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -293,6 +294,8 @@ def _result(
         "kernels": {"stack.blocks.0.attention.function": "sdpa"},
         "choices": config["choices"],
     }
+    if made.caution:
+        content["caution"] = made.caution
     if status == "finished":
         seconds = made.seconds * (1 + 0.02 * math.sin(cell["seed"]))
         rate = made.steps * made.tokens / seconds

@@ -211,6 +211,15 @@ def with_claims(study, *claims, after=False):
     return study
 
 
+def test_a_claim_may_be_about_an_arm_that_sees_what_it_predicts(tmp_path):
+    """Which is not compared in the table."""
+    arms = {"baseline": arm(BASE), "a": arm(shifted(-0.3), {"a": "b"}, caution="label leakage")}
+    study = with_claims(make_study(tmp_path / "s", arms), claim("better", arm="a"))
+    report = assemble(collect(study))
+    assert [row.kind for row in report.others] == ["refused"]
+    assert [entry.verdict for entry in report.claims] == ["confirmed"]
+
+
 @pytest.mark.usefixtures("no_pdf")
 def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkeypatch):
     """--check ends with 1 where one is refuted, and with 2 where there are none."""

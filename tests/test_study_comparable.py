@@ -28,6 +28,7 @@ def test_arms_that_break_a_rule_are_refused_until_it_is_allowed(tmp_path):
         "a=data": arm(shifted(0.1), fingerprint="0123"),
         "a=code": arm(shifted(0.1), commit="0123"),
         "a=budget": arm(shifted(0.1), parameters=900_000),
+        "a=leakage": arm(shifted(-0.1), caution="label leakage"),
     }
     match = {"budget": "parameters", "by": "model.ffn_dim"}
     study = collect(make_study(tmp_path / "s", arms, match=match))
@@ -38,7 +39,9 @@ def test_arms_that_break_a_rule_are_refused_until_it_is_allowed(tmp_path):
         assert f"--allow {rule}" in said
         allowed = assemble(study, allow=[rule])
         assert {row.arm.name for row in allowed.compared} == {"a=none", f"a={rule}"}
-        assert len(lines(allowed.objections)) == 3
+        assert len(lines(allowed.objections)) == len(RULES) - 1
+    found = objections(study.rebased("a=leakage"), "val/loss")
+    assert "of the baseline: label leakage" in {o.reason for o in found if o.arm == "a=none"}
 
 
 def test_data_that_depend_on_the_seed_are_compared_seed_by_seed(tmp_path):

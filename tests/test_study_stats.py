@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -258,6 +259,10 @@ def test_words():
         "no difference shown (0.004 worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.310;"
         " about 23 seeds would be needed)"
     )
+    close = replace(open_, interval=stats.Interval(-0.0047, 0.067), loss=0.031)
+    assert "95 % -0.005 to 0.07" in close.words()
+    equal = replace(open_, kind="equivalent", margin=0.05, p=0.003)
+    assert "Holm p of equivalence 0.0030" in equal.words()
     spread = lambda half: stats.Interval(-half, half)  # noqa: E731
     digits = [certain(12.3456, spread(half)) for half in (5.0, 0.5, 0.12, 0.003)]
     assert digits == ["12", "12.3", "12.35", "12.346"]

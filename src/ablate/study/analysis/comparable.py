@@ -13,7 +13,8 @@ from ablate.study.analysis.collect import Run, Study
 from ablate.study.metric_words import BUDGETS
 from ablate.version import NAME
 
-RULES = ("seeds", "data", "code", "budget")
+LEAKAGE = "leakage"
+RULES = ("seeds", "data", "code", "budget", LEAKAGE)
 TOLERANCE = 0.02  # relative difference of budgets; study.match guarantees as much
 
 
@@ -41,6 +42,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
             "data": _unequal("data", pairs, _fingerprint),
             "code": _unequal("code", pairs, _code) or _edited(pairs),
             "budget": _budget(study, pairs),
+            LEAKAGE: _leakage(pairs),
         }
         objections += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
     return objections
@@ -172,6 +174,15 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
     path = ("parameters", "total") if budget == "parameters" else ("flops_per_step",)
     offs = (_off(a.number(*path), b.number(*path), BUDGETS[budget]) for a, b in pairs)
     return next(filter(None, offs), "")
+
+
+def _leakage(pairs: list[tuple[Run, Run]]) -> str:
+    """Describe what only one of two arms reads of what it has to predict."""
+    for of_baseline, of_arm in pairs:
+        theirs, own = (run.result.get("caution") for run in (of_baseline, of_arm))
+        if own != theirs:
+            return str(own) if own else f"of the baseline: {theirs}"
+    return ""
 
 
 def _off(target: float | None, value: float | None, unit: str) -> str:

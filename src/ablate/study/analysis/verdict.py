@@ -51,7 +51,8 @@ class Verdict:
         short = f" of {self.planned}" if self.planned > self.n else ""
         parts.append(f"{self.n}{short} seed{'s' if self.n > 1 or short else ''}")
         if self.p is not None and self.n > 1:
-            parts.append(f"{'Holm ' if self.family > 1 else ''}p {probability(self.p)}")
+            what = " of equivalence" * (self.kind == EQUIVALENT)
+            parts.append(f"{'Holm ' * (self.family > 1)}p{what} {probability(self.p)}")
         return ", ".join(parts)
 
     def _advice(self) -> str:

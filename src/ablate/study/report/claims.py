@@ -8,7 +8,7 @@ from typing import Any
 
 from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled, settle
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.comparable import objections
+from ablate.study.analysis.comparable import LEAKAGE, objections
 from ablate.study.numbers import counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
@@ -92,7 +92,8 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     broken: dict[tuple[str, str], dict[str, str]] = {}
     for metric in metrics:
         for objection in objections(study, metric, allow):
-            if not objection.allowed:
+            # A claim may be that the loss of an arm which sees what it predicts is lower.
+            if not objection.allowed and objection.rule != LEAKAGE:
                 of_arm = broken.setdefault((metric, objection.arm), {})
                 of_arm[objection.rule] = objection.reason
 

@@ -17,7 +17,7 @@ from ablate.study.analysis.compare import Comparison, Comparisons, Summary, comp
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
-from ablate.study.numbers import apart, certain, counted, decimals, listed, signed
+from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
@@ -85,10 +85,12 @@ class Row:
         """The verdict without its evidence, which stands in other columns of a table."""
         if self.comparison is None:
             return self.verdict
-        needed = self.comparison.verdict.seeds_needed
-        advice = f" (about {needed:,} seeds needed)" if needed else ""
+        verdict = self.comparison.verdict
+        note = f" (about {verdict.seeds_needed:,} seeds needed)" if verdict.seeds_needed else ""
+        if self.kind == "equivalent":  # the column is of the difference
+            note = f" (its p {probability(verdict.p)})"
         allowed = f" [in spite of: {', '.join(self.allowed)}]" if self.allowed else ""
-        return self.comparison.verdict.kind + advice + allowed
+        return verdict.kind + note + allowed
 
 
 @dataclass(frozen=True)

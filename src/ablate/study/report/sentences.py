@@ -36,6 +36,7 @@ BROKEN = {
     "data": "other data",
     "code": "other code",
     "budget": "other budget",
+    "leakage": "label leakage",
 }
 # Overrides that say where a study is written and logged, and do not describe its baseline.
 BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")

@@ -152,7 +152,7 @@ def latex(report: Report) -> str:
 
 OF_TABLE = (
     "Means ± standard deviation over n seeds, differences from the baseline with 95 % t intervals,"
-    " and p after Holm."
+    " and p of the difference after Holm."
 )
 VERDICTS = {"open": "not shown", "few": "too few seeds", "refused": "not compared", "base": NOTHING}
 
