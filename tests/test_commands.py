@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from functools import cache
+from itertools import islice
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +15,7 @@ import ablate
 from ablate import diff, evaluate, generate
 from ablate.cli.summary import next_commands
 from ablate.config.composition import Composition
+from ablate.decode.sample import sample
 from ablate.errors import UserError
 from ablate.study.plan.difference import difference as difference_of
 
@@ -110,6 +112,20 @@ def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
     assert once.startswith("the cat")
     assert len(once.rstrip("\n")) == len("the cat") + 40
     assert once == again != other
+
+
+def test_a_stop_shows_what_was_written(finished, monkeypatch, capsys):
+    arguments = (generate, finished("rotary"), "--prompt", "the cat", "--tokens", 40)
+    whole = call(monkeypatch, capsys, *arguments)
+
+    def stopped(*given, **options):
+        yield from islice(sample(*given, **options), 9)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ablate.task.causal_lm.sample", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        call(monkeypatch, capsys, *arguments)
+    assert capsys.readouterr().out == whole[: len("the cat") + 9] + "\n"
 
 
 def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, monkeypatch, capsys):

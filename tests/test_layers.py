@@ -11,6 +11,7 @@ from tiny import SMALL, overrides
 from torch.testing import assert_close
 
 import ablate
+from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.config.run_id import run_id
 from ablate.decode.sample import sample
@@ -206,13 +207,15 @@ def test_a_part_may_be_without_effect_in_some_layers():
     node("model.layers.mixer=[convolution,attention]", "model.mask=window")
 
 
-def test_a_run_whose_layers_differ_is_written_and_read(tmp_path):
+def test_a_run_whose_layers_differ_is_written_and_read(tmp_path, capsys):
     more = [*SMALL, "model.depth=2", "model.layers.mask=[{window:{size:2}},causal]"]
     result = ablate.run(ablate.compose(*overrides(tmp_path, *more)))
     folder = next(tmp_path.rglob("config.yaml")).parent
     run = ablate.load(folder)
     assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
     assert Composition(run.config).id == result["run_id"]
+    show_result(result, folder, run.config.task._target_)
+    assert "pos_enc=learned, model.mask=by layer, data=text" in capsys.readouterr().out
     config = folder / "config.yaml"
     for place in ("mask.window.Window", "mask.causal.Causal"):
         config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))

@@ -65,6 +65,13 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
     )
 
 
+def test_a_margin_of_another_metric_is_none(study):
+    change(study / "plan.json", margin=0.05)
+    report = assemble(collect(study), "val/perplexity")
+    assert "study.margin is one of val/loss: no arm is called" in report.marks[0]
+    assert {row.kind for row in report.others} & {"equivalent"} == set()
+
+
 def test_weights_that_another_metric_chose_are_marked(study):
     for path in study.glob("*/result.json"):
         change(path, metric={"name": "val/accuracy", "value": 0.5, "mode": "max"})

@@ -147,6 +147,11 @@ def test_what_is_frozen_stays_and_all_else_learns(first: Path, tmp_path: Path) -
     assert learns == ["head.weight"]
 
 
+def test_of_a_folder_that_is_not_there_the_nearest_run_is_named(first):
+    with refused(f"it does not exist; did you mean '{first}'?"):
+        ablate.load(f"{first}s")
+
+
 @pytest.mark.parametrize("inside", ["checkpoints/last.ckpt", "checkpoints"])
 def test_of_what_lies_in_the_folder_of_a_run_the_run_is_named(inside, first, tmp_path):
     line = f"is not the folder of a run: it has no config.yaml; the run is {first}"

@@ -34,7 +34,9 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
 def main() -> None:
     parser = Arguments(prog="python -m ablate.evaluate", description=__doc__)
     add_run_dir(parser)
-    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]", help="what to change")
+    parser.add_argument(
+        "changes", nargs="*", default=[], metavar="KEY=VALUE[,VALUE...]", help="what to change"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
     parser.add_argument(
         "--predictions",

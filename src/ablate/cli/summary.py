@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.table import Table
 
 from ablate.config.stated import stated
@@ -21,7 +22,7 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     sample = run_dir / "sample.txt"
     one_batch = result.get("one_batch")  # of debug=overfit, where no validation counts
     table = Table(
-        title=f"{_names(result)}, seed {result['seed']}",
+        title=f"{_names(result, run_dir)}, seed {result['seed']}",
         caption=None if one_batch else "* chose the best weights, which are measured here",
         title_justify="left",
         caption_justify="left",
@@ -73,12 +74,23 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
         console.print(f"  {command}")
 
 
-def _names(result: dict[str, Any]) -> str:
+def _names(result: dict[str, Any], run_dir: Path) -> str:
     """Return the options that make up the model and the data."""
     choices = result["choices"]
     shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
     silent = (None, "same")  # no such part, or no option of its own
-    return ", ".join(f"{name}={choices[name]}" for name in shown if choices.get(name) not in silent)
+    layers = OmegaConf.load(run_dir / "config.yaml").model.get("layers", {})
+    by_layer = {f"model.{key}" for key in layers}
+    return ", ".join(
+        [
+            *(
+                f"{name}={'by layer' if name in by_layer else choices[name]}"
+                for name in shown
+                if choices.get(name) not in silent
+            ),
+            *(f"{name}=by layer" for name in sorted(by_layer - {*shown})),
+        ]
+    )
 
 
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:

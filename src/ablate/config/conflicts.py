@@ -129,7 +129,7 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("trainer.max_steps") == -1 and c("trainer.max_epochs") is None,
-        "the length of training is not set; give trainer.max_steps or trainer.max_epochs",
+        "trainer.max_steps=-1 and trainer.max_epochs=null set no length of training; give one",
     ),
     Conflict(
         # For training by epochs, training/trainer.py checks this once they are steps.

@@ -46,7 +46,11 @@ class ClassFolders:
         files = self._split(self._given_files())
         for split, paths in files.items():
             if not paths:
-                raise UserError(f"data.root={self.root}: the {split} split would be empty")
+                raise UserError(
+                    f"data.root={self.root}: the {split} split would be empty: of"
+                    f" {sum(map(len, files.values()))} files the hash of no name falls into it; add"
+                    " some, or divide them into train, val and test yourself"
+                )
         return files
 
     def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:

@@ -72,7 +72,7 @@ class Char(Tokenizer):
         if strange.any() and not self.unknown:
             character = chr(codes[strange][0])
             raise UserError(
-                f"the character {character!a} is not in the training text and has no token; "
+                f"the character {character!r} is not in the training text and has no token; "
                 "data.tokenizer=byte can write any text"
             )
         return np.where(strange, len(self.codes), tokens).astype(np.int32)

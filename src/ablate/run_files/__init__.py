@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import UserError
+from ablate.errors import UserError, suggest
 
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
@@ -49,9 +49,10 @@ def require_run(path: Path, typed: str) -> None:
     why = "it has no config.yaml" if path.exists() else "it does not exist"
     # Nothing in a run's folder lies deeper than checkpoints/last.ckpt.
     run = next((above for above in path.parents[:2] if (above / "config.yaml").exists()), None)
-    raise UserError(
-        f"{typed} is not the folder of a run: {why}" + (f"; the run is {run}" if run else "")
-    )
+    beside = [] if path.exists() or not path.parent.is_dir() else path.parent.iterdir()
+    near = suggest(str(path), (str(p) for p in beside if (p / "config.yaml").exists()))
+    more = f"; the run is {run}" if run else near
+    raise UserError(f"{typed} is not the folder of a run: {why}{more}")
 
 
 def best_weights(run_dir: Path) -> Path:

@@ -1,7 +1,7 @@
 """Causal language modelling: predict the next token."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +23,8 @@ from ablate.task.cross_entropy import CrossEntropy
 
 # The loss does not show this: it looks like the best result of all.
 PEEKS = (
-    "label leakage: model.mask lets positions attend to the tokens they have to predict, so the "
-    "loss does not measure prediction"
+    "label leakage: the mask of a layer lets positions attend to the tokens they have to predict, "
+    "so the loss does not measure prediction"
 )
 
 
@@ -141,20 +141,27 @@ class CausalLM(Task):
         options = {"tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
         options.setdefault("prompt", opening(self.data))
         rng = torch.Generator().manual_seed(options.pop("seed"))
-        yield self.continuation(options.pop("prompt"), rng=rng, **options)
+        yield from self.continuation(options.pop("prompt"), rng=rng, **options)
 
     def sample(self) -> str:
         """What the model writes, to read."""
         rng = torch.Generator().manual_seed(0)
-        return self.continuation(opening(self.data), tokens=400, temperature=0.8, rng=rng)
+        (text,) = self.continuation(opening(self.data), tokens=400, temperature=0.8, rng=rng)
+        return text
 
-    def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> str:
-        """The prompt and its continuation by the model; options: as for `sample.sample`."""
+    def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> Iterator[str]:
+        """The prompt and its continuation by the model, at Ctrl-C as far as it was written;
+        options: as for `sample.sample`."""
         assert isinstance(self.model, LanguageModel)
         tokenizer: Tokenizer = self.data.tokenizer  # type: ignore[attr-defined]
         ids = tokenizer.encode(prompt)
-        drawn = sample(self.model, torch.tensor([ids]), rng=rng, **options)
-        return tokenizer.decode([*ids, *(int(token) for token in drawn)])
+        try:
+            for token in sample(self.model, torch.tensor([ids]), rng=rng, **options):
+                ids.append(int(token))
+        except KeyboardInterrupt:
+            yield tokenizer.decode(ids)
+            raise
+        yield tokenizer.decode(ids)
 
 
 def opening(data: Data) -> str:

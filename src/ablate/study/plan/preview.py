@@ -107,7 +107,8 @@ def _also(layout: Layout) -> Iterator[str]:
         texts = [
             f"{key}={value_text(new)} (baseline {value_text(old)})"
             for key, (old, new) in pairs.items()
-            if key not in composed.arm.changes and not key.startswith(followed)
+            if key not in {**composed.arm.changes, **composed.set, **composed.tuned}
+            and not key.startswith(followed)
         ]
         if texts and not composed.arm.is_baseline:
             more = f" and {len(texts) - KEYS} more" if len(texts) > KEYS else ""

@@ -198,6 +198,11 @@ class Report:
                 f"{self.metric} is that of the weights with the best {listed(by)}, which chooses"
                 f" the weights of a run; their {self.metric} need not be its best."
             )
+        if self.study.plan.get("margin") and self.metric != self.study.metric:
+            lines.append(
+                f"study.margin is one of {self.study.metric}: no arm is called equivalent on"
+                f" {self.metric}."
+            )
         if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
