@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ablate.errors import UserError, suggest
@@ -18,6 +19,7 @@ from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.launch.state import State, state
+from ablate.study.plan.blocks import EACH
 from ablate.study.plan.design import arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
@@ -185,6 +187,26 @@ class Study:
         """Seed -> value of the finished runs that have one."""
         runs = self.runs_of(arm).items()
         return {s: value for s, run in runs if (value := run.value(metric)) is not None}
+
+    @property
+    def compared_seeds(self) -> list[int]:
+        """The seeds by which arms are compared; of a study with blocks those of each block."""
+        return (
+            sorted({seed % EACH for seed in self.seeds}) if self.plan.get("blocks") else self.seeds
+        )
+
+    def by_seed(self, arm: str, metric: str) -> dict[int, float]:
+        """Seed -> value, with blocks the mean over them, of the seeds with a value in every block.
+
+        A seed may do alike in all blocks, so that its runs do not count as several seeds.
+        """
+        values = self.values(arm, metric)
+        if not (blocks := self.plan.get("blocks")):
+            return values
+        found: dict[int, list[float]] = {}
+        for number, value in values.items():
+            found.setdefault(number % EACH, []).append(value)
+        return {s: fmean(each) for s, each in found.items() if len(each) == len(blocks["of"])}
 
     @cached_property
     def metrics(self) -> list[str]:

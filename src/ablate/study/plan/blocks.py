@@ -4,8 +4,8 @@
       blocks: {data: [pydoc, shakespeare]}     # or NAME: {BLOCK: [overrides]}, as a factor has them
 
 A block is a study in a folder of its own, with its own baseline, tuning and report. The study over
-all of them pairs an arm with the baseline of the same block and seed. Its runs are numbered
-BLOCK * 1000 + seed, with blocks counted from 1.
+all of them compares means over the blocks, seed by seed. Its runs are numbered BLOCK * 1000 + seed,
+with blocks counted from 1.
 """
 
 from __future__ import annotations

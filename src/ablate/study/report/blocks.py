@@ -10,9 +10,8 @@ from ablate.study.numbers import estimate, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
-    "Each block is a study of its own, with its own baseline and report; over all blocks an arm is"
-    " paired with the baseline of the same block and seed. A verdict over all is on these blocks,"
-    " not on others."
+    "Each block is a study of its own, with its own baseline and report; over all blocks each seed"
+    " counts once, by its mean over them. A verdict over all is on these blocks, not on others."
 )
 CLIMB = (
     "Slope: how much the difference grows with each doubling of the baseline's training FLOPs, by"

@@ -18,13 +18,11 @@ AFTER = "made after the first run"
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim, its verdict, and when it was made. after: when runs existed already. unit: what it
-    has a number for, a seed or a pair of block and seed."""
+    """A claim, its verdict, and when it was made. after: when runs existed already."""
 
     settled: Settled
     made: str
     after: bool
-    unit: str = "seed"
 
     @property
     def verdict(self) -> str:
@@ -49,13 +47,13 @@ class Entry:
                 amount += f", claimed to be within ± {claim.within:g}"
             elif claim.by:
                 amount += f", claimed to be more than {claim.by:g}"
-            parts = [amount, counted(settled.n, self.unit), f"Holm p {probability(settled.p)}"]
+            parts = [amount, counted(settled.n, "seed"), f"Holm p {probability(settled.p)}"]
         if settled.verdict == UNDECIDED:
             needed = settled.seeds_needed
             parts.append(
-                f"about {needed} {self.unit}s would be needed"
+                f"about {needed} seeds would be needed"
                 if needed
-                else f"too close to say how many {self.unit}s would decide it"
+                else "too close to say how many seeds would decide it"
             )
         if self.after:
             parts.append(AFTER)
@@ -82,11 +80,11 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
             return {}
         part = study if term.block is None else study.blocks[term.block]
         name = same[term.block][term.arm or study.planned_baseline]
-        return part.values(name, term.metric or study.metric)
+        return part.by_seed(name, term.metric or study.metric)
 
     def seeds(claim: Claim) -> list[int]:
         block = claim.terms[0].block
-        return study.seeds if block is None else study.blocks[block].seeds
+        return study.compared_seeds if block is None else study.blocks[block].seeds
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}
@@ -114,14 +112,10 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
                 return f"{than.arm} is not compared: {reasons(than)['budget']}"
         return ""
 
-    def unit(claim: Claim) -> str:
-        over_all = study.blocks and all(term.block is None for term in claim.terms)
-        return "pair" if over_all else "seed"
-
     settled = settle(claims, values, seeds=seeds, mode=study.mode, refused=refused)
     dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
     return tuple(
-        Entry(each, entry["made"], entry["after"], unit(each.claim))
+        Entry(each, entry["made"], entry["after"])
         for each, entry in zip(settled, kept, strict=True)
     ), dropped
 

@@ -23,9 +23,9 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
         first = hindering[0]
         return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
     runs = [
-        (cell, seed, study.values(name, report.metric).get(seed))
+        (cell, seed, study.by_seed(name, report.metric).get(seed))
         for name, cell in cells.items()
-        for seed in study.seeds
+        for seed in study.compared_seeds
     ]
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 

@@ -273,12 +273,12 @@ def _compare(
 ) -> Comparisons | None:
     """Compare the arms without objections, each once; None if the baseline has no value."""
     baseline = study.baseline.name
-    if not study.values(baseline, metric):
+    if not study.by_seed(baseline, metric):
         return None
     refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
-    known = {name: study.values(name, metric) for name in (baseline, *names)}
-    values = {arm: {seed: v.get(seed) for seed in study.seeds} for arm, v in known.items()}
+    known = {name: study.by_seed(name, metric) for name in (baseline, *names)}
+    values = {arm: {seed: v.get(seed) for seed in study.compared_seeds} for arm, v in known.items()}
     margin: Any = study.plan.get("margin") if metric == study.metric else None
     return compare(
         values, baseline=baseline, mode=mode, margin=margin, allow_missing="seeds" in allow
