@@ -88,7 +88,7 @@ class Row:
         verdict = self.comparison.verdict
         note = f" (about {verdict.seeds_needed:,} seeds needed)" if verdict.seeds_needed else ""
         if self.kind == "equivalent":  # the column is of the difference
-            note = f" (its p {probability(verdict.p)})"
+            note = f" (p of equivalence {probability(verdict.p)})"
         allowed = f" [in spite of: {', '.join(self.allowed)}]" if self.allowed else ""
         return verdict.kind + note + allowed
 
