@@ -215,7 +215,11 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path, capsys):
     assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
     assert Composition(run.config).id == result["run_id"]
     show_result(result, folder, run.config.task._target_)
-    assert "pos_enc=learned, model.mask=by layer, data=text" in capsys.readouterr().out
+    names = "model=gpt, model.attention=scaled_dot, pos_enc=learned, model.mask={}, data=text, seed"
+    assert names.format("by layer") in capsys.readouterr().out
+    OmegaConf.save(ablate.compose(*overrides(tmp_path, *SMALL)), tmp_path / "config.yaml")
+    show_result(result, tmp_path, run.config.task._target_)
+    assert names.format("causal") in capsys.readouterr().out
     config = folder / "config.yaml"
     for place in ("mask.window.Window", "mask.causal.Causal"):
         config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))

@@ -1,6 +1,7 @@
 """study.blocks: the same arms on several data sets or at several sizes, paired within each."""
 
 import json
+from contextlib import nullcontext
 from itertools import product
 from math import log
 from types import SimpleNamespace
@@ -10,10 +11,12 @@ from make_study import BASE, arm, make_study
 from make_sweep import tiny_for, write_sweep
 
 from ablate import load_study
+from ablate.errors import UserError
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.planfile import write_together
+from ablate.study.plan.planfile import refuse_other_blocks, write_together
+from ablate.study.publish.specification import _summaries
 from ablate.study.report import write
 from ablate.study.report.blocks import by_block
 from ablate.study.report.claims import entries
@@ -55,12 +58,19 @@ def test_arms_are_paired_within_block_and_seed(tmp_path):
     are alike in both blocks are no more evidence than those of one."""
     found = load_study(blocks(tmp_path / "both", {"16": 0.05, "64": 0.05}))
     arm = found.arms.loc[ROTARY]
-    assert (arm.verdict, arm.n) == ("better", 2 * len(BASE))
+    assert (arm.verdict, arm.n) == ("better", len(BASE))
     assert arm.difference == pytest.approx(-0.05, abs=1e-3)
     of_blocks = [part["arms"][1] for part in found.report["blocks"].values()]
     assert {each["verdict"] for each in of_blocks} == {"better"}
     assert found.report["arms"][1]["p"] == pytest.approx(of_blocks[0]["p"])
     assert found.report["arms"][1]["interval"] == pytest.approx(of_blocks[0]["interval"])
+
+
+def test_each_run_is_sent_with_its_own_difference(tmp_path):
+    """Not with that of the means over the blocks; their runs have the same ids here."""
+    report = assemble(collect(blocks(tmp_path / "both", {"16": 0.3, "64": 0.1})))
+    (difference,) = _summaries(report)[report.study.runs_of(ROTARY)[2000].run_id].values()
+    assert difference == pytest.approx(-0.1, abs=0.002)
 
 
 @pytest.mark.usefixtures("no_pdf")
@@ -86,11 +96,12 @@ def test_another_baseline_is_that_of_every_block(tmp_path):
 def test_an_arm_that_one_block_lacks_is_left_out_of_all_and_said(tmp_path):
     """As one that could not be tuned there; a claim about it is not tested."""
     claims = [{"says": "It is so.", "arm": ROTARY, "is": "better"}]
+    claims += [{"says": "It is so there.", "block": "16", "arm": ROTARY, "is": "better"}]
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.3}, claims=claims, lacking=["64"])
     report = assemble(collect(root))
     assert [row.arm.name for row in report.rows] == ["baseline"]
-    (entry,) = report.claims
-    assert entry.verdict == "not tested"
+    entry, there = report.claims
+    assert (entry.verdict, there.verdict) == ("not tested", "confirmed")
     assert entry.evidence == f"{ROTARY} was left out: no value of it is finished"
     assert [row.kind for row in report.blocks["16"].rows] == ["base", "better"]
 
@@ -157,4 +168,9 @@ def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     assert ablate_command(*argv)[0] == 0
     assert runs == []  # all of them are finished
     code, _, err = ablate_command(*argv, "study.blocks=null", "data.seq_len=16")
-    assert (code, "belongs to a study with blocks by data.seq_len;" in err) == (2, True), err
+    says = "belongs to a study with the blocks data.seq_len=16,8; choose"
+    assert (code, says in err) == (2, True), err
+    for names, refused in (("32", True), ("8,16", True), ("16,8,32", False)):
+        other = Blocks("data.seq_len", dict.fromkeys(names.split(","), ()))
+        with pytest.raises(UserError, match=says) if refused else nullcontext():
+            refuse_other_blocks(root, other)

@@ -40,6 +40,7 @@ def test_arms_that_break_a_rule_are_refused_until_it_is_allowed(tmp_path):
         allowed = assemble(study, allow=[rule])
         assert {row.arm.name for row in allowed.compared} == {"a=none", f"a={rule}"}
         assert len(lines(allowed.objections)) == len(RULES) - 1
+    assert not [o for o in objections(study, "cost/throughput") if o.rule == "leakage"]
     found = objections(study.rebased("a=leakage"), "val/loss")
     assert "of the baseline: label leakage" in {o.reason for o in found if o.arm == "a=none"}
 

@@ -134,19 +134,35 @@ def test_factors_that_move_together_or_never_are_not_estimated():
     found = effects(runs, factors=factors, mode="min")
     (effect,) = found.effects
     assert (effect.factors, ("b",) in effect.aliases) == (("a",), True)
-    assert "c never varies" in found.warnings
+    assert "c=1 has no value" in found.warnings
     assert "b" in effect.words().partition("it is aliased with ")[2]
 
 
-def test_without_a_remainder_nothing_is_judged():
-    saturated = found_in(TWO, lambda c, s: 3 * c[0] * c[1])
-    constant = found_in(TWO, lambda c, s: c[0], 3)
-    for found, why in ((saturated, "of fewer than 3 seeds"), (constant, "where all seeds have")):
-        assert {(each.p, each.interval) for each in found.effects} == {(None, None)}
-        assert f"no interval and no p {why}" in found.warnings[0]
-        assert "nothing to judge it by" in found.effects[0].words()
-    assert named(saturated)["AB"].effect == pytest.approx(1.5)
-    assert named(constant)["A"].effect == pytest.approx(1)
+def test_one_seed_is_not_judged_and_equal_effects_are_as_equal_differences():
+    alone = found_in(TWO, lambda c, s: 3 * c[0] * c[1])
+    assert {(each.p, each.interval) for each in alone.effects} == {(None, None)}
+    assert alone.warnings == ("no interval and no p of fewer than 3 seeds",)
+    assert "nothing to judge it by" in alone.effects[0].words()
+    assert named(alone)["AB"].effect == pytest.approx(1.5)
+    equal = named(found_in({**TWO, "C": ["x", "y", "z"]}, lambda c, s: c[0] + c[2] / 3 + s, 5))
+    ps = {"A": 4**-4, "B": 1, "C": 4**-4, "AB": 1, "AC": 1, "BC": 1}
+    assert {name: each.p for name, each in equal.items()} == pytest.approx(ps)
+    assert (equal["A"].effect, equal["B"].effect) == (pytest.approx(1), 0)
+
+
+def test_of_an_option_without_a_number_the_others_are_estimated():
+    rng = np.random.default_rng(0)
+    factors = {"norm": ["pre", "post", "none"], "pos": ["a", "b"], "ffn": ["x", "y"]}
+    runs = factorial(factors, lambda c, s: c[0] + rng.normal(), 4)
+    diverged = lambda o: o["norm"] == "none" or o["ffn"] == "y"  # noqa: E731
+    runs = [(o, s, None if diverged(o) else y) for o, s, y in runs]
+    found = effects(runs, factors=factors, mode="min", allow_missing=True)
+    assert [each.factors for each in found.effects] == [("norm",), ("pos",), ("norm", "pos")]
+    lines = ["norm=none has no value", "ffn=y has no value"]
+    assert [*found.warnings[:2]] == lines
+    left = {"norm": ["pre", "post"], "pos": ["a", "b"]}
+    runs = [({k: o[k] for k in left}, s, y) for o, s, y in runs if y is not None]
+    assert found.effects == effects(runs, factors=left, mode="min").effects
 
 
 def test_words_of_effects():

@@ -261,6 +261,7 @@ def test_words():
     )
     close = replace(open_, interval=stats.Interval(-0.0047, 0.067), loss=0.031)
     assert "95 % -0.005 to 0.07" in close.words()
+    assert "95 % 0 to 0.20" in replace(close, interval=stats.Interval(-0.2, 0.0), loss=-1).words()
     equal = replace(open_, kind="equivalent", margin=0.05, p=0.003)
     assert "Holm p of equivalence 0.0030" in equal.words()
     spread = lambda half: stats.Interval(-half, half)  # noqa: E731

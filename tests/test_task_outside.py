@@ -212,6 +212,11 @@ class Pair(CausalLM):
         return {**super().measures(split), "pair": torch.ones(2)}
 
 
+class Nothing(CausalLM):
+    def measures(self, split):
+        return {**super().measures(split), "pair": None}
+
+
 class NeedsExamples(CausalLM):
     metric = "val/mean"
 
@@ -255,6 +260,7 @@ def task(name):
         ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 and not"),
         ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
         ("task", task("Pair"), "Pair.measures: pair has the shape (2,), and a"),
+        ("task", task("Nothing"), "Nothing.measures: pair is a NoneType, and a measure is one"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),
     ],
 )  # fmt: skip
@@ -286,6 +292,8 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
 
 IMPORTS = """import crafted.scale
 from . import shift
+def unlikely():
+    import crafted.broken
 def later():
     from crafted.deep import last
 class Part: ...
@@ -296,7 +304,8 @@ def test_the_hash_of_a_part_has_all_that_it_imports(tmp_path, monkeypatch):
     """But no module that is beside it alone."""
     target = {"part": {"_target_": "crafted.parts.Part"}}
     files = {"parts": IMPORTS, "scale": "import crafted.table"}
-    files |= dict.fromkeys(("shift", "table", "beside", "deep/last", "__init__"), "")
+    files |= dict.fromkeys(("shift", "table", "beside", "deep/last", "deep/__init__"), "")
+    files |= {"__init__": "", "broken": "def f(:"}
     (tmp_path / "crafted" / "deep").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "crafted" / f"{name}.py").write_text(text)

@@ -148,7 +148,7 @@ def test_what_is_frozen_stays_and_all_else_learns(first: Path, tmp_path: Path) -
 
 
 def test_of_a_folder_that_is_not_there_the_nearest_run_is_named(first):
-    with refused(f"it does not exist; did you mean '{first}'?"):
+    with refused(f"it does not exist; did you mean '{first.name}'?"):
         ablate.load(f"{first}s")
 
 

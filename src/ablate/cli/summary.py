@@ -79,18 +79,11 @@ def _names(result: dict[str, Any], run_dir: Path) -> str:
     choices = result["choices"]
     shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
     silent = (None, "same")  # no such part, or no option of its own
-    layers = OmegaConf.load(run_dir / "config.yaml").model.get("layers", {})
-    by_layer = {f"model.{key}" for key in layers}
-    return ", ".join(
-        [
-            *(
-                f"{name}={'by layer' if name in by_layer else choices[name]}"
-                for name in shown
-                if choices.get(name) not in silent
-            ),
-            *(f"{name}=by layer" for name in sorted(by_layer - {*shown})),
-        ]
-    )
+    layers = OmegaConf.load(run_dir / "config.yaml").model.get("layers") or {}
+    differ = [key for key, pattern in layers.items() if pattern is not None]
+    by_layer = {key if key == "pos_enc" else f"model.{key}": "by layer" for key in differ}
+    options = {name: choices[name] for name in shown if choices.get(name) not in silent} | by_layer
+    return ", ".join(f"{name}={option}" for name, option in options.items())
 
 
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:

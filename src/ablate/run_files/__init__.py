@@ -50,7 +50,7 @@ def require_run(path: Path, typed: str) -> None:
     # Nothing in a run's folder lies deeper than checkpoints/last.ckpt.
     run = next((above for above in path.parents[:2] if (above / "config.yaml").exists()), None)
     beside = [] if path.exists() or not path.parent.is_dir() else path.parent.iterdir()
-    near = suggest(str(path), (str(p) for p in beside if (p / "config.yaml").exists()))
+    near = suggest(path.name, (p.name for p in beside if (p / "config.yaml").exists()))
     more = f"; the run is {run}" if run else near
     raise UserError(f"{typed} is not the folder of a run: {why}{more}")
 

@@ -58,7 +58,7 @@ def interval_words(interval: "Interval", *, flip: bool = False) -> str:
     """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign. A bound that would round
     to zero has a digit of its own, so that it keeps its sign."""
     low, high = (
-        text if float((text := certain(bound, interval)).replace(",", "")) else f"{bound:.1g}"
+        text if float((text := certain(bound, interval)).replace(",", "")) else f"{bound + 0.0:.1g}"
         for bound in ((-interval.high, -interval.low) if flip else (interval.low, interval.high))
     )
     return f"95 % {low} to {high}"

@@ -302,11 +302,14 @@ class Task(L.LightningModule):
 
     def _require_numbers(self, measures: Mapping[str, Any]) -> None:
         for name, value in measures.items():
-            shape = tuple(torch.as_tensor(value).shape)
-            if math.prod(shape) != 1:
+            try:
+                shape = tuple(torch.as_tensor(value).shape)
+                wrong = "" if math.prod(shape) == 1 else f"has the shape {shape}"
+            except (TypeError, ValueError, RuntimeError):
+                wrong = f"is a {type(value).__name__}"
+            if wrong:
                 raise UserError(
-                    f"{type(self).__name__}.measures: {name} has the shape {shape}, and a measure"
-                    " is one number"
+                    f"{type(self).__name__}.measures: {name} {wrong}, and a measure is one number"
                 )
 
     def require_metric(self) -> None:

@@ -4,6 +4,7 @@ import ast
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,7 +18,8 @@ from ablate.terminal.say import say
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits.
 
-    With a part's file go those beside it that it imports, and what they import.
+    With a part's file go those beside it that it imports, and what they import; of a file that
+    cannot be parsed its content alone.
     """
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     hashes = {}
@@ -41,7 +43,8 @@ def _contents(module: str, file: Path) -> Iterator[bytes]:
     for path in files:  # grows
         yield (content := path.read_bytes())
         if path.suffix == ".py":
-            files += sorted({*_imported(ast.parse(content), path, root)} - {*files})
+            with suppress(SyntaxError, ValueError):  # what a guarded import names
+                files += sorted({*_imported(ast.parse(content), path, root)} - {*files})
 
 
 def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
@@ -57,7 +60,8 @@ def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
             continue
         for name in names:
             place = start.joinpath(*name)
-            every = place.parent / f"{place.name}.py", place / "__init__.py"
+            packages = [start.joinpath(*name[:n]) / "__init__.py" for n in range(1, len(name) + 1)]
+            every = place.parent / f"{place.name}.py", place / "__init__.py", *packages
             yield from (file for file in every if file.is_file())
 
 

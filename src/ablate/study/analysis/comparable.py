@@ -1,7 +1,8 @@
 """Rules that decide which arms may be compared with the baseline.
 
 Runs are compared in pairs of one seed, so data, code and budget must agree with the baseline's run
-of the same seed. The user can allow the violation of a rule by its name.
+of the same seed, and both or none may see what they predict. The user can allow the violation of a
+rule by its name.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.errors import UserError, suggest
+from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Run, Study
 from ablate.study.metric_words import BUDGETS
 from ablate.version import NAME
@@ -42,7 +44,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
             "data": _unequal("data", pairs, _fingerprint),
             "code": _unequal("code", pairs, _code) or _edited(pairs),
             "budget": _budget(study, pairs),
-            LEAKAGE: _leakage(pairs),
+            LEAKAGE: "" if metric in derived.COSTS else _leakage(pairs),
         }
         objections += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
     return objections
@@ -180,7 +182,7 @@ def _leakage(pairs: list[tuple[Run, Run]]) -> str:
     """Describe what only one of two arms reads of what it has to predict."""
     for of_baseline, of_arm in pairs:
         theirs, own = (run.result.get("caution") for run in (of_baseline, of_arm))
-        if own != theirs:
+        if bool(own) != bool(theirs):
             return str(own) if own else f"of the baseline: {theirs}"
     return ""
 

@@ -20,7 +20,7 @@ from scipy import stats
 from ablate.study.analysis.compare import FEWEST, holm
 from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
 from ablate.study.analysis.pairs import PRECISION, numbers
-from ablate.study.analysis.stats import LEVEL, Interval, t_interval
+from ablate.study.analysis.stats import LEVEL, Interval, t_interval, t_p
 from ablate.study.numbers import certain, interval_words, probability
 
 Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
@@ -38,7 +38,7 @@ class Effect:
     #                       more than two options
     interval: Interval | None  # t, in units of the metric, not widened for several effects
     df: int
-    p: float | None  # None of fewer seeds than `FEWEST`, or where all have the same effect
+    p: float | None  # None of fewer seeds than `FEWEST`
     p_holm: float | None  # over the main effects, or over the interactions
     aliases: tuple[Term, ...]  # terms that this design cannot tell from it, with either sign
     means: dict[Term, float]  # plain mean over the runs of each option, or pair of options
@@ -88,15 +88,18 @@ def effects(
     if not seeds or (missing and not allow_missing):
         return Effects((), ("nothing estimated: runs are missing",))
     y = np.array([[by_cell[cell][seed] for cell in cells] for seed in seeds])  # seeds, cells
+    cells, factors, gone = _left(cells, factors)
     design, columns_of, aliased = design_matrix(cells, factors)
     of_seeds = y @ np.linalg.pinv(design).T  # seeds, columns
     covariance = np.linalg.inv(design.T @ design)  # but for the variance of a run
     smallest = PRECISION * float(np.abs(y).max())
     estimates = []
     for term, at in columns_of.items():
-        found = of_seeds[:, at]
+        found = np.where(np.abs(of_seeds[:, at]) > smallest, of_seeds[:, at], 0.0)
+        if np.ptp(found, axis=0).max() <= smallest:  # equal but for rounding
+            found = np.broadcast_to(found[:1], found.shape)
         scaled = found @ np.linalg.cholesky(np.linalg.inv(covariance[at, at]))  # as one run varies
-        judged = len(seeds) >= FEWEST and float(scaled.std(axis=0).max()) > smallest
+        judged = len(seeds) >= FEWEST
         two = all(len(factors[factor]) == 2 for factor in term)
         estimates.append(
             Effect(
@@ -114,13 +117,17 @@ def effects(
         )
     return Effects(
         effects=tuple(_with_holm(estimates)),
-        warnings=_warnings(estimates, len(seeds), aliased, missing),
+        warnings=(*gone, *_warnings(len(seeds), aliased, missing)),
     )
 
 
 def _repeated(estimates: np.ndarray) -> float:
     """The p of a mean of zero. estimates: seeds, numbers, of one variance if runs are alike."""
     count, size = estimates.shape
+    if size == 1 or np.ptp(estimates, axis=0).max() == 0:  # as of equal differences
+        p = t_p(estimates[:, 0] if size == 1 else np.abs(estimates).sum(axis=1))
+        assert p is not None
+        return p
     spread = np.atleast_2d(np.cov(estimates, rowvar=False))
     epsilon = np.trace(spread) ** 2 / (size * np.trace(spread @ spread))
     f = count * float((estimates.mean(axis=0) ** 2).sum()) / float(np.trace(spread))
@@ -139,6 +146,21 @@ def _cells(runs: Iterable[Run], factors: Factors) -> tuple[dict[Term, dict[int, 
     seeds = {seed for by_seed in by_cell.values() for seed in by_seed}
     finite = {cell: found for cell, by_seed in by_cell.items() if (found := numbers(by_seed))}
     return finite, len(by_cell) * len(seeds) - sum(map(len, finite.values()))
+
+
+def _left(cells: Sequence[Term], factors: Factors) -> tuple[list[Term], Factors, list[str]]:
+    """The cells and factors of what has runs, and a line for each option that has none."""
+    used = {factor: {cell[n] for cell in cells} for n, factor in enumerate(factors)}
+    gone = [
+        f"{factor}={option} has no value"
+        for factor, options in factors.items()
+        for option in options
+        if option not in used[factor]
+    ]
+    left = {f: [o for o in options if o in used[f]] for f, options in factors.items()}
+    kept = [n for n, options in enumerate(left.values()) if len(options) > 1]
+    varying = {f: options for f, options in left.items() if len(options) > 1}
+    return [tuple(cell[n] for n in kept) for cell in cells], varying, gone
 
 
 def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -> dict[Term, float]:
@@ -162,10 +184,7 @@ def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def _warnings(
-    estimates: Sequence[Effect],
-    seeds: int,
-    aliased: Mapping[Term, tuple[Term, ...]],
-    missing: int,
+    seeds: int, aliased: Mapping[Term, tuple[Term, ...]], missing: int
 ) -> tuple[str, ...]:
     warnings = []
     if missing:
@@ -173,8 +192,6 @@ def _warnings(
     warnings += beyond_one(aliased)
     if seeds < FEWEST:
         warnings.append(f"no interval and no p of fewer than {FEWEST} seeds")
-    elif any(each.p is None for each in estimates):
-        warnings.append("no interval and no p where all seeds have the same effect")
     return tuple(warnings)
 
 

@@ -63,11 +63,14 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
 
 
 def refuse_other_blocks(folder: Path, blocks: Blocks) -> None:
-    """Raise UserError for a folder whose plan is of other blocks, or has none: it would be
-    replaced."""
-    before = (read_plan(folder) or {}).get("blocks", {}).get("factor", "")
-    if before != blocks.factor and (folder / PLAN).exists():
-        whose = f"with blocks by {before}" if before else "without blocks"
+    """Raise UserError for a folder whose plan has none of these blocks, or others before them: it
+    would be replaced, and runs are numbered by the places of their blocks."""
+    if not (folder / PLAN).exists():
+        return
+    before = (read_plan(folder) or {}).get("blocks", {})
+    factor, known = before.get("factor", ""), [*before.get("of", {})]
+    if factor != blocks.factor or known != [*blocks.names][: len(known)]:
+        whose = f"with the blocks {factor}={','.join(known)}" if factor else "without blocks"
         raise UserError(f"{folder} belongs to a study {whose}; choose another study.name=")
 
 

@@ -115,14 +115,12 @@ def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
     summaries: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
     for row in report.rows:
         runs = study.runs_of(row.arm.name)
-        if row.arm.is_baseline:
-            by_seed = dict.fromkeys(row.values, 0.0)
-        elif row.comparison:
-            pairs = row.comparison.pairs
-            by_seed = dict(zip(pairs.seeds, map(float, pairs.differences), strict=True))
-        else:
-            continue
-        summaries |= {runs[seed].run_id: {key: value} for seed, value in by_seed.items()}
+        if row.arm.is_baseline or row.comparison:
+            both = row.values.keys() & report.baseline.values.keys()
+            summaries |= {
+                runs[seed].run_id: {key: row.values[seed] - report.baseline.values[seed]}
+                for seed in both
+            }
     return summaries
 
 

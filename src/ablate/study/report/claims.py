@@ -75,8 +75,12 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
         for of, part in [(None, study), *study.blocks.items()]
     }
 
+    def gone(term: Term) -> str:
+        """Why a term's arm has no runs; "" if it has."""
+        return left_out.get(term.arm or "", "") if term.arm not in same[term.block] else ""
+
     def values(term: Term) -> dict[int, float]:
-        if term.arm in left_out:
+        if gone(term):
             return {}
         part = study if term.block is None else study.blocks[term.block]
         name = same[term.block][term.arm or study.planned_baseline]
@@ -102,8 +106,8 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     def refused(claim: Claim) -> str:
         """Arms of another budget than the baseline's may be compared with each other."""
         for term in claim.terms:
-            if term.arm in left_out:
-                return f"{term.arm} was left out: {left_out[term.arm]}"
+            if why := gone(term):
+                return f"{term.arm} was left out: {why}"
         for arm, than in claim.differences:
             for rule, why in reasons(arm).items():
                 if rule != "budget" or (than and reasons(than).get("budget") != why):

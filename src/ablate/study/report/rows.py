@@ -43,6 +43,7 @@ class Row:
 
     arm: Arm
     values: Mapping[int, float]
+    by_seed: Mapping[int, float]
     cost: Cost | None
     comparison: Comparison | None
     why: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class Row:
 
     @cached_property
     def summary(self) -> Summary:
-        return summary(list(self.values.values()))
+        return summary(list(self.by_seed.values()))
 
     @property
     def kind(self) -> str:
@@ -303,10 +304,12 @@ def _row(
     if arm.same_as == study.baseline.name:
         why = ["its runs are the baseline's"]
     if comparison is None and not why and not arm.is_baseline:
-        why = [f"no seed has {metric} both here and for the baseline"]
+        every = " in every block," if study.blocks else ""
+        why = [f"no seed has {metric}{every} both here and for the baseline"]
     return Row(
         arm=arm,
         values=study.values(arm.name, metric),
+        by_seed=study.by_seed(arm.name, metric),
         cost=by_arm.get(arm.name),
         comparison=None if why else comparison,
         why=tuple(why),

@@ -133,8 +133,8 @@ def reference(report: Report) -> str:
     spread = ""
     if summary.sd is not None:
         spread = f" ± {number(summary.sd, report.decimals)} (standard deviation)"
-    runs = counted(summary.n, "run" if report.blocks else "seed")
-    return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {runs}."
+    seeds = counted(summary.n, "seed")
+    return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {seeds}."
 
 
 def sure(report: Report) -> list[str]:
