@@ -45,7 +45,7 @@ def first_sentence(text: str) -> str:
 
 def page(group: str, tree: Tree) -> str:
     folders = [config_dir()]
-    files = {key: text for key, text in option_files(tree, folders) if key.startswith(f"{group}=")}
+    files = dict(option_files([group], tree, folders))
     parts = [f"# {group}", about(group)]
     for key, text in files.items():
         option = key.partition("=")[2]
