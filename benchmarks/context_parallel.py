@@ -24,7 +24,7 @@ from torch.multiprocessing.spawn import start_processes
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import ablate
-from ablate.kernel.context_parallel import Part, join_group
+from ablate.kernel.context_parallel import Chunks, join_group
 from ablate.model.layers.stack import Stack
 
 SIZES = ["model.dim=256", "model.depth=4", "model.heads=4", "logger=none"]
@@ -57,7 +57,7 @@ def measure(rank: int, size: int, length: int, overrides: list[str], folder: str
     tokens = torch.randint(VOCABULARY, (1, length + 1))
     read, targets = tokens[:, :-1], tokens[:, 1:]
     if size > 1:
-        part = Part(rank, size, length, join_group(size))
+        part = Chunks(rank, size, length, join_group(size))
         read, targets = part.of(read), part.of(targets)
         for stack in model.modules():
             if isinstance(stack, Stack):
@@ -88,7 +88,7 @@ def main() -> None:
             every = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
         most = {key: max(process[key] for process in every) for key in every[0]}
         one = one or most
-        parts = [Part(rank, size, given.length, None).positions(torch.device("cpu"))
+        parts = [Chunks(rank, size, given.length, None).positions(torch.device("cpu"))
                  for rank in range(size)]  # fmt: skip
         pairs = [int((part + 1).sum()) for part in parts]
         print(
