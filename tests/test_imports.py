@@ -139,6 +139,19 @@ def test_every_other_command_is_parsed(monkeypatch):
                 import_module(f"ablate.{name}").main()
 
 
+def test_every_name_that_docs_and_benchmarks_import_is_there():
+    """They run by themselves, long after a name has changed."""
+    missing = []
+    for path in [*ROOT.glob("docs/*.py"), *ROOT.glob("benchmarks/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ablate"):
+                module = import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    if not hasattr(module, name) and f"{node.module}.{name}" not in FILES:
+                        missing.append(f"{path.name}: {node.module}.{name}")
+    assert missing == []
+
+
 def test_every_link_to_a_file_leads_somewhere():
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
