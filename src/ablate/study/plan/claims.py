@@ -114,13 +114,8 @@ def parse_claims(
     ]
 
 
-def _parse(
-    node: Mapping[str, Any],
-    where: str,
-    arms: Collection[str],
-    baseline: str,
-    blocks: Collection[str],
-) -> Claim:
+def _require_values(node: Mapping[str, Any], where: str) -> None:
+    """Raise UserError for a key, or the value of one, that no claim has."""
     if unknown := [key for key in node if key not in KEYS]:
         raise UserError(
             f"{where}: has no key {unknown[0]}; its keys: {', '.join(KEYS)}"
@@ -142,11 +137,22 @@ def _parse(
         raise UserError(f"{where}: is=equivalent needs within, a number, and nothing else has it")
     if way == "equivalent" and node.get("by") is not None:
         raise UserError(f"{where}: is=equivalent has no by; within says what counts")
-    metric, block = node.get("metric"), node.get("block")
+    metric = node.get("metric")
     if metric is not None and not isinstance(metric, str):
         raise UserError(f"{where}: metric={metric}: must be a text")
     if node.get("mode") not in (None, "min", "max"):
         raise UserError(f"{where}: mode={node['mode']}: must be min or max")
+
+
+def _parse(
+    node: Mapping[str, Any],
+    where: str,
+    arms: Collection[str],
+    baseline: str,
+    blocks: Collection[str],
+) -> Claim:
+    _require_values(node, where)
+    metric, block = node.get("metric"), node.get("block")
     constant = number(node.get("than"))
     if block is not None and (block := str(block)) not in blocks:
         raise UserError(f"{where}: there is no block {block}{suggest(block, blocks)}")
@@ -191,7 +197,7 @@ def _parse(
     return Claim(
         says=node["says"],
         source=str(node.get("source") or ""),
-        way=way,
+        way=node["is"],
         terms=tuple(terms),
         by=float(node.get("by") or 0.0),
         within=node.get("within"),
