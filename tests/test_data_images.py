@@ -17,7 +17,7 @@ from torchvision.datasets import cifar as official
 
 from ablate.data import Request
 from ablate.data.images import Arrays, Images
-from ablate.data.split import hold_out, three_way
+from ablate.data.split import HELD_OUT, hold_out, stratified, three_way
 from ablate.errors import UserError
 
 
@@ -88,6 +88,29 @@ def test_splits_depend_on_each_key_alone():
     assert sorted(train + val) == list(range(1200))
     turned = hold_out(keys[::-1])[1]
     assert {keys[::-1][n] for n in turned} == {keys[n] for n in val}
+
+
+@pytest.mark.parametrize("shares", [None, HELD_OUT])
+def test_a_stratified_split_has_some_of_every_class_wherever_it_can(shares):
+    counts = {"many": 200, "few": 7, "three": 3, "two": 2, "one": 1}
+    names = [name for name, count in counts.items() for _ in range(count)]
+    keys = [f"{name}/{n}".encode() for n, name in enumerate(names)]
+    split = stratified(keys, names, *([shares] if shares else []))
+    assert sorted(n for numbers in split.values() for n in numbers) == [*range(len(keys))]
+    assert all(numbers == sorted(numbers) for numbers in split.values())
+    found = {part: [sum(names[n] == c for n in own) for c in counts] for part, own in split.items()}
+    assert found == (
+        {"val": [17, 1, 1, 1, 0], "train": [183, 6, 2, 1, 1]}
+        if shares
+        else {"train": [140, 5, 1, 1, 1], "val": [30, 1, 1, 1, 0], "test": [30, 1, 1, 0, 0]}
+    )
+    turned = stratified(keys[::-1], names[::-1], *([shares] if shares else []))
+    assert {keys[::-1][n] for n in turned["val"]} == {keys[n] for n in split["val"]}
+    # Equal keys are in one split, and of the class of the first.
+    doubled = stratified([*keys, keys[0]], [*names, "one"], *([shares] if shares else []))
+    assert [part for part, own in doubled.items() if len(keys) in own] == [
+        part for part, own in doubled.items() if 0 in own
+    ]
 
 
 def test_fashion_mnist_from_a_folder_of_idx_files(fashion):
@@ -280,6 +303,56 @@ def test_a_hash_of_the_path_splits_and_the_fingerprint_is_of_names_and_content(t
     renamed = folder(root).fingerprint()
     Image.new("RGB", (20, 20), (1, 2, 3)).save(root / "red" / "zero.png")
     assert len({print_, renamed, folder(root).fingerprint()}) == 3
+
+
+def test_hidden_files_are_skipped_and_sub_folders_belong_to_their_class(tmp_path):
+    """As editors, Jupyter and macOS leave them."""
+    paint(tmp_path, 20)
+    plain, counts = folder(tmp_path).fingerprint(), lengths(folder(tmp_path))
+    for junk in (".ipynb_checkpoints", "__MACOSX", "red/.ipynb_checkpoints", "red/sub/.git"):
+        (tmp_path / junk).mkdir(parents=True)
+        (tmp_path / junk / "0.png").write_bytes(b"no image")
+    (tmp_path / "red" / "._0.png").write_bytes(b"no image")
+    (tmp_path / "red" / "sub" / "loop").symlink_to(tmp_path)
+    assert (folder(tmp_path).fingerprint(), lengths(folder(tmp_path))) == (plain, counts)
+    (tmp_path / "red" / "3.png").rename(tmp_path / "red" / "sub" / "3.png")
+    (tmp_path / "red" / "linked").symlink_to(tmp_path / "green")  # followed, as torchvision does
+    data = folder(tmp_path)
+    assert data.class_names == [*COLOURS]
+    targets = torch.cat([everything(data, split)["targets"] for split in data.splits])
+    assert torch.bincount(targets).tolist() == [20, 20, 40]
+    seen = torchvision.datasets.ImageFolder(
+        str(tmp_path), is_valid_file=lambda p: "/." not in p and "__" not in p, allow_empty=True
+    )
+    shown = [c for c in seen.classes if not c.startswith((".", "_"))]
+    assert shown == data.class_names
+    read = {str(path) for part in data.files.splits().values() for path in part}
+    assert read == {path for path, _ in seen.samples if "/loop/" not in path}
+
+
+def test_a_folder_of_other_splits_or_without_images_is_refused(given):
+    (given / "val").rename(given / "valid")
+    with refused(
+        "folder valid is no split, which are called train, val and test; rename it to val"
+    ):
+        folder(given)
+    (given / "valid").rename(given / "val")
+    (given / "train" / "pink").mkdir()
+    (given / "train" / "pink" / "0.heic").write_bytes(b"")
+    with refused("folder pink has no images, so it is no class"):
+        folder(given)
+    (given / "train").rename(given / "Training")
+    with refused("folder Training is no split"):
+        folder(given)
+
+
+def test_what_is_split_has_the_same_shares_of_every_class(given, tmp_path):
+    paint(tmp_path / "flat", 40)
+    for rare in sorted((tmp_path / "flat" / "red").iterdir())[3:]:
+        rare.unlink()
+    data = folder(tmp_path / "flat")
+    found = {s: torch.bincount(everything(data, s)["targets"]).tolist() for s in data.splits}
+    assert found == {"train": [28, 28, 1], "val": [6, 6, 1], "test": [6, 6, 1]}
 
 
 def test_bad_folders_are_refused(given, tmp_path):

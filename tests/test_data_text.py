@@ -216,6 +216,13 @@ def test_a_table_of_texts_and_labels(tmp_path):
     before = data.fingerprint()
     table(tmp_path, rows[1:])
     assert data.fingerprint() != before
+    rare = texts(table(tmp_path, [*rows, "60,birds,tweet", "61,birds,sing", "62,birds,sing"]))
+    assert {
+        split: sum(name == "birds" for _, name in read(rare, split)) for split in rare.splits
+    } in (
+        {"train": 1, "val": 2, "test": 0},
+        {"train": 2, "val": 1, "test": 0},
+    )  # equal texts are in one split
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from make_data import make, ready
 from make_files import write_recordings
+from refusals import refused
 from threadpoolctl import threadpool_limits
 from tiny import speech
 
@@ -193,6 +194,47 @@ def test_recordings_of_ones_own(tmp_path, table, ending):
         (tmp_path / "own" / "05.txt").unlink()
         with pytest.raises(UserError, match=r"05.flac has no 05.txt"):
             ready("recordings", **given)
+
+
+TONE = 0.3 * np.sin(np.arange(4000) * 0.1)
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "damage", "line"),
+    [
+        (np.where(np.arange(4000) == 7, np.nan, TONE), 8000, None, "has NaN or infinity in 1 of"),
+        (np.where(np.arange(4000) < 9, -np.inf, TONE), 8000, None, "has NaN or infinity in 9 of"),
+        (TONE[:0], 8000, None, "has no samples"),
+        (0 * TONE, 8000, None, "is silent"),
+        (1e-6 * TONE, 8000, None, "is silent"),
+        (0 * TONE + 0.5, 8000, None, "is silent"),  # never moves
+        (np.stack([TONE, -TONE], 1), 8000, None, "is silent"),  # once it is mono
+        (2**15 * TONE, 8000, None, "has samples up to 9,83"),
+        (TONE, 3, None, "has 3 samples a second, by its header"),
+        (TONE, 8000, half, "is cut off"),
+    ],
+)
+def test_a_recording_without_sound_is_refused_by_name(tmp_path, samples, rate, damage, line):
+    soundfile = pytest.importorskip("soundfile")
+    write_recordings(own := tmp_path / "own")
+    soundfile.write(own / "03.wav", samples, rate, subtype="FLOAT")
+    if damage:
+        damage(own / "03.wav")
+    with refused("03.wav", line):
+        make("recordings", root=str(own), codes=8).fingerprint()
+
+
+def test_hidden_recordings_are_skipped_and_a_transcript_has_words(tmp_path):
+    write_recordings(own := tmp_path / "own")
+    (own / "._03.wav").write_bytes(b"of macOS")
+    assert len(make("recordings", root=str(own), codes=8).fingerprint()) == 16
+    (own / "03.txt").write_text(" \n")
+    with refused("the transcript of 03.wav is empty"):
+        make("recordings", root=str(own), codes=8).fingerprint()
 
 
 @pytest.fixture(scope="module")

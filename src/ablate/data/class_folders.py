@@ -3,8 +3,10 @@
     root/train/CLASS/*.jpg  root/val/CLASS/*.jpg  root/test/CLASS/*.jpg     the given splits
     root/CLASS/*.jpg                                split by a hash of each file's relative path
 
-With train/ but without val/, the validation split is held out of train/ by a hash of the paths;
-without test/ there is no test split.
+Files in sub-folders of a class belong to it, as in torchvision's ImageFolder; hidden files and
+folders are skipped. With train/ but without val/, the validation split is held out of train/ by a
+hash of the paths; without test/ there is no test split. What is split here has the same shares of
+every class.
 """
 
 from collections.abc import Iterable, Set
@@ -12,8 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from ablate.data import digest, source
-from ablate.data.split import BOUNDS, VALIDATION, hold_out, three_way
+from ablate.data.split import BOUNDS, HELD_OUT, VALIDATION, hold_out, stratified, three_way
 from ablate.errors import UserError
+
+# What others call the splits.
+OTHER_NAMES = {
+    **{"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"},
+    **{split: split for split in BOUNDS},
+}
 
 
 class ClassFolders:
@@ -32,14 +40,16 @@ class ClassFolders:
         """A hash over every path and every byte, so as slow as the disk, and over the bytes of
         files beside them."""
         content = sha256()
-        for split, files in self._given_files().items():
+        given = self._given_files()
+        for split, files in given.items():
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
                 raw = source.contents(path, key="data.root")
                 content.update(bytes.fromhex(source.hashed(raw)))
         for path in beside:
             content.update(sha256(source.contents(path, key="data.root")).digest())
-        return digest(content.hexdigest(), BOUNDS, VALIDATION)
+        by_class = [] if self.only or "val" in given else ["by class"]
+        return digest(content.hexdigest(), BOUNDS, VALIDATION, *by_class)
 
     def splits(self) -> dict[str, list[Path]]:
         """The files of each split, in order; none of the splits is empty."""
@@ -48,41 +58,50 @@ class ClassFolders:
             if not paths:
                 raise UserError(
                     f"data.root={self.root}: the {split} split would be empty: of"
-                    f" {sum(map(len, files.values()))} files the hash of no name falls into it; add"
-                    " some, or divide them into train, val and test yourself"
+                    f" {sum(map(len, files.values()))} files none falls into it; add some, or"
+                    " divide them into train, val and test yourself"
                 )
         return files
 
     def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:
         """The class names, sorted, and the label of each file; a given train/ holds every class."""
         files = self._given_files()
-        names = sorted({path.parent.name for path in files.get("train", files.get("", []))})
+        names = sorted({self.class_of(path) for path in files.get("train", files.get("", []))})
         if len(names) < 2:
             raise UserError(
                 f"data.root={self.root}: has the one class {names[0]}, and a classifier needs two"
             )
         for split, paths in splits.items():
             for path in paths:
-                if path.parent.name not in names:
+                if (name := self.class_of(path)) not in names:
                     raise UserError(
-                        f"data.root={self.root}: class {path.parent.name} of {split} is not in"
-                        " train"
+                        f"data.root={self.root}: class {name} of {split} is not in train"
                     )
         numbers = {name: number for number, name in enumerate(names)}
         return names, {
-            split: [numbers[path.parent.name] for path in paths] for split, paths in splits.items()
+            split: [numbers[self.class_of(path)] for path in paths]
+            for split, paths in splits.items()
         }
 
+    def class_of(self, path: Path) -> str:
+        """The name of the folder of a file's class."""
+        first, second, *_ = path.relative_to(self.folder).parts
+        return second if first in BOUNDS else first
+
     def _split(self, files: dict[str, list[Path]]) -> dict[str, list[Path]]:
-        if "train" not in files:
-            return _chosen(files[""], three_way(self._keys(files[""])))
         if "val" in files:
             return files
-        train, val = hold_out(self._keys(files["train"]))
-        return files | _chosen(files["train"], {"train": train, "val": val})
-
-    def _keys(self, paths: list[Path]) -> list[bytes]:
-        return [self._key(path).encode() for path in paths]
+        paths = files.get("train", files.get("", []))
+        keys = [self._key(path).encode() for path in paths]
+        if self.only is None:
+            shares = [HELD_OUT] if "train" in files else []
+            numbers = stratified(keys, [self.class_of(path) for path in paths], *shares)
+        elif "train" in files:
+            numbers = dict(zip(("train", "val"), hold_out(keys), strict=True))
+        else:
+            numbers = three_way(keys)
+        chosen = {name: [paths[number] for number in own] for name, own in numbers.items()}
+        return {split: paths for split, paths in files.items() if split} | chosen
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -91,7 +110,16 @@ class ClassFolders:
         """The files of each given split, sorted; of the split "" if none is given."""
         if not self.folder.is_dir():
             raise UserError(f"data.root={self.root}: no such folder")
-        present = [split for split in BOUNDS if (self.folder / split).is_dir()]
+        folders = {path.name for path in self.folder.iterdir() if path.is_dir()}
+        present = [split for split in BOUNDS if split in folders]
+        others = {name: OTHER_NAMES.get(name.lower()) for name in sorted(folders - set(present))}
+        if "train" in [*present, *others.values()]:
+            for name, split in others.items():
+                if split is not None:
+                    raise UserError(
+                        f"data.root={self.root}: the folder {name} is no split, which are called"
+                        f" train, val and test; rename it to {split}"
+                    )
         if present and "train" not in present:
             raise UserError(
                 f"data.root={self.root}: has {' and '.join(present)} but no train folder"
@@ -105,13 +133,28 @@ class ClassFolders:
                     f"data.root={self.root}: there are no {self.what} {where}{classes};"
                     f" known endings: {' '.join(sorted(self.endings))}"
                 )
+        if self.only is None:
+            self._require_full(files)
         return files
 
+    def _require_full(self, files: dict[str, list[Path]]) -> None:
+        """Raise UserError for a class without a file in training, as ImageFolder does."""
+        where, paths = ("train", files["train"]) if "train" in files else ("", files[""])
+        known = {self.class_of(path) for path in paths}
+        for path in sorted((self.folder / where).iterdir()):
+            if path.is_dir() and not source.hidden(path.name) and path.name not in known:
+                raise UserError(
+                    f"data.root={self.root}: the folder {path.name} has no {self.what}, so it is no"
+                    f" class; remove it, or add some (known endings:"
+                    f" {' '.join(sorted(self.endings))})"
+                )
+
     def _files(self, folder: Path) -> list[Path]:
+        inside = folder / self.only if self.only else folder
         paths = sorted(
             path
-            for path in folder.glob(f"{self.only or '*'}/*")
-            if path.suffix.lower() in self.endings
+            for path in source.visible(inside)
+            if path.suffix.lower() in self.endings and path.parent != folder
         )
         for path in paths:
             try:
@@ -121,7 +164,3 @@ class ClassFolders:
                     f"data.root={self.root}: the name of {str(path)!a} is not UTF-8; rename it"
                 ) from None
         return paths
-
-
-def _chosen(paths: list[Path], split: dict[str, list[int]]) -> dict[str, list[Path]]:
-    return {name: [paths[number] for number in numbers] for name, numbers in split.items()}

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from ablate.data import source
 from ablate.data.speech import Spoken, SpokenPairs
 from ablate.data.split import three_way
-from ablate.errors import UserError
-from ablate.speech.mel import RATE, log_mel
+from ablate.errors import UserError, few
+from ablate.speech.mel import QUIET, RATE, log_mel
 from ablate.version import install
 
 ENDINGS = (".wav", ".flac")
 TABLE = "metadata.csv"
+RATES = (1_000, 1_000_000)  # samples a second that a header may say
+LOUDEST = 100.0  # times full scale: beyond it, samples were not scaled to 1
+UNKNOWN = 0x7FFF0000  # sizes from here on are written to a pipe, before the size is known
 
 
 class Recordings(SpokenPairs):
@@ -75,11 +78,13 @@ class Recordings(SpokenPairs):
                 " with a transcript NAME.txt"
             )
         clean = [(path, " ".join(text.split())) for path, text in recordings]
+        if empty := [path.name for path, text in clean if not text]:
+            raise UserError(f"data.root={self.root}: the transcript of {few(empty, ', ')} is empty")
         return [(path, text.lower() if self.lower else text) for path, text in clean]
 
     def _with_transcripts(self, folder: Path) -> list[tuple[Path, str]]:
         recordings = []
-        for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS):
+        for path in sorted(p for p in source.visible(folder) if p.suffix.lower() in ENDINGS):
             written = path.with_suffix(".txt")
             if not written.exists():
                 raise UserError(f"data.root={self.root}: {path.name} has no {written.name} beside")
@@ -118,8 +123,39 @@ def _read(path: Path, size: int, changed: int) -> NDArray[np.float32]:
     try:
         samples, rate = soundfile.read(io.BytesIO(raw), always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise UserError(f"data.root: {path} cannot be read as sound ({error})") from None
-    return log_mel(resampled(samples.mean(1), rate))
+        raise UserError(
+            f"data.root: {path} cannot be read as sound ({error.error_string})"
+        ) from None
+    if wrong := "is cut off" if _cut(raw) else _wrong(samples, rate):
+        raise UserError(f"data.root: the recording {path} {wrong}")
+    log_mels = log_mel(resampled(samples.mean(1), rate))
+    if np.ptp(samples) == 0 or log_mels.max() <= np.float32(np.log(QUIET)):
+        raise UserError(f"data.root: the recording {path} is silent, and has a transcript")
+    return log_mels
+
+
+def _wrong(samples: NDArray[np.float64], rate: int) -> str | None:
+    """What samples, n channels, cannot be."""
+    if not RATES[0] <= rate <= RATES[1]:
+        return f"has {rate:,} samples a second, by its header; {RATES[0]:,} to {RATES[1]:,} can be"
+    if not len(samples):
+        return "has no samples"
+    if bad := int((~np.isfinite(samples).all(1)).sum()):
+        return f"has NaN or infinity in {bad:,} of its {len(samples):,} samples"
+    if (peak := np.abs(samples).max()) > LOUDEST:
+        return f"has samples up to {peak:,.4g}, and 1 is full scale; divide by the largest number"
+    return None
+
+
+def _cut(raw: bytes) -> bool:
+    """Whether a WAV ends before its samples do by its header; libsndfile says so of FLAC alone."""
+    at = 12  # the first chunk: its name, its size, its content
+    while raw[:4] == b"RIFF" and at + 8 <= len(raw):
+        size = int.from_bytes(raw[at + 4 : at + 8], "little")
+        if raw[at : at + 4] == b"data":
+            return size < UNKNOWN and at + 8 + size > len(raw)
+        at += 8 + size + size % 2
+    return False
 
 
 def resampled(samples: NDArray[np.float64], rate: int) -> NDArray[np.float64]:

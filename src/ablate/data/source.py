@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -199,6 +199,23 @@ def _require_https(response: Any, *, key: str, **more: Any) -> None:
 def local(path: str | Path) -> Path:
     """The path with the user's folder for ~; that of an unknown user stays as it is."""
     return Path(os.path.expanduser(path))  # Path.expanduser raises then
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """The files in a folder and its sub-folders, but for hidden ones (of editors, Jupyter and
+    macOS). Links are followed, except to a folder that they are in."""
+    for here, folders, names in os.walk(folder, followlinks=True):
+        inside = Path(here)
+        folders[:] = [
+            name
+            for name in folders
+            if not hidden(name) and not inside.resolve().is_relative_to((inside / name).resolve())
+        ]
+        yield from (inside / name for name in names if not hidden(name))
+
+
+def hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> bytes:

@@ -1,10 +1,12 @@
 """Fixed splits by a hash of each example's name or content, independent of any seed.
 
-Adding or reordering examples leaves the others in their splits.
+Reordering examples leaves them in their splits, and so does adding others, but for the few of
+`stratified` whose hashes are next to a bound.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,9 @@ from ablate.errors import UserError
 BOUNDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 # One training example in so many is for validation, if a data set has only a test split.
 VALIDATION = 12
+# Shares of each class, by rank of the hash.
+SHARES = {"train": 0.70, "val": 0.15, "test": 0.15}
+HELD_OUT = {"val": 1 / VALIDATION, "train": 1 - 1 / VALIDATION}
 
 
 def position(key: bytes) -> float:
@@ -41,6 +46,37 @@ def hold_out(keys: list[bytes]) -> tuple[list[int], list[int]]:
     by_hash = sorted(range(len(keys)), key=lambda number: position(keys[number]))
     held = set(by_hash[: len(keys) // VALIDATION])
     return [n for n in range(len(keys)) if n not in held], sorted(held)
+
+
+def stratified(
+    keys: Sequence[bytes], classes: Sequence[str], shares: Mapping[str, float] = SHARES
+) -> dict[str, list[int]]:
+    """Numbers of the keys in each split, in order: the same shares of every class, and at least one
+    example in every split where a class has as many. Equal keys share a split."""
+    class_of = dict(zip(reversed(keys), reversed(classes), strict=True))  # of the first of equals
+    by_class: dict[str, list[bytes]] = {}
+    for key in sorted(class_of, key=position):
+        by_class.setdefault(class_of[key], []).append(key)
+    place: dict[bytes, str] = {}
+    for own in by_class.values():
+        left = iter(own)
+        for name, count in _counts(len(own), shares).items():
+            place |= dict.fromkeys(islice(left, count), name)
+    split: dict[str, list[int]] = {name: [] for name in shares}
+    for number, key in enumerate(keys):
+        split[place[key]].append(number)
+    return split
+
+
+def _counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """How many of a class each split has; the first ones go to training, then to validation."""
+    counts = dict.fromkeys(shares, 0)
+    left = total - 1
+    for name in (name for name in ("val", "test") if name in shares):
+        counts[name] = min(max(1, round(shares[name] * total)), left)
+        left -= counts[name]
+    counts["train"] = total - sum(counts.values())
+    return counts
 
 
 def chosen(count: int, wanted: int | None, what: str) -> NDArray[np.int64]:

@@ -2,10 +2,10 @@
 
 Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. A table
 is a CSV file (.csv, or .tsv with tabs; .gz too), whose first row names its columns: `text` and
-`label`; it is split by a hash of the texts, so that equal texts are in one split. Without a root
-the texts are the paragraphs of ablate.data.chapters, and the class is the chapter. A model
-trained on data=pydoc has read those paragraphs, those of validation and test too, though never with
-their class.
+`label`; it is split by a hash of the texts, so that equal texts are in one split, with the same
+shares of every class. Without a root the texts are the paragraphs of ablate.data.chapters, and the
+class is the chapter. A model trained on data=pydoc has read those paragraphs, those of validation
+and test too, though never with their class.
 """
 
 import logging
@@ -25,7 +25,7 @@ from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
-from ablate.data.split import BOUNDS, chosen, three_way
+from ablate.data.split import BOUNDS, chosen, stratified, three_way
 from ablate.data.table import read_texts
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
@@ -108,7 +108,8 @@ class TextFiles(Data):
         if self.files is not None:
             return self.files.fingerprint()
         if self.table is not None:
-            return digest(sha256(source.read(self.table, key="data.root")).hexdigest(), BOUNDS)
+            content = sha256(source.read(self.table, key="data.root")).hexdigest()
+            return digest(content, BOUNDS, "by class")
         texts, chapters = paragraphs()
         return digest(sha256("\0".join(texts + chapters).encode()).hexdigest(), BOUNDS)
 
@@ -157,7 +158,8 @@ class TextFiles(Data):
         texts, names = paragraphs() if self.table is None else _rows(self.table)
         self.class_names = sorted(set(names))
         number = {name: label for label, name in enumerate(self.class_names)}
-        splits = three_way([text.encode() for text in texts])
+        keys = [text.encode() for text in texts]
+        splits = three_way(keys) if self.table is None else stratified(keys, names)
         for split, numbers in splits.items():
             if not numbers:
                 raise UserError(
