@@ -74,7 +74,7 @@ def ablate_command(
         return {"status": "finished", "error": "", "arm": cfg.study.arm, **metrics, **cost}
 
     monkeypatch.setattr(import_module("ablate.training.train"), "train", train)
-    monkeypatch.setattr(summary, "show_result", lambda result, run_dir, task: None)
+    monkeypatch.setattr(summary, "show_result", lambda result, run_dir, cfg: None)
     monkeypatch.setattr(sweeper, "report", lambda folder, printed=True: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder

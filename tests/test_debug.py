@@ -105,7 +105,8 @@ def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     result = look(tmp_path, *more, "optimizer.lr=0.02")
     assert result["status"] == "finished"
     assert f"ablate: {FAILS} fell from 2." in capsys.readouterr().out
-    show_result(result, looked_at(tmp_path), "ablate.task.causal_lm.CausalLM")
+    folder = looked_at(tmp_path)
+    show_result(result, folder, ablate.load(folder).config)
     said = capsys.readouterr().out
     assert re.search(r"loss of the one batch +│ +2\.\d+ -> [01]\.\d+ ", said)
     assert not any(word in said for word in ("val/", " *", "best weights"))

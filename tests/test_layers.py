@@ -214,11 +214,10 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path, capsys):
     run = ablate.load(folder)
     assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
     assert Composition(run.config).id == result["run_id"]
-    show_result(result, folder, run.config.task._target_)
+    show_result(result, folder, run.config)
     names = "model=gpt, model.attention=scaled_dot, pos_enc=learned, model.mask={}, data=text, seed"
     assert names.format("by layer") in capsys.readouterr().out
-    OmegaConf.save(ablate.compose(*overrides(tmp_path, *SMALL)), tmp_path / "config.yaml")
-    show_result(result, tmp_path, run.config.task._target_)
+    show_result(result, folder, ablate.compose(*overrides(tmp_path, *SMALL)))
     assert names.format("causal") in capsys.readouterr().out
     config = folder / "config.yaml"
     for place in ("mask.window.Window", "mask.causal.Causal"):

@@ -78,7 +78,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
         command.main()
         return capsys.readouterr().out
 
-    show_result(result, whole, cfg.task._target_)
+    show_result(result, whole, cfg)
     assert f"python -m ablate.generate {whole} --allow my --seed 1\n" in capsys.readouterr().out
     assert json.loads(call(evaluate, "--json")) == pytest.approx(result["metrics"])
     other = Path(call(generate, "--seed", "3").strip())
@@ -286,7 +286,7 @@ def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     assert "ablate: my.parts: edited since" in capsys.readouterr().err
     assert ablate.run(cfg)["folder"] == first["folder"]
     assert "ablate: my.parts: edited since" in capsys.readouterr().out
-    show_result(first, Path(first["folder"]), cfg.task._target_)
+    show_result(first, Path(first["folder"]), cfg)
     assert f"ablate.evaluate {first['folder']} --allow my\n" in capsys.readouterr().out
 
 

@@ -75,9 +75,9 @@ def test_a_run_leaves_what_the_contract_says(finished):
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
 def test_the_table_says_the_scale_of_scores_of_100(finished, capsys):
-    _, folder, result = finished
+    cfg, folder, result = finished
     metrics = {"test/bleu": 24.0, "test/chrf": 15.0, "test/exact_match": 0.5}
-    show_result({**result, "metrics": metrics}, folder, "ablate.task.causal_lm.CausalLM")
+    show_result({**result, "metrics": metrics}, folder, cfg)
     assert capsys.readouterr().out.count(" (0 to 100)") == 2
 
 

@@ -37,7 +37,7 @@ def start(folder: Path, whole: Path) -> None:
 def resume(folder: Path, whole: Path) -> None:
     """The same command again."""
     cfg = ablate.compose(*typed(whole))
-    show_result(ablate.run(cfg, folder), folder, cfg.task._target_)
+    show_result(ablate.run(cfg, folder), folder, cfg)
 
 
 # By name, of a folder that is, or was, a copy of the other.

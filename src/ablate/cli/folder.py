@@ -1,6 +1,7 @@
 """Remove the folders that a refused run has created, and no others."""
 
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,8 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.schema import VALUES
+from ablate.errors import UserError, one_line
+from ablate.run_files import refuse_links
 from ablate.terminal.say import say
 
 
@@ -34,6 +37,11 @@ def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
     inside = folder.resolve().is_relative_to(Path(config.output_dir).resolve())
     if not inside and VALUES["study.name"].allows(config.study.name):  # another name is refused
         say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
+    try:
+        refuse_links(folder)
+    except UserError as error:  # Hydra would write there, and passes on no Exception of a callback
+        say(one_line(error), file=sys.stderr)
+        raise SystemExit(2) from None
     if not of_sweep:
         # Hydra resolves this again, and the folder's name may need data that takes seconds to make.
         with read_write(config):

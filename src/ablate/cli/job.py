@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> float | None:
             run_dir = Path(hydra.runtime.output_dir)
             if len(seeds) < 2:
                 result = train(composition, run_dir)
-                on_first_process(show_result)(result, run_dir, cfg.task._target_)
+                on_first_process(show_result)(result, run_dir, composition.cfg)
                 return value_of(result)
             values = []
             for seed in seeds:  # a trial of a search is the mean over its seeds

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 from rich.table import Table
 
 from ablate.config.stated import stated
@@ -17,12 +17,12 @@ PARTS = 8
 OF_100 = ("bleu", "chrf")  # sacrebleu's; other shares are of 1
 
 
-def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
-    """Print the summary of a finished run. task: the path of its task's class."""
+def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
+    """Print the summary of a finished run."""
     sample = run_dir / "sample.txt"
     one_batch = result.get("one_batch")  # of debug=overfit, where no validation counts
     table = Table(
-        title=f"{_names(result, run_dir)}, seed {result['seed']}",
+        title=f"{_names(result, cfg)}, seed {result['seed']}",
         caption=None if one_batch else "* chose the best weights, which are measured here",
         title_justify="left",
         caption_justify="left",
@@ -70,16 +70,16 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     if result["logged_to"]:
         console.print(f"  {result['logged_to']}")
     console.print("What to run next:", style="bold")
-    for command in next_commands(result, run_dir, task):
+    for command in next_commands(result, run_dir, cfg.task._target_):
         console.print(f"  {command}")
 
 
-def _names(result: dict[str, Any], run_dir: Path) -> str:
+def _names(result: dict[str, Any], cfg: DictConfig) -> str:
     """Return the options that make up the model and the data."""
     choices = result["choices"]
     shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
     silent = (None, "same")  # no such part, or no option of its own
-    layers = OmegaConf.load(run_dir / "config.yaml").model.get("layers") or {}
+    layers = cfg.model.get("layers") or {}
     differ = [key for key, pattern in layers.items() if pattern is not None]
     by_layer = {key if key == "pos_enc" else f"model.{key}": "by layer" for key in differ}
     options = {name: choices[name] for name in shown if choices.get(name) not in silent} | by_layer
@@ -87,7 +87,7 @@ def _names(result: dict[str, Any], run_dir: Path) -> str:
 
 
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
-    """Commands that make sense for this run."""
+    """Commands that make sense for this run. task: the path of its task's class."""
     model = result["choices"]["model"]
     own = read_mapping(run_dir / "provenance.json").get("own_parts", {})
     packages = sorted({module.partition(".")[0] for module in own})

@@ -21,7 +21,7 @@ from ablate.config.make import make
 from ablate.config.revision import revisions
 from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.run_files import Damaged, best_weights, open_file
+from ablate.run_files import Damaged, best_weights, open_file, refuse_links
 
 # Paths of files in data.*; the content of the files enters through the data's fingerprint.
 FILES = (
@@ -87,8 +87,10 @@ def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -
 
 def weights(run_dir: str) -> str:
     """Return the hash of the weights to start from; the run itself reports unreadable ones."""
+    folder = Path(str(run_dir)).expanduser()
+    refuse_links(folder)
     try:
-        with open_file(best_weights(Path(str(run_dir)).expanduser())) as file:
+        with open_file(best_weights(folder)) as file:
             return file_digest(file, sha256).hexdigest()
     except (OSError, Damaged):
         return NO_WEIGHTS

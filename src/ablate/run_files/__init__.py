@@ -2,21 +2,21 @@
 
 Every file is written under another name in the same folder, flushed to the disk, then renamed: a
 reader sees the old one or the new one. A folder may be a stranger's, so what is read is a regular
-file of bounded size; a FIFO would block, and a device such as /dev/zero never ends.
+file of bounded size; a FIFO would block, and a device such as /dev/zero never ends. Nothing is read
+or written outside the folder that was named (`refuse_links`).
 """
 
 import json
-import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import ELOOP
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError, shortened, suggest
 
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
@@ -25,6 +25,8 @@ PLAN = "plan.json"  # in a study's folder
 # Weights of a run with the best validation; the second is from before 2026-11-23.
 BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
+LARGEST = 1e100  # of a number, so that its square and sums are finite
+FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with files of ours
 
 
 class Damaged(UserError):
@@ -41,9 +43,31 @@ def named_folder(folder: Path, file: str = "config.yaml") -> Path:
     return folder if folder.exists() else named
 
 
+def refuse_links(folder: Path, within: Iterable[str] = FOLDERS) -> None:
+    """Raise UserError if an entry of the folder of a run or study, or of the folders in it that are
+    named `within`, is a link that leads out of it. The folder itself may be reached by a link."""
+    root = Path(os.path.realpath(folder))
+    for place in (folder, *(folder / name for name in within)):
+        try:
+            with os.scandir(place) as entries:
+                links = [entry for entry in entries if entry.is_symlink()]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for link in links:
+            target = Path(os.path.realpath(link.path))
+            # Emacs marks a file that is being edited by a link to the user's name.
+            if root not in target.parents and not link.name.startswith(".#"):
+                raise UserError(
+                    f"{link.path} is a link to {os.readlink(link.path)}, out of {folder}: nothing"
+                    " outside is read or written; put there what it leads to, or move the whole"
+                    f" folder and make {folder} the link"
+                )
+
+
 def require_run(path: Path, typed: str) -> None:
     """Raise UserError for what is not the folder of a run; of a file or folder in one it names that
     run. typed: how the path was given."""
+    refuse_links(path)
     if (path / "config.yaml").exists():
         return
     why = "it has no config.yaml" if path.exists() else "it does not exist"
@@ -129,14 +153,19 @@ def write_text(path: Path, text: str, *, flush: bool = True) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:
-    """Strict JSON: a number that is not finite becomes null."""
+    """Strict JSON: a number that is not finite, or beyond LARGEST, becomes null."""
     write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", flush=flush)
 
 
 def read_json(path: Path) -> Any:
-    """Return the content, None if there is no such file; raise Damaged if it is no JSON."""
+    """Return the content, None if there is no such file; raise Damaged if it is no JSON, or has
+    what `write_json` does not write: numbers beyond LARGEST, and halves of a surrogate pair."""
     try:
-        return json.loads(read_text(path))
+        text = read_text(path)
+        content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
+        if "\\ud" in text.lower():
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
@@ -152,11 +181,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _number(digits: str) -> float:
+    value = float(digits)
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"it has the number {shortened(digits, 20)}, beyond {LARGEST:g}")
+    return int(digits) if digits.lstrip("-").isdigit() else value
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not abs(value) <= LARGEST:
         return None
     return value

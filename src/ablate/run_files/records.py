@@ -1,16 +1,27 @@
 """What result.json and plan.json hold, verified wherever they are read."""
 
-from pathlib import Path
+import os
+from pathlib import Path, PurePosixPath
 from types import NoneType
 from typing import Any
 
-from ablate.errors import UserError
-from ablate.run_files import BEST, PLAN, RESULT, Damaged, best_weights, read_json
+from ablate.errors import UserError, shortened
+from ablate.run_files import (
+    BEST,
+    PLAN,
+    RESULT,
+    Damaged,
+    best_weights,
+    read_json,
+    refuse_links,
+)
 from ablate.run_files.shape import misfit
 
 LOST = f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
+LONGEST_NAME = 255  # bytes of a folder's name in a plan
+MODE = frozenset({"min", "max"})
 NUMBER = (float, NoneType)  # null where it was not finite
-METRIC = {"name": str, "mode": str, "value?": NUMBER}
+METRIC = {"name": str, "mode": MODE, "value?": NUMBER}
 # What every finished run has, and the command prints.
 FINISHED = {
     "seed": int,
@@ -59,7 +70,7 @@ ARM = {
 PLAN_SHAPE = {
     "study": str,
     "seeds": [int],
-    "metric": {"name": str, "mode": str},
+    "metric": {"name": str, "mode": MODE},
     "arms": [ARM],
     "cells": [
         {"arm": str, "seed": int, "run_id": str, "folder": str, "kind": str, "overrides?": [str]}
@@ -91,7 +102,8 @@ PLAN_SHAPE = {
 
 def read_result(run_dir: Path) -> tuple[dict[str, Any], str]:
     """Return the content of result.json, empty without one, and what is wrong with a damaged file,
-    whose content is not returned."""
+    whose content is not returned. Raises UserError for a link out of the folder."""
+    refuse_links(run_dir)
     try:
         return _read(run_dir / RESULT, RESULT_SHAPE, "the result of a run") or {}, ""
     except Damaged as error:
@@ -110,8 +122,24 @@ def require_weights(run_dir: Path, typed: str) -> Path:
 
 def read_plan(study_dir: Path) -> dict[str, Any] | None:
     """Return the content of plan.json, None without one; raise Damaged if it is not that of a
-    study."""
-    return _read(study_dir / PLAN, PLAN_SHAPE, "the plan of a study")
+    study, UserError for a link out of the folder."""
+    refuse_links(study_dir)
+    if plan := _read(study_dir / PLAN, PLAN_SHAPE, "the plan of a study"):
+        blocks = plan.get("blocks", {"of": {}})["of"].values()
+        folders = {entry["folder"] for entry in (*plan["cells"], *blocks)}
+        if outside := [name for name in folders if not _is_inside(name)]:
+            raise Damaged(
+                study_dir / PLAN,
+                f"{shortened(repr(min(outside)), 80)} is not the name of a folder in the study",
+            )
+        refuse_links(study_dir, {str(PurePosixPath(name).parent) for name in folders})
+    return plan
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    inside = path.parts and ".." not in path.parts and not path.is_absolute()
+    return bool(inside) and "\0" not in name and len(os.fsencode(name)) <= LONGEST_NAME
 
 
 def _read(path: Path, shape: dict[Any, Any], what: str) -> dict[str, Any] | None:

@@ -18,9 +18,13 @@ WORDS = {
 def misfit(value: Any, shape: Any, path: str = "") -> str | None:
     """Return where a value has another shape, such as "steps is not a number"; None if it fits.
 
-    shape: a type; a tuple of shapes, one of which must fit; [the shape of every item];
-    {str: the shape of every value}; or {key: shape}, where a key that ends in "?" may be missing.
+    shape: a type; a frozenset of texts; a tuple of shapes, one of which must fit; [the shape of
+    every item]; {str: the shape of every value}; or {key: shape}, where a key that ends in "?" may
+    be missing.
     """
+    if isinstance(shape, frozenset):
+        allowed = isinstance(value, str) and value in shape
+        return None if allowed else f"{path or 'it'} is not {' or '.join(sorted(shape))}"
     if isinstance(shape, tuple):
         misfits = [misfit(value, item, path) for item in shape]
         return None if None in misfits else misfits[0]

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.run_files import PLAN, Damaged, read_mapping, read_text
+from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
@@ -70,7 +70,7 @@ class Folder:
             pairs = [(int(float(at)), float(value)) for at, value in points]
         except (KeyError, ValueError, OverflowError):
             return []
-        return [(at, value) for at, value in pairs if isfinite(value)]
+        return [(at, value) for at, value in pairs if abs(value) <= LARGEST]
 
     def validations(self) -> int:
         """How often training was validated: the best weights are the best of as many."""

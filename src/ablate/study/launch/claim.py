@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ablate.errors import UserError
-from ablate.run_files import write_json
+from ablate.run_files import refuse_links, write_json
 from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 
@@ -26,6 +26,7 @@ class Claim:
     @classmethod
     def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
         """Claim a run; None if another launcher holds the claim, or its job waits or runs."""
+        refuse_links(folder)
         created = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)

@@ -14,7 +14,7 @@ from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
 from ablate.redact import without_credentials
-from ablate.run_files import PLAN, Damaged, read_json, write_json
+from ablate.run_files import PLAN, Damaged, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks, number
 from ablate.study.plan.cells import Cell, Composed
@@ -32,6 +32,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     """Raise UserError for a folder whose plan has another baseline, or other data under the same
     name: its runs answer another question. question: `content_of` the requested baseline; data:
     seed -> fingerprint."""
+    refuse_links(folder)
     try:
         plan = read_json(folder / PLAN)
         recorded = (plan or {}).get("baseline", {})
