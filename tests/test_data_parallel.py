@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from make_data import make
 from refusals import refused
 
 from ablate.data.pairs import Pair
+from ablate.data.split import text_key
 
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
 
@@ -103,6 +105,22 @@ def test_a_source_stands_in_one_split_alone_and_stays_there(both):
     before, after = split(lines), split([*sentences(50, seed=7), *lines[::-1]])
     assert sum(map(len, before.values())) == len(set(lines))
     assert all(kept <= after[split] for split, kept in before.items())
+
+
+def rewritten(line):
+    """The same sentence in another Unicode form, other letters and spaces."""
+    return unicodedata.normalize("NFD", line.upper()).replace(" ", "  ") + "\u200b"
+
+
+def test_twins_are_in_one_split_and_of_given_files_they_are_counted(both, write, more, caplog):
+    lines = sentences(300)
+    texts = ready(**both([*lines, *map(rewritten, lines)]), val_fraction=0.3).texts
+    keys = [{text_key(pair.source) for pair in pairs} for pairs in texts.values()]
+    assert sum(map(len, keys)) == len(set.union(*keys)) == len(set(lines))
+    assert not caplog.text
+    ready(**both(lines), **more | {"val_source": write("val", map(rewritten, lines[:20]))})
+    assert "20 of the 20 validation sources are in training, too" in caplog.text
+    assert "test sources" not in caplog.text
 
 
 def test_gzip_and_plain_are_the_same(both):

@@ -1,6 +1,6 @@
 """Texts: splits, tokenizers, windows and the mistakes people make."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -242,6 +242,32 @@ def test_a_table_of_texts_and_labels(tmp_path):
 def test_what_is_wrong_in_a_table_is_named(tmp_path, rows, header, says):
     with pytest.raises(UserError, match=rf"data\.root=\S+t\.csv: .*{says}"):
         texts(table(tmp_path, rows, header=header))
+
+
+def test_twins_of_a_table_are_in_one_split(tmp_path):
+    written = ["Caf\xe9", "cafe\u0301 "]
+    rows = [f"{n},{'ab'[n % 2]},{written[n // 120]} {n % 60}" for n in range(240)]
+    data = texts(table(tmp_path, rows))
+    numbers = [{text.split()[1] for text, _ in read(data, split)} for split in data.splits]
+    assert sum(map(len, numbers)) == len(set.union(*numbers)) == 60
+
+
+def test_spellings_of_one_class_and_texts_of_two_splits_are_counted(tmp_path, caplog):
+    names = ("1", "1.0", "pos", "POS ", "very good", "very_good", "2", "-2", "neg", "nan", "none")
+    texts(table(tmp_path, [f"{n},{names[n % 11]},{n} times" for n in range(110)]))
+    assert caplog.text.count("are different classes") == 1
+    assert "written: 1 (10) and 1.0 (10); pos (10) and POS (10); very good (10) and" in caplog.text
+    assert "neg" not in caplog.text
+    assert " 2 " not in caplog.text
+    caplog.clear()
+    for split, name in product(("train", "val"), ("cats", "CATS", "dogs")):
+        (tmp_path / split / name).mkdir(parents=True)
+        for n, text in enumerate(["one", "two", {"train": "THE  same", "val": "the same"}[split]]):
+            own = split if n < 2 else ""
+            (tmp_path / split / name / f"{n}.txt").write_text(f"{text} {name} {own}")
+    texts(tmp_path)
+    assert "written: CATS (6) and cats (6)" in caplog.text
+    assert "3 of the 9 validation texts are in training, too" in caplog.text
 
 
 def test_special_tokens_leave_room_for_a_text(folder):

@@ -72,6 +72,7 @@ NEEDS = {
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
     "train_examples": {"batch_size": 4},
+    "lower": {"val_fraction": 0.3},
     "min_count": {"tokenizer": "word", "vocab_size": None},
     **dict.fromkeys(("max_length", "val_fraction", "test_fraction"), CHARACTERS),
     **dict.fromkeys(("val_source", "val_target"), VAL_FILES),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import signal
 from itertools import product
 
@@ -128,11 +129,59 @@ def test_pairs_of_a_file_are_cut_and_padded(tmp_path):
     assert few.fingerprint() != made.fingerprint()
 
 
+def write(path, rows, names=Pair._fields):
+    lines = [json.dumps({name: getattr(row, name) for name in names}) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_a_prompt_is_in_one_split_alone_however_it_is_written(tmp_path):
+    pairs = [Pair(f"Caf\xe9 {n % 40}?", f"yes {n}", f"no {n}") for n in range(200)]
+    pairs += [row._replace(prompt=f"  cafe\u0301  {n}? ") for n, row in enumerate(pairs[:40])]
+    turned = [Pair._fields, Pair._fields[::-1]]
+    data = [
+        ready("preferences", path=write(tmp_path / f"{n}.jsonl", pairs, names), tokenizer="byte")
+        for n, names in enumerate(turned)
+    ]
+    of_split = [{name: split.pairs for name, split in one.splits.items()} for one in data]
+    assert of_split[0] == of_split[1]  # whatever the order of the JSON keys
+    numbers = [{re.sub(r"\D", "", p.prompt) for p in of} for of in of_split[0].values()]
+    assert sum(map(len, numbers)) == len(set.union(*numbers)) == 40
+    few = write(tmp_path / "few", pairs[:2] * 30)
+    with pytest.raises(UserError, match="60 pairs of 2 prompts are too few"):
+        ready("preferences", path=few)
+
+
+def test_equal_pairs_are_dropped_and_what_is_cut_is_counted(tmp_path, caplog):
+    pairs = [Pair(f"prompt {n}", "same " * (n % 3) + "a", "same " * (n % 3) + "b")
+             for n in range(90)]  # fmt: skip
+    path = write(tmp_path / "pairs", [*pairs, Pair("prompt", "c", "c")])
+    given = {"path": path, "tokenizer": "byte", "seq_len": 17, "prompt": 8}
+    data = ready("preferences", **given)
+    assert (
+        "of 91 pairs, 80 have a prompt longer than data.prompt=8 tokens, of which the last are"
+        " read; 30 have a response longer than the 9 tokens that data.seq_len=17 leaves, which is"
+        " cut; 31 are dropped, whose responses are equal in these tokens"
+    ) in caplog.text
+    assert sum(map(data.length, data.splits)) == 60
+    for name in data.splits:
+        chosen, rejected = first(data, data.length(name), name)["tokens"].view(-1, 2, 14).unbind(1)
+        assert (chosen != rejected).any(1).all()
+    caplog.clear()
+    ready("preferences", **given | {"seq_len": 40, "path": write(tmp_path / "whole", pairs),
+                                    "prompt": 20})  # fmt: skip
+    assert not caplog.text
+    equal = write(tmp_path / "equal", [Pair(f"{n}", "aa", "ab") for n in range(90)])
+    with pytest.raises(UserError, match="every pair of the train split are equal in the 1 tokens"):
+        ready("preferences", **given | {"path": equal, "seq_len": 9})
+
+
 def test_only_line_ends_divide_the_lines_of_a_file(tmp_path):
     """Not the separators that a text in JSON may hold; and a byte order mark is none of it."""
     path = tmp_path / "pairs.jsonl"
     made = {f"{n}\u2028\x85 text" for n in range(60)}
-    lines = [json.dumps(dict.fromkeys(Pair._fields, text), ensure_ascii=False) for text in made]
+    pairs = [Pair(text, text, f"no {text}")._asdict() for text in made]
+    lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
     path.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
     data = ready("preferences", path=str(path), tokenizer="byte")
     assert {pair.prompt for split in data.splits.values() for pair in split.pairs} == made
@@ -144,7 +193,8 @@ def test_only_line_ends_divide_the_lines_of_a_file(tmp_path):
         ("{", "line 2 is no JSON"),
         ('{"prompt": "a", "chosen": "b"}', 'line 2: must be {"prompt": TEXT, "chosen": TEXT'),
         ('{"prompt": "", "chosen": "b", "rejected": "c"}', "none of them empty"),
-        ("", "1 pairs are too few, which leaves none for"),
+        (r'{"prompt": "\ud800", "chosen": "b", "rejected": "c"}', "line 2: holds half of a surr"),
+        ("", "1 pairs of 1 prompts are too few, which leaves none for"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path, line, says):

@@ -9,13 +9,29 @@ hash of the paths; without test/ there is no test split. What is split here has 
 every class.
 """
 
-from collections.abc import Iterable, Set
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from hashlib import sha256
 from pathlib import Path
 
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
+
 from ablate.data import digest, source
-from ablate.data.split import BOUNDS, HELD_OUT, VALIDATION, hold_out, stratified, three_way
-from ablate.errors import UserError
+from ablate.data.split import (
+    BOUNDS,
+    HELD_OUT,
+    VALIDATION,
+    hold_out,
+    stratified,
+    text_key,
+    three_way,
+)
+from ablate.errors import UserError, suggest
+
+log = logging.getLogger(__name__)
 
 # What others call the splits.
 OTHER_NAMES = {
@@ -76,7 +92,10 @@ class ClassFolders:
                 if (name := self.class_of(path)) not in names:
                     raise UserError(
                         f"data.root={self.root}: class {name} of {split} is not in train"
+                        f"{suggest(name, names)}"
                     )
+        files_of = Counter(self.class_of(path) for paths in splits.values() for path in paths)
+        warn_of_spellings(files_of, f"data.root={self.root}")
         numbers = {name: number for number, name in enumerate(names)}
         return names, {
             split: [numbers[self.class_of(path)] for path in paths]
@@ -164,3 +183,28 @@ class ClassFolders:
                     f"data.root={self.root}: the name of {str(path)!a} is not UTF-8; rename it"
                 ) from None
         return paths
+
+
+def warn_of_spellings(classes: Mapping[str, int], where: str) -> None:
+    """Say which classes differ only in how their names are written. classes: their examples."""
+    spellings: dict[float | bytes, list[str]] = {}
+    for name in classes:
+        spellings.setdefault(_meaning(name), []).append(name)
+    if several := [names for names in spellings.values() if len(names) > 1]:
+        counted = "; ".join(
+            " and ".join(f"{name} ({classes[name]:,})" for name in names) for names in several
+        )
+        on_first_process(log.warning)(
+            "ablate: %s: these are different classes, whose names differ only in how they are"
+            " written: %s",
+            *(where, counted),
+        )
+
+
+def _meaning(name: str) -> float | bytes:
+    """The number that a name is, or its text without hyphens and underscores."""
+    try:
+        number = float("" if "_" in name else name)
+    except ValueError:
+        number = math.nan
+    return number if math.isfinite(number) else text_key(re.sub("[-_]", " ", name))

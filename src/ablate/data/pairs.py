@@ -28,6 +28,7 @@ from ablate.config.rules import Count
 from ablate.data import IGNORED, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
+from ablate.data.split import SPOKEN
 from ablate.data.targets import Targets
 from ablate.errors import UserError
 from ablate.terminal.say import say
@@ -37,7 +38,6 @@ __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
 Link = tuple[range, range]  # target positions and the source positions they align with
 Tokens = NDArray[np.int32]
 Encoded = dict[int, tuple[Tokens, Tokens]]  # of source and target, by number
-SPOKEN = {"train": "training", "val": "validation", "test": "test"}
 
 
 class Pair(NamedTuple):

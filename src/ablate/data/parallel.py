@@ -7,7 +7,7 @@ from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import source as files
 from ablate.data.pair_tokenizer import PairTokenizer, make
 from ablate.data.pairs import Pair, Pairs
-from ablate.data.split import position
+from ablate.data.split import position, text_key, warn_of_shared
 from ablate.errors import UserError
 
 VALIDATION = 0.05  # share of the training files, if no validation data is given
@@ -92,12 +92,10 @@ class Parallel(Translations):
     """source, target: the training files. val_*, test_*: files, or null.
 
     val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
-    that the same sentence is never in two splits; null if files are given. By default 1 line in 20
-    is for validation; without a test file or share there is no test split.
+    that the same sentence, as `text_key` compares, is never in two splits; null if files are given,
+    of which those are counted in a message. By default 1 line in 20 is for validation; without a
+    test file or share there is no test split.
     """
-
-    # What is hashed is the text in small letters.
-    dividing: ClassVar[tuple[str, ...]] = (*Translations.dividing, "lower")
 
     def __init__(
         self,
@@ -155,6 +153,12 @@ class Parallel(Translations):
         read |= {s: [everything[line] for line in lines] for s, lines in self.lines.items()}
         return {split: read[split] for split in ("train", "val", "test") if split in read}
 
+    def load(self) -> None:
+        super().load()
+        if len(self.files) > 1:
+            sources = {s: [pair.source for pair in pairs] for s, pairs in self.texts.items()}
+            warn_of_shared(sources, "sources")
+
     def location(self, split: str, number: int) -> str:
         files = self.files.get(split, self.files["train"])
         line = self.lines[split][number] if split in self.lines else number
@@ -165,7 +169,7 @@ class Parallel(Translations):
         divided: dict[str, list[int]] = {"train": []}
         divided |= {split: [] for split, share in self.shares.items() if share}
         for line, pair in enumerate(pairs):
-            at = position(pair.source.encode())
+            at = position(text_key(pair.source))
             if at < self.shares["val"]:
                 divided["val"].append(line)
             elif at >= 1 - self.shares["test"]:

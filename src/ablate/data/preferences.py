@@ -1,22 +1,26 @@
 """Pairs of responses to a prompt, one of which is preferred: for a reward model, DPO and RLHF.
 
-A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}. Without
-one the pairs are made. The responses are two that a finished run (`writer`) writes, or, without a
-writer, passages of Python's help: the one that follows the prompt, and one from elsewhere. A rule
-scores both (preference_rules.py), in place of people. It errs as people do: the first one is chosen
-with probability sigmoid((score - score of the other) / temperature), the model of Bradley and Terry
-1952 (Biometrika 39), which is what a reward model's loss assumes.
+A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}; it is
+split by a hash of the prompts, so that all pairs of a prompt are in one split. Pairs whose
+responses are equal in the tokens that are read have nothing to prefer, and are dropped with a
+message. Without a file the pairs are made. The responses are two that a finished run (`writer`)
+writes, or, without a writer, passages of Python's help: the one that follows the prompt, and one
+from elsewhere. A rule scores both (preference_rules.py), in place of people. It errs as people do:
+the first one is chosen with probability sigmoid((score - score of the other) / temperature), the
+model of Bradley and Terry 1952 (Biometrika 39), which is what a reward model's loss assumes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -28,7 +32,7 @@ from ablate.data import Data, digest, source
 from ablate.data.loader import Batch, Request
 from ablate.data.preference_rules import RULES, RuleName
 from ablate.data.pydoc import Pydoc
-from ablate.data.split import BOUNDS, three_way
+from ablate.data.split import BOUNDS, text_key, three_way
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.decode.rollout import rollout
@@ -38,6 +42,8 @@ from ablate.random.seeding import derive
 
 if TYPE_CHECKING:
     from ablate.training.load import Run
+
+log = logging.getLogger(__name__)
 
 MADE = {"train": 2048, "val": 512, "test": 512}  # pairs
 RULE: RuleName = "words"
@@ -52,6 +58,16 @@ class Pair(NamedTuple):
     prompt: str
     chosen: str | None = None
     rejected: str | None = None
+
+
+class Encoded(NamedTuple):
+    """prompt: its tokens. texts: the tokens of prompt and response, of each response. cut_prompt,
+    cut_response: whether there were more."""
+
+    prompt: int
+    texts: list[NDArray[np.int32]]
+    cut_prompt: bool
+    cut_response: bool
 
 
 class Preferred(Dataset[Batch]):
@@ -71,8 +87,16 @@ class Preferred(Dataset[Batch]):
         return self.make()
 
     @cached_property
-    def encoded(self) -> list[tuple[int, list[NDArray[np.int32]]]]:
+    def encoded(self) -> list[Encoded]:
         return [self.data.encoded(*pair) for pair in self.pairs]
+
+    def keep(self, numbers: list[int]) -> None:
+        """Drop all other pairs."""
+        self.pairs, self.encoded = (
+            [self.pairs[n] for n in numbers],
+            [self.encoded[n] for n in numbers],
+        )
+        self.count = len(numbers)
 
     def __len__(self) -> int:
         return self.count
@@ -80,11 +104,11 @@ class Preferred(Dataset[Batch]):
     def __getitem__(self, request: Request) -> Batch:
         numbers = request.indices.tolist()
         rows = [self.encoded[n] for n in numbers]
-        tokens, keep = padded([text for _, texts in rows for text in texts])
+        tokens, keep = padded([text for row in rows for text in row.texts])
         batch = {
             "tokens": tokens,
             "keep": keep,
-            "prompt": torch.tensor([length for length, _ in rows]),
+            "prompt": torch.tensor([row.prompt for row in rows]),
             "number": request.indices,
         }
         gold = self.data.gold
@@ -179,7 +203,7 @@ class Preferences(Data):
     def fingerprint(self) -> str:
         if self.path is not None:
             limits = [self.limits] if self.limits else []
-            return digest(source.content_hash(self.path, None), BOUNDS, *limits)
+            return digest(source.content_hash(self.path, None), BOUNDS, "by prompt", *limits)
         if self.writer is None:
             return digest(self._help.fingerprint(), self.counts)
         if (written_by := weights(self.writer)) == NO_WEIGHTS:
@@ -190,11 +214,12 @@ class Preferences(Data):
         if self.path is not None:
             lines = _lines(source.text(source.read(self.path), self.path), self.path)
             pairs = [_pair(line, number, self.path) for number, line in lines]
-            split_lines = three_way([line.encode() for _, line in lines])
+            prompts = [text_key(pair.prompt) for pair in pairs]
+            split_lines = three_way(prompts)
             if empty := [split for split, numbers in split_lines.items() if not numbers]:
                 raise UserError(
-                    f"data.path={self.path}: {len(pairs)} pairs are too few, which leaves none for"
-                    f" {' and '.join(empty)}"
+                    f"data.path={self.path}: {len(pairs)} pairs of {len(set(prompts))} prompts are"
+                    f" too few, which leaves none for {' and '.join(empty)}"
                 )
             texts = {
                 split: [pairs[n] for n in numbers[: self.limits.get(split)]]
@@ -214,7 +239,10 @@ class Preferences(Data):
             make = {split: partial(self._generated, split) for split in self.counts}
             counts, known = self.counts, self._known or self.source.tokenizer
         self.tokenizer = known
-        self.splits = {split: Preferred(counts[split], make[split], self) for split in make}
+        splits = {split: Preferred(counts[split], make[split], self) for split in make}
+        if self.path is not None:
+            self._drop_equal(splits)
+        self.splits = dict(splits)
         self.sizes = {"vocab_size": known.vocab_size, "length": self.seq_len}
         if self.task_settings == SCORES:
             self.sizes["classes"] = 1
@@ -224,12 +252,44 @@ class Preferences(Data):
         """The tokenizer of the run that this one starts from, or that is measured."""
         return getattr(self.measured_as, "tokenizer", None)
 
-    def encoded(self, prompt: str, *responses: str | None) -> tuple[int, list[NDArray[np.int32]]]:
-        """The length of a prompt, and its tokens with those of each response; None: the prompt."""
-        first = self.tokenizer.array(prompt)[-self.prompt :]
-        texts = [r for r in responses if r is not None]
-        cut = [self.tokenizer.array(text)[: self.room] for text in texts]
-        return len(first), [np.concatenate([first, response]) for response in cut] or [first]
+    def encoded(self, prompt: str, *responses: str | None) -> Encoded:
+        """A prompt with each response, as it is read; None: the prompt alone."""
+        whole = self.tokenizer.array(prompt)
+        first = whole[-self.prompt :]
+        written = [self.tokenizer.array(text) for text in responses if text is not None]
+        texts = [np.concatenate([first, response[: self.room]]) for response in written] or [first]
+        long = any(len(response) > self.room for response in written)
+        return Encoded(len(first), texts, len(whole) > len(first), long)
+
+    def _drop_equal(self, splits: Mapping[str, Preferred]) -> None:
+        """Drop the pairs of a file whose responses are equal in the tokens that are read; say how
+        many, and how much is cut."""
+        pairs = [pair for split in splits.values() for pair in split.encoded]
+        counts = {
+            f"have a prompt longer than data.prompt={self.prompt} tokens, of which the last are"
+            " read": sum(pair.cut_prompt for pair in pairs)
+        }
+        if self.task_settings != PROMPTS:
+            for name, split in splits.items():
+                differ = [n for n, pair in enumerate(split.encoded) if _differ(pair)]
+                if not differ:
+                    raise UserError(
+                        f"data.path={self.path}: the responses of every pair of the {name} split"
+                        f" are equal in the {self.room} tokens that data.seq_len={self.seq_len} and"
+                        f" data.prompt={self.prompt} leave them"
+                    )
+                split.keep(differ)
+            counts |= {
+                f"have a response longer than the {self.room} tokens that data.seq_len="
+                f"{self.seq_len} leaves, which is cut": sum(pair.cut_response for pair in pairs),
+                "are dropped, whose responses are equal in these tokens": len(pairs)
+                - sum(map(len, splits.values())),
+            }
+        if said := [f"{count:,} {words}" for words, count in counts.items() if count]:
+            on_first_process(log.warning)(
+                "ablate: data.path=%s: of %s pairs, %s",
+                *(self.path, f"{len(pairs):,}", "; ".join(said)),
+            )
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation pair, with `labels`: the tokens of its chosen text."""
@@ -237,7 +297,13 @@ class Preferences(Data):
 
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text, without a prompt."""
-        tokens, keep = padded([self.tokenizer.array(text)[: self.seq_len]])
+        whole = self.tokenizer.array(text)
+        if len(whole) > self.seq_len:
+            log.warning(
+                "ablate: the text has %d tokens, of which the first data.seq_len=%d are read",
+                *(len(whole), self.seq_len),
+            )
+        tokens, keep = padded([whole[: self.seq_len]])
         none = torch.zeros(1, dtype=torch.long)
         return self._labelled({"tokens": tokens, "keep": keep, "prompt": none, "number": none})
 
@@ -248,7 +314,7 @@ class Preferences(Data):
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         train = self.splits["train"]
         assert isinstance(train, Preferred)
-        return [text for _, texts in train.encoded for text in texts]
+        return [text for encoded in train.encoded for text in encoded.texts]
 
     @cached_property
     def _help(self) -> Pydoc:
@@ -310,10 +376,16 @@ class Preferences(Data):
         if self.writer is not None:
             responses = self._written(prompts.repeat_interleave(2, 0), rng).unflatten(0, (-1, 2))
         noise = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
-        return [
+        pairs = [
             self._judged(self._text(prompt), [self._text(response) for response in two], chance)
             for prompt, two, chance in zip(prompts, responses, noise, strict=True)
         ]
+        if equal := sum(chosen == rejected for _, chosen, rejected in pairs):
+            on_first_process(log.warning)(
+                "ablate: %d of %d made pairs of the %s split have two equal responses",
+                *(equal, count, split),
+            )
+        return pairs
 
     def _written(self, prompts: Tensor, rng: torch.Generator) -> Tensor:
         """The responses of the run that writes."""
@@ -338,6 +410,11 @@ class Preferences(Data):
         return self.source.tokenizer.decode(map(int, tokens))
 
 
+def _differ(pair: Encoded) -> bool:
+    chosen, rejected = pair.texts
+    return not np.array_equal(chosen, rejected)
+
+
 def _lines(text: str, path: str) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1."""
     lines = [(n, line) for n, line in enumerate(source.lines(text), 1) if line.strip()]
@@ -358,4 +435,7 @@ def _pair(line: str, number: int, path: str) -> Pair:
             f'{where}: must be {{"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}}, none of them'
             " empty"
         )
-    return Pair(*map(str, texts))
+    pair = Pair(*map(str, texts))
+    if any("\ud800" <= character <= "\udfff" for text in pair for character in str(text)):
+        raise UserError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), no letter")
+    return pair

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ablate.data import source
 from ablate.data.speech import Spoken, SpokenPairs
-from ablate.data.split import three_way
+from ablate.data.split import text_key, three_way
 from ablate.errors import UserError, few
 from ablate.speech.mel import QUIET, RATE, log_mel
 from ablate.version import install
@@ -37,8 +37,6 @@ class Recordings(SpokenPairs):
     """
 
     for_training: ClassVar[tuple[str, ...]] = (*SpokenPairs.for_training, "data_seed")
-    # What is hashed is the text in small letters.
-    dividing: ClassVar[tuple[str, ...]] = (*SpokenPairs.dividing, "lower")
 
     def __init__(self, *, root: str, lower: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -51,7 +49,7 @@ class Recordings(SpokenPairs):
         if find_spec("soundfile") is None:
             raise UserError(f"data=recordings reads sound with soundfile: {install('speech')}")
         transcribed = self._transcribed(folder)
-        splits = three_way([text.encode() for _, text in transcribed])
+        splits = three_way([text_key(text) for _, text in transcribed])
         for split, numbers in splits.items():
             if not numbers:
                 raise UserError(

@@ -4,15 +4,23 @@ Reordering examples leaves them in their splits, and so does adding others, but 
 `stratified` whose hashes are next to a bound.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from numpy.typing import NDArray
 
 from ablate.errors import UserError
 
+log = logging.getLogger(__name__)
+
+SPOKEN = {"train": "training", "val": "validation", "test": "test"}
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")  # soft hyphen, zero-width characters
 # Upper ends of the hash interval of each split: about 70, 15 and 15 of 100.
 BOUNDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 # One training example in so many is for validation, if a data set has only a test split.
@@ -20,6 +28,13 @@ VALIDATION = 12
 # Shares of each class, by rank of the hash.
 SHARES = {"train": 0.70, "val": 0.15, "test": 0.15}
 HELD_OUT = {"val": 1 / VALIDATION, "train": 1 - 1 / VALIDATION}
+
+
+def text_key(text: str) -> bytes:
+    """The key of a text: the same for texts that differ only in letter case, spaces, invisible
+    characters or Unicode form (NFC, NFD, full width), which are then in one split."""
+    visible = INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+    return " ".join(visible.casefold().split()).encode()
 
 
 def position(key: bytes) -> float:
@@ -39,6 +54,19 @@ def three_way(keys: list[bytes]) -> dict[str, list[int]]:
     for number, key in enumerate(keys):
         split[split_of(key)].append(number)
     return split
+
+
+def warn_of_shared(texts: Mapping[str, Iterable[str]], what: str) -> None:
+    """Say how many texts of the other splits are in training, too. what: their name."""
+    keys = {split: list(map(text_key, of_split)) for split, of_split in texts.items()}
+    training = set(keys.pop("train"))
+    for split, of_split in keys.items():
+        if shared := sum(key in training for key in of_split):
+            on_first_process(log.warning)(
+                "ablate: %d of the %d %s %s are in training, too (but for letter case, spaces and"
+                " Unicode form)",
+                *(shared, len(of_split), SPOKEN[split], what),
+            )
 
 
 def hold_out(keys: list[bytes]) -> tuple[list[int], list[int]]:

@@ -3,12 +3,14 @@
 Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. A table
 is a CSV file (.csv, or .tsv with tabs; .gz too), whose first row names its columns: `text` and
 `label`; it is split by a hash of the texts, so that equal texts are in one split, with the same
-shares of every class. Without a root the texts are the paragraphs of ablate.data.chapters, and the
-class is the chapter. A model trained on data=pydoc has read those paragraphs, those of validation
-and test too, though never with their class.
+shares of every class. Texts that are in two splits of a folder, and classes whose names differ only
+in how they are written, are counted in a message. Without a root the texts are the paragraphs of
+ablate.data.chapters, and the class is the chapter. A model trained on data=pydoc has read those
+paragraphs, those of validation and test too, though never with their class.
 """
 
 import logging
+from collections import Counter
 from hashlib import sha256
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -22,10 +24,17 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count, Vocabulary
 from ablate.data import Data, digest, source
 from ablate.data.chapters import paragraphs
-from ablate.data.class_folders import ClassFolders
+from ablate.data.class_folders import ClassFolders, warn_of_spellings
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
-from ablate.data.split import BOUNDS, chosen, stratified, three_way
+from ablate.data.split import (
+    BOUNDS,
+    chosen,
+    stratified,
+    text_key,
+    three_way,
+    warn_of_shared,
+)
 from ablate.data.table import read_texts
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
@@ -109,7 +118,7 @@ class TextFiles(Data):
             return self.files.fingerprint()
         if self.table is not None:
             content = sha256(source.read(self.table, key="data.root")).hexdigest()
-            return digest(content, BOUNDS, "by class")
+            return digest(content, BOUNDS, "by class and text_key")
         texts, chapters = paragraphs()
         return digest(sha256("\0".join(texts + chapters).encode()).hexdigest(), BOUNDS)
 
@@ -158,8 +167,11 @@ class TextFiles(Data):
         texts, names = paragraphs() if self.table is None else _rows(self.table)
         self.class_names = sorted(set(names))
         number = {name: label for label, name in enumerate(self.class_names)}
-        keys = [text.encode() for text in texts]
-        splits = three_way(keys) if self.table is None else stratified(keys, names)
+        if self.table is None:
+            splits = three_way([text.encode() for text in texts])
+        else:
+            warn_of_spellings(Counter(names), f"data.root={self.table}")
+            splits = stratified([text_key(text) for text in texts], names)
         for split, numbers in splits.items():
             if not numbers:
                 raise UserError(
@@ -174,13 +186,9 @@ class TextFiles(Data):
     def _files(self, files: ClassFolders) -> Texts:
         splits = files.splits()
         self.class_names, labels = files.labels(splits)
-        return {
-            split: (
-                [_text(str(path)) for path in paths],
-                labels[split],
-            )
-            for split, paths in splits.items()
-        }
+        texts = {split: [_text(str(path)) for path in paths] for split, paths in splits.items()}
+        warn_of_shared(texts, "texts")
+        return {split: (of_split, labels[split]) for split, of_split in texts.items()}
 
     def _labelled(self, split: str, texts: list[str], targets: list[int]) -> Labelled:
         arrays = [self.tokenizer.array(text) for text in texts]

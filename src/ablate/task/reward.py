@@ -97,7 +97,7 @@ class Reward(Task):
     def scores(self, prompts: Sequence[str], responses: Sequence[str]) -> Tensor:
         """The score of each response to its prompt, by a model in evaluation mode."""
         texts = [
-            self.data.encoded(prompt, response)[1][0]
+            self.data.encoded(prompt, response).texts[0]
             for prompt, response in zip(prompts, responses, strict=True)
         ]
         tokens, keep = padded(texts)
