@@ -50,6 +50,6 @@ class AccidentProne(CausalLM):
         while what == "hang":
             time.sleep(1)
         (checkpoints,) = (one for one in self.trainer.callbacks if isinstance(one, Checkpoints))
-        while what == "pause" and not checkpoints._interrupted:
+        while what == "pause" and not checkpoints.stop.signal:
             time.sleep(0.05)
         return loss * math.nan if what == "nan" else loss

@@ -21,12 +21,14 @@ from refusals import refused
 from tiny import overrides
 
 import ablate
+from ablate.data.text import Text
 from ablate.errors import Interrupted, RunFailed
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
+from ablate.stop import STOPS
 from ablate.task.causal_lm import CausalLM
 from ablate.training import train as training
-from ablate.training.checkpoint import STOPS, Checkpoints
+from ablate.training.checkpoint import MEASURED, Checkpoints
 from ablate.training.curves import Curves
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -302,6 +304,58 @@ def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, mo
     assert strike(whole[0], tmp_path, **MOMENTS[moment], number=signal.SIGINT) == 130
     assert "resumes from" in result(tmp_path)["error"]
     goes_on(whole, tmp_path)
+
+
+@quick
+@pytest.mark.parametrize("step", [8, 14])
+def test_a_stop_during_a_validation_does_not_wait_for_its_end(whole, tmp_path, step):
+    """Checkpoints have the last step, and the validation is done anew."""
+    more = [] if step == 8 else ["trainer.val_check_interval=7"]
+    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT, *more, ARM))
+    if more:
+        ablate.run(cfg, straight := tmp_path / "straight")
+    seen, evaluate = tmp_path / "seen", CausalLM.evaluate
+
+    def noted(task, batch):
+        with seen.open("a") as file:
+            file.write(f"{task.global_step} ")
+        evaluate(task, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CausalLM, "evaluate", noted)
+        when = lambda task, _: task.global_step == step  # noqa: E731
+        code = strike(
+            cfg, tmp_path / "run", (CausalLM, "evaluate"), when=when, number=signal.SIGTERM
+        )
+    assert code == 130
+    assert seen.read_text().split().count(str(step)) == 1
+    assert f"stopped by SIGTERM after step {step}; " in result(tmp_path / "run")["error"]
+    assert last(tmp_path / "run")["global_step"] == step
+    goes_on((cfg, straight if more else whole[1]), tmp_path / "run")
+
+
+STARTED, DRAWN = "while it started", "while its figures were drawn"
+PHASES = {
+    STARTED: {"place": (Text, "load")},
+    MEASURED: validation((CausalLM, "evaluate")),
+    f"{MEASURED} under a condition": {"place": (training, "measure_under")},
+    DRAWN: MOMENTS["before the maps are drawn"],
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stop_in_any_phase_is_said(whole, tmp_path, capfd, phase, number):
+    more = ["evaluate={short: {data.seq_len: 8}}"] if "condition" in phase else []
+    cfg = ablate.compose(*overrides(whole[1].parent, *SHORT, *more, ARM))
+    assert strike(cfg, tmp_path, **PHASES[phase], number=number) == 130
+    if phase == STARTED:
+        assert not (tmp_path / "result.json").exists()
+    else:
+        told = f"stopped by {number.name} {phase.removesuffix(' under a condition')}; the same"
+        assert told in result(tmp_path)["error"]
+        assert result(tmp_path)["status"] == "failed"
+        assert last(tmp_path)["global_step"] == 14
 
 
 @quick

@@ -34,11 +34,14 @@ class RunFailed(Exception):
         super().__init__(redact(message))
 
 
-class Interrupted(Exception):
-    """A run stopped on request, with a checkpoint; the same command resumes. Exit code 130."""
+class Interrupted(BaseException):
+    """A run stopped on request; the same command resumes. Exit code 130.
+
+    Like KeyboardInterrupt no Exception, since a signal may come in the middle of any code.
+    """
 
 
-def one_line(error: Exception, most: int = SCREEN) -> str:
+def one_line(error: BaseException, most: int = SCREEN) -> str:
     """Return the message in one line of at most `most` characters, with every mistake in it: where
     it is longer, the middle of each is cut, or the end where the nearest name stands before it."""
     lines = [printable(" ".join(str(line).split())) for line in error.args] or [""]

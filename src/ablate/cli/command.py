@@ -79,12 +79,12 @@ def command(main: Callable[[], None]) -> NoReturn:
         else:
             say("interrupted", file=sys.stderr)
             code = 130
-    except Exception as error:
+    except (Exception, Interrupted) as error:
         code = report(error)
     sys.exit(pipe.exit_code(code))
 
 
-def report(error: Exception) -> int:
+def report(error: BaseException) -> int:
     """Print an error and return the exit code."""
     ours = own_error(error)
     if ours is None or TYPED == "1":
@@ -114,7 +114,7 @@ def full_error(value: str | None) -> Iterator[None]:
             os.environ[FULL_ERROR] = before
 
 
-def own_error(error: Exception) -> UserError | RunFailed | Interrupted | None:
+def own_error(error: BaseException) -> UserError | RunFailed | Interrupted | None:
     """Return our own error, also for a file that cannot be read or written; else None."""
     if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
         return unwrap(error)

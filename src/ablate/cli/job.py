@@ -11,7 +11,7 @@ from ablate.cli.command import TYPED, full_error, own_error, report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, complete
 from ablate.config.keys import plain
-from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
+from ablate.errors import RunFailed, UserError, one_line
 from ablate.memory import freeze_imports
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def job(cfg: DictConfig) -> float | None:
             known = [value for value in values if value is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
     except Exception as error:
-        if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
+        if hydra.mode == RunMode.MULTIRUN:
             raise _logged(error) from error
         raise SystemExit(report(error)) from None
 

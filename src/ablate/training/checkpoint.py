@@ -12,22 +12,23 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import nn
 
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.run_files import BEST, Damaged
 from ablate.run_files.sealed import read_state, remove_unused_shards, write_state, write_weights
+from ablate.stop import StopOfRun
 from ablate.task import Task, require_finite
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MEASURED = "while its best weights were measured"
 HALF = ".tmp"  # suffix of a file that is being written
 
 
@@ -64,22 +65,23 @@ def write(path: Path, checkpoint: Mapping[str, Any], run_id: str | None) -> None
 
 
 class Checkpoints(Callback):
-    """Save every `every` steps, after every validation and at the end; Ctrl-C saves, then stops.
+    """Save every `every` steps, after every validation and at the end; and, when a signal asks to
+    stop, after the batch, then raise Interrupted.
 
     A step followed by a validation is saved after the validation, because Lightning skips the
-    validation of the step it resumes from. run_id: written into every file, if it is set.
+    validation of the step it resumes from; in the middle of a validation so that it is done anew.
+    run_id: written into every file, if it is set.
     """
 
     def __init__(self, folder: Path, *, every: int, model: nn.Module):
         self.folder, self.every, self.model = folder, every, model
         self.run_id: str | None = None
+        self.stop = StopOfRun()
         self.best: float | None = None
         self.best_step = 0
         self.validated_step = -1
         self._saved_step = -1
-        self._training = False
-        self._interrupted: str | None = None
-        self._handlers: dict[int, Any] = {}
+        self._validating = False
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -95,7 +97,6 @@ class Checkpoints(Callback):
         note_kernels(self.model, state_dict.get("kernels", {}))  # earlier versions lack them
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._take_signals()
         trainer.strategy.checkpoint_io = Flushed(self.run_id)
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,56 +105,36 @@ class Checkpoints(Callback):
             remove_unused_shards(self.folder, (LAST, PREVIOUS))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._training = True
-        self._take_signals()
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._take_signals()
-
-    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._take_signals()
+        self.stop.moment = None
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._training = False
         # The request to stop may have come after the check of the last step.
         if self._stop_requested(trainer) or self._saved_step != trainer.global_step:
             self._save_last(trainer, pl_module)
+        self.leave_training(trainer)
+
+    def leave_training(self, trainer: L.Trainer) -> None:
+        """From here on a stop saves nothing, so that it waits for nothing; several processes end
+        together, after a batch."""
+        if trainer.world_size > 1:
+            self.stop.moment = None
+        else:
+            self.stop.enter(MEASURED)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        self._restore_handlers()
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._restore_handlers()
-
-    def _take_signals(self) -> None:
-        """Install our handlers. Called before and after Lightning installs its own, so that the
-        original handlers can be restored."""
-        for number in STOPS:
-            if signal.getsignal(number) == signal.SIG_IGN:  # SIGHUP under nohup
-                continue
-            before = signal.signal(number, self._interrupt)
-            self._handlers.setdefault(number, before)
-
-    def _restore_handlers(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers = {}
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        # Ctrl-C twice, or nothing to save. Slurm sends SIGTERM several times at once.
-        if (self._interrupted and number == signal.SIGINT) or not self._training:
-            raise Interrupted("stopped at once; the same command resumes from the last checkpoint")
-        self._interrupted = signal.Signals(number).name
+        launcher = trainer.strategy.launcher
+        if isinstance(exception, Interrupted) and isinstance(launcher, _SubprocessScriptLauncher):
+            launcher.kill(signal.SIGTERM)  # the other processes, which would wait for this one
 
     def _stop_requested(self, trainer: L.Trainer) -> bool:
         """Whether any process was asked to stop. All stop after the same step, or they hang."""
-        stop = bool(self._interrupted)
+        stop = bool(self.stop.signal)
         several = trainer.world_size > 1
         if several and trainer.strategy.reduce_boolean_decision(stop, all=False) and not stop:
-            self._interrupted = "another process"
-        return bool(self._interrupted)
+            self.stop.signal = "another process"
+        return bool(self.stop.signal)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -166,6 +147,26 @@ class Checkpoints(Callback):
             return  # on_validation_end saves
         if self._stop_requested(trainer) or trainer.global_step % self.every == 0:
             self._save_last(trainer, pl_module)
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        if not self._stop_requested(trainer):
+            return
+        if trainer.state.fn != "fit":
+            self.stop.interrupt(MEASURED)
+        self._validating = True
+        self._save_last(trainer, pl_module)
+
+    on_test_batch_end = on_validation_batch_end
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._validating:  # as Lightning sees a validation that stopped in its first batch
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+            for count in ("total", "current"):
+                progress[count] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Task)
@@ -192,9 +193,9 @@ class Checkpoints(Callback):
     def _save_last(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._write(trainer, task, LAST, weights_only=False)
         self._saved_step = trainer.global_step
-        if self._interrupted:
+        if self.stop.signal:
             raise Interrupted(
-                f"stopped by {self._interrupted} after step {trainer.global_step}; "
+                f"stopped by {self.stop.signal} after step {trainer.global_step}; "
                 f"the same command resumes from there"
             )
 

@@ -27,6 +27,7 @@ from ablate.parallel import Sharing
 from ablate.run_files import RESULT, best_weights, write_json
 from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import misfit
+from ablate.stop import StopOfRun, stopping
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
@@ -143,7 +144,13 @@ class RunContext:
 @contextmanager
 def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
-    block ends."""
+    block ends. A signal that asks to stop raises Interrupted."""
+    with stopping(StopOfRun()) as stop, _opened(composition, run_dir, stop) as run:
+        yield run
+
+
+@contextmanager
+def _opened(composition: Composition, run_dir: Path, stop: StopOfRun) -> Iterator[RunContext]:
     cfg = composition.cfg
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
@@ -153,6 +160,7 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
+    checkpoints.stop = stop
     if composition.recorded is not cfg:
         require_any_processes(task)
     if trainer.world_size > 1 and conditions(cfg):
@@ -181,9 +189,12 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
         )
         on_first_process(print)(printable(line), flush=True)
-        yield RunContext(
-            composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
-        )
+        try:
+            yield RunContext(
+                composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
+            )
+        finally:
+            stop.moment = None  # what is written now ends by itself
 
 
 def require_any_processes(task: Task) -> None:
@@ -202,6 +213,7 @@ def require_any_processes(task: Task) -> None:
 def finish(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
     fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
+    run.checkpoints.leave_training(run.trainer)
     if (steps := run.trainer.global_step) < run.trainer.max_steps:
         on_first_process(say)(
             f"a callback ended the training after step {steps:,} of {run.trainer.max_steps:,}"
@@ -214,6 +226,7 @@ def finish(run: RunContext) -> None:
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     choices = run.composition.values["choices"]
     title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
+    run.checkpoints.stop.enter("while its figures were drawn")
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer, title)
     if run.logger and run.logger.log_predictions:
         measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)

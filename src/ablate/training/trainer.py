@@ -62,6 +62,8 @@ def make_trainer(
         num_sanity_val_steps=0,
         _convert_="all",
     )
+    # The run has its own handlers (ablate.stop).
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer
 
 

@@ -17,13 +17,13 @@ from ablate.config.overrides import MOST
 from ablate.config.rules import Int
 from ablate.errors import Interrupted, UserError
 from ablate.run_files.shape import misfit
+from ablate.stop import Stop, stopping
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import RESUMES, State, state
-from ablate.study.launch.stop import stopping
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 AUTO = "auto"
@@ -116,7 +116,7 @@ def launch(
     devices = gpus(slots, settings.gpus_per_run, environment)
     environment = {**environment, **threads(slots, environment)}
     parent = partial(Forks, modules, environment=environment, grace=settings.grace)
-    with stopping() as stop, View.of([run.folder for run in runs], slots=slots) as view:
+    with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=slots) as view:
         Slots(
             devices,
             timeout=settings.timeout,

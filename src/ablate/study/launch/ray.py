@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 from ablate.cli.command import TYPED
 from ablate.errors import Interrupted, UserError
+from ablate.stop import Stop, stopping
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
 from ablate.study.launch.jobs import environment
@@ -30,7 +31,6 @@ from ablate.study.launch.local import modules_of, require_seconds
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
-from ablate.study.launch.stop import stopping
 from ablate.terminal.say import say
 
 NAME = "hydra/launcher=ray"
@@ -69,7 +69,7 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
     runs have stopped.
     """
     with (
-        stopping() as stop,
+        stopping(Stop()) as stop,
         closing(Tasks(settings, modules)) as tasks,
         View.of([run.folder for run in runs], slots=None) as view,
     ):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from ablate.errors import RunFailed
+from ablate.stop import Stop
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import Mark, mark, settle
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import RESUMES, state_alone
-from ablate.study.launch.stop import Stop
 
 LOOK = 0.2  # seconds between checks of the time limits
 LOOK_ELSEWHERE = 2.0  # seconds between checks of a run that another launcher has

@@ -19,12 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.cli.command import TYPED, full_error
 from ablate.errors import Interrupted, UserError
+from ablate.stop import Stop, stopping
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import settle
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, queued, state, state_alone
-from ablate.study.launch.stop import Stop, stopping
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -114,7 +114,7 @@ def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
     Raises UserError if Slurm refuses the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
     continue.
     """
-    with stopping() as stop, View.of([run.folder for run in runs], slots=None) as view:
+    with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=None) as view:
         Jobs(executor, view, stop).work(runs)
     if stop.signal:
         raise Interrupted(
