@@ -382,10 +382,10 @@ def test_costs_and_what_was_reached_are_figures_of_every_result(study, tmp_path)
     run = next(run for run in collect(study).runs if run.finished)
     found = {name for name in COSTS if run.value(name) is not None}
     assert found >= {"cost/seconds", "cost/throughput", "cost/parameters", "cost/flops_per_step"}
-    found = result_with(run.folder, "steps_to:val/loss:0.001")  # as tuning reads it
+    found = result_with(run.folder, run.run_id, "steps_to:val/loss:0.001")  # as tuning reads it
     assert found["metrics"] == {**run.result["metrics"], "steps_to:val/loss:0.001": 400.0}
-    assert result_with(run.folder, "val/loss") == run.result
-    assert result_with(tmp_path / "none", "val/loss") is None
+    assert result_with(run.folder, run.run_id, "val/loss") == run.result
+    assert result_with(tmp_path / "none", "", "val/loss") is None
 
 
 def test_several_metrics_stand_in_one_table(tmp_path):

@@ -49,6 +49,7 @@ EXCLUDED = (
 
 NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
+NAMED = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # the id at the end of a folder's name
 
 
 class Counted:
@@ -78,6 +79,12 @@ def folder_name(arm: str | None, run_id: str) -> str:
     """Return the name of a run's folder; in the arm's name, unsafe characters are replaced."""
     slug = re.sub(r"[^A-Za-z0-9.=_+-]", "_", arm or "")[:LONGEST_SLUG]
     return f"{slug}-{run_id}" if slug else run_id
+
+
+def id_in(folder_name: str) -> str | None:
+    """Return the id of the run that a folder was named after; None of another name."""
+    match = NAMED.search(folder_name)
+    return match[1] if match else None
 
 
 def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:

@@ -95,6 +95,7 @@ PLAN_SHAPE = {
             ("choices?", "model?", "data?", "optimizer?", "schedule?", "trainer?"), dict
         ),
     },
+    "own_parts?": {str: str},
     "illegal?": [{"arm": str, "reason": str}],
     "excluded?": [{"arm": str, "by": dict}],
 }

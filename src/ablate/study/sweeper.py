@@ -20,7 +20,7 @@ from ablate.memory import freeze_imports
 from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
-from ablate.study.launch.state import State, state
+from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
@@ -98,7 +98,7 @@ def run(
     for study, of_block in zip(studies, chosen, strict=True):
         study.say(of_block)
     trouble = studies[0].launch(launcher, every)
-    states = {cell.folder: state(root / cell.folder) for cell in every}
+    states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
     for folder in dict.fromkeys([*(study.folder for study in studies), root]):
         report(folder, printed=folder == root)
     refuse_unfinished(every, states, trouble)
@@ -238,8 +238,9 @@ class Study:
             job.failures.clear()  # of runs in this process; their folders say the same
 
     def say(self, cells: Sequence[Cell]) -> None:
-        folders = {cell.folder for cell in cells}
-        finished = sum(state(self.root / name).name == "finished" for name in folders)
+        folders = {cell.folder: cell.run_id for cell in cells}
+        states = [state_of(self.root / name, run_id) for name, run_id in folders.items()]
+        finished = sum(each.name == "finished" for each in states)
         arms, seeds = counted(len(self.layout.arms), "arm"), counted(len(self.layout.seeds), "seed")
         runs = counted(len(folders), "run")
         say(f"{arms}, {seeds}: {runs} in {self.folder}, {finished} finished")
@@ -251,7 +252,7 @@ class Study:
     def show(self, *, slots: int) -> None:
         """Print the plan."""
         cells = self.trials.cells
-        if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
+        if self.tuning and all(self._state(c).name == "finished" for c in cells):
             self.trials.choose(self.folder, self.metric)
         counting = self.cells.by_seed(self.layout.arms, self.layout.seeds)
         cells = [*cells, *self.chosen(counting)]
@@ -262,9 +263,12 @@ class Study:
             metric=self.metric,
             tuning=self.tuning,
             cells=cells,
-            states={cell.folder: state(self.folder / cell.folder) for cell in cells},
+            states={cell.folder: self._state(cell) for cell in cells},
             slots=slots,
         )
+
+    def _state(self, cell: Cell) -> State:
+        return state_of(self.folder / cell.folder, cell.run_id)
 
     def _write(self, cells: Sequence[Cell]) -> None:
         if not self.folder.exists():

@@ -41,6 +41,7 @@ from ablate.training.ignored import refuse_ignored
 from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.own_parts import own_parts, say_edited
+from ablate.training.planned import other_run, planned_id, require_unedited
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_devices, check_output, many_tokens
 from ablate.training.progress import ProgressFile
@@ -85,19 +86,23 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         wrong = f"{run_dir / RESULT} cannot be used: {lacks}"
     if wrong:
         on_first_process(say)(f"{wrong}; it is written again")
-        return None
+        done = {}
     # A launcher may have recorded the crash of a run that had not written its id.
+    known, planned = done.get("run_id"), planned_id(composition, run_dir)
     begun: list[str] = []
-    if done and done.get("run_id") not in (None, wanted := composition.id):
+    if {known, planned} - {None, wanted := composition.id}:
         if (path := run_dir / "config.yaml").is_file():
             with names_file(path):
                 begun = composition.begun_by(plain(read_yaml(path)))
-        if done["run_id"] != composition.id:
+        if planned not in (None, composition.id):
+            raise other_run(composition, run_dir)
+        if known not in (None, composition.id):
+            instead = "remove it" if planned else "choose another folder, or none"
             raise UserError(
-                f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
-                f"choose another folder, or none"
+                f"hydra.run.dir={run_dir} holds the run {known}, and this is {wanted}: {instead}"
             )
     if done.get("status") != "finished" or composition.debugged:
+        require_unedited(composition, run_dir)
         if begun:
             on_first_process(say)(
                 f"{run_dir} was begun with {' '.join(begun)}; other processes resume it, which"

@@ -18,7 +18,7 @@ from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
-from ablate.study.launch.state import State, state
+from ablate.study.launch.state import state_of
 from ablate.study.plan.blocks import EACH
 from ablate.study.plan.design import arm_named
 
@@ -300,10 +300,7 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     if (known := read.get(cell["folder"])) is not None:
         return replace(known, **entry)
     path = folder / cell["folder"]
-    now = state(path)
-    result = now.result
-    if result and result.get("run_id") != cell["run_id"]:
-        now = State("missing", f"its folder holds another run, {result.get('run_id')}")
+    now = state_of(path, cell["run_id"])
     read[cell["folder"]] = Run(
         **entry,
         folder=path,

@@ -1,18 +1,16 @@
 """Record the exit status of a crashed run."""
 
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
+from ablate.config.run_id import id_in
 from ablate.run_files import RESULT, write_json
 from ablate.run_files.records import read_result
 from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit statuses of the command line
-RUN_ID = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # at the end of a run folder's name
-
 
 Mark = tuple[int, int] | None
 
@@ -65,5 +63,4 @@ def _reason(folder: Path, code: int, *, requested: str | None) -> str:
 
 def _nothing(folder: Path) -> dict[str, Any]:
     """The minimal content of result.json, for a run that did not write one."""
-    match = RUN_ID.search(folder.name)
-    return {"run_id": match[1] if match else None, "metrics": {}}
+    return {"run_id": id_in(folder.name), "metrics": {}}

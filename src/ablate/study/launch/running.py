@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from hydra.errors import InstantiationException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -17,9 +18,9 @@ from omegaconf import DictConfig
 
 from ablate.config.tree import config_dir
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
-from ablate.run_files import RESULT
+from ablate.run_files import RESULT, write_json
 from ablate.study.launch.claim import Claim
-from ablate.study.launch.state import State, state, state_alone
+from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted
 from ablate.study.plan.cells import Cell
 from ablate.terminal.say import say
@@ -77,7 +78,8 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
     trouble: Exception | None = None
     if wanted:
         try:
-            launcher.launch([cell.job for cell in wanted], initial_job_idx=0)
+            returned = launcher.launch([cell.job for cell in wanted], initial_job_idx=0)
+            _record_refusals(wanted, returned, folder)
         except (Interrupted, UserError):
             raise
         except Exception as error:
@@ -91,6 +93,17 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
     return trouble
 
 
+def _record_refusals(cells: Sequence[Cell], returned: Sequence[JobReturn], folder: Path) -> None:
+    """Write why a run was refused that a launcher of Hydra's started in this process."""
+    for cell, job in zip(cells, returned, strict=False):
+        run_state = state_of(folder / cell.folder, cell.run_id)
+        if run_state.name != "missing" or run_state.detail:
+            continue
+        if isinstance(error := job._return_value, UserError):  # `return_value` prints it
+            refused = {"run_id": cell.run_id, "status": "refused", "error": str(error)}
+            write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
+
+
 def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
     """Return the cells that study.rerun selects, each folder once; wait for runs elsewhere."""
     once: dict[str, Cell] = {}
@@ -99,7 +112,11 @@ def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
     if rerun == "all":
         move_aside(folder, list(once))
     unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
-    return [cell for name, cell in once.items() if state(folder / name).name not in unwanted]
+    return [
+        cell
+        for name, cell in once.items()
+        if state_of(folder / name, cell.run_id).name not in unwanted
+    ]
 
 
 def move_aside(folder: Path, names: Sequence[str]) -> None:

@@ -74,6 +74,15 @@ def state(folder: Path) -> State:
     return current
 
 
+def state_of(folder: Path, run_id: str) -> State:
+    """Return the state of the run that a folder is planned for; the folder may hold another."""
+    now = state(folder)
+    if now.result and now.result.get("run_id") != run_id:
+        other = now.result.get("run_id")
+        return State("missing", f"its folder holds another run, {other}; remove it")
+    return now
+
+
 def state_alone(folder: Path) -> State:
     """Return the state regardless of launchers."""
     result, wrong = read_result(folder)
@@ -94,11 +103,11 @@ def state_alone(folder: Path) -> State:
 def states(study_dir: Path) -> dict[str, State]:
     """Map folder names to states, in the order of the plan; of all run folders without a plan."""
     if plan := read_plan(study_dir):
-        names = list(dict.fromkeys(cell["folder"] for cell in plan["cells"]))
-    else:
-        files = (RESULT, QUEUED, LOCK)
-        folders = sorted(path for path in study_dir.iterdir() if path.is_dir())
-        names = [path.name for path in folders if any((path / name).exists() for name in files)]
+        planned = {cell["folder"]: cell["run_id"] for cell in plan["cells"]}
+        return {name: state_of(study_dir / name, run_id) for name, run_id in planned.items()}
+    files = (RESULT, QUEUED, LOCK)
+    folders = sorted(path for path in study_dir.iterdir() if path.is_dir())
+    names = [path.name for path in folders if any((path / name).exists() for name in files)]
     return {name: state(study_dir / name) for name in names}
 
 

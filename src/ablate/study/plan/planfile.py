@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.history import first_form
-from ablate.config.keys import flatten
+from ablate.config.keys import flatten, plain
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
@@ -23,6 +23,7 @@ from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.terminal.say import command_line
+from ablate.training.own_parts import own_parts
 from ablate.training.preflight import check_output
 
 NAMED = 4  # differing keys that a message names
@@ -112,6 +113,7 @@ def write(
             "config": content_of(layout.baseline.config),  # with what tuning chose
             "data": data,
         },
+        "own_parts": own_parts({arm.name: plain(arm.config) for arm in layout.arms}),
         "arms": [_arm(composed, layout) for composed in layout.arms],
         "cells": [vars(cell) for cell in cells],
         "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],

@@ -16,7 +16,7 @@ from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Folder
-from ablate.study.launch.state import state
+from ablate.study.launch.state import state_of
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
 
@@ -161,9 +161,9 @@ def _rows(
     return rows
 
 
-def result_with(folder: Path, metric: str) -> Mapping[str, Any] | None:
+def result_with(folder: Path, run_id: str, metric: str) -> Mapping[str, Any] | None:
     """The result of a trial, with the metric if that is read off its curve; None without one."""
-    result = state(folder).result
+    result = state_of(folder, run_id).result
     if not result:
         return None
     value = derived.value(Folder(folder, result), metric)
@@ -243,7 +243,9 @@ class Trials:
         layout = self.layout
         for composed in layout.arms:
             trials, cells = zip(*self._of[composed.name], strict=True)
-            results = [result_with(folder / cell.folder, metric["name"]) for cell in cells]
+            results = [
+                result_with(folder / cell.folder, cell.run_id, metric["name"]) for cell in cells
+            ]
             try:
                 choice = choose(
                     composed.name, trials, results, metric=metric["name"], mode=metric["mode"]
