@@ -41,6 +41,7 @@ OTHERS = {
     "dimmest": 1.0,
     "unfamiliar": [7],
     "min_pixels": 12,
+    "void": 2,
     "temperature": 100.0,  # of preferences
     # pairs
     **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),

@@ -103,9 +103,12 @@ class ClassFolders:
         }
 
     def class_of(self, path: Path) -> str:
-        """The name of the folder of a file's class."""
+        return self.folder_of(path).name
+
+    def folder_of(self, path: Path) -> Path:
+        """The folder of a file's class."""
         first, second, *_ = path.relative_to(self.folder).parts
-        return second if first in BOUNDS else first
+        return self.folder / first / second if first in BOUNDS else self.folder / first
 
     def _split(self, files: dict[str, list[Path]]) -> dict[str, list[Path]]:
         if "val" in files:

@@ -7,7 +7,9 @@ without a `background` are refused: each would be a guess.
 """
 
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -20,46 +22,69 @@ TOLERANCE = 0.05  # a smaller difference from it is none, as in libpng
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value for inverted greys
 
 
-class _Unclear(Exception):
+ORIENTATION = 274  # EXIF's tag
+Read = TypeVar("Read")
+
+
+class Unclear(Exception):
     """An image whose pixels can be read and not understood."""
 
 
 def read(path: str | Path, *, key: str, background: str | None = None) -> Image.Image:
     """The image, upright, in RGB. key: for messages. background: the colour behind transparent
     pixels, by name; None refuses them."""
+    return decoded(path, lambda image: _converted(image, background), key=key)
+
+
+def decoded(
+    path: str | Path, convert: Callable[[Image.Image], Read], *, key: str, what: str = "image"
+) -> Read:
+    """What `convert` makes of an image as it is stored, which may raise Unclear."""
     content = source.contents(path, key=key)
     try:
         with Image.open(io.BytesIO(content)) as image:
-            return _converted(image, background)
-    except _Unclear as error:
-        raise UserError(f"{key}: the image {path} {error}") from None
+            return convert(image)
+    except Unclear as error:
+        raise UserError(f"{key}: the {what} {path} {error}") from None
     except UnidentifiedImageError:  # its text is the address of the bytes
         raise UserError(
-            f"{key}: cannot decode the image {path} (it is damaged, or in no known format)"
+            f"{key}: cannot decode the {what} {path} (it is damaged, or in no known format)"
         ) from None
     except Exception as error:  # Pillow's decoders raise anything on a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{key}: cannot decode the image {path} ({reason})") from None
+        raise UserError(f"{key}: cannot decode the {what} {path} ({reason})") from None
 
 
 def _converted(image: Image.Image, background: str | None) -> Image.Image:
-    if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
-        raise _Unclear(f"has {pages} pages; an image is one")
+    require_one_page(image)
     table = _gamma(image)
     upright = ImageOps.exif_transpose(_eight_bits(image))
     colours = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     if table is not None:
         same = list(range(256))  # transparency has no gamma
         colours = colours.point((3 * table + same)[: 256 * len(colours.getbands())])
-    if colours.mode == "RGBA" and colours.getchannel("A").getextrema() != (255, 255):
-        if background is None:
-            raise _Unclear(
-                "has transparent pixels; data.background=white or black says what is behind them"
-            )
-        behind = Image.new("RGBA", colours.size, background)
-        behind.alpha_composite(colours)
-        colours = behind
-    return colours.convert("RGB")
+    return on_background(colours, background)
+
+
+def require_one_page(image: Image.Image) -> None:
+    if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
+        raise Unclear(f"has {pages} pages; an image is one")
+
+
+def on_background(image: Image.Image, background: str | None) -> Image.Image:
+    """In RGB, with transparent pixels over the background; Unclear for those without one."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    colours = image.convert("RGBA")
+    if colours.getchannel("A").getextrema() == (255, 255):
+        return colours.convert("RGB")
+    if background is None:
+        raise Unclear(
+            "has transparent pixels; data.background=white or black says what is behind them"
+        )
+    behind = Image.new("RGBA", colours.size, background)
+    behind.alpha_composite(colours)
+    return behind.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -67,7 +92,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if not deep:
         if image.mode in ("I", "F"):
-            raise _Unclear(
+            raise Unclear(
                 f"has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, and nothing"
                 " says which number is white; convert it to 8 or 16 bits"
             )

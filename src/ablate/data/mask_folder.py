@@ -3,38 +3,50 @@
     root/images/NAME.jpg  root/masks/NAME.png      split by a hash of each name
     root/train/images/... root/val/images/...      the given splits: see ablate.data.class_folders
 
-In a mask each value but 0, black, is an object: a number, an index of a palette, or a colour. Both
-are scaled to a square.
+In a mask each colour that a viewer shows is an object, but black, which is none. A mask whose
+colours are those of smoothed edges, of JPEG or of a photograph is refused, and so is one for which
+transparency or EXIF leaves open what is shown. Images and masks are scaled to a square.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ablate import memory
-from ablate.config.rules import PIXELS, Count, Int
+from ablate.config.rules import PIXELS, Count, Int, ListOf
 from ablate.data import image_file
 from ablate.data.class_folders import ClassFolders
+from ablate.data.image_file import ORIENTATION
 from ablate.data.image_folder import ENDINGS
 from ablate.data.segments import Objects, Segments
-from ablate.errors import UserError
+from ablate.errors import UserError, few
 
+log = logging.getLogger(__name__)
 IMAGES, MASKS = "images", "masks"
 # Of formats that keep each value as it is.
 MASK_ENDINGS = (".png", ".bmp", ".gif", ".tif", ".tiff")
-NUMBERS = ("1", "L", "P")  # Pillow's modes of one number a pixel
+RGB = np.array([2**16, 2**8, 1], np.int32)  # a colour as one number
+GREY = int(RGB.sum())  # times a level
+VOID = 255  # PASCAL VOC's and Cityscapes' number of no class
+CLASSES = 128  # theirs are below
+Number = Annotated[int, Int(1, VOID)]
+Colour = Annotated[Sequence[int], ListOf(Int(0, VOID), length=3)]
 
 
 class MaskFolder(Segments):
     """root: the folder. size: pixels a side of the scaled images. background: the colour behind
     transparent pixels, white or black; null refuses an image that has some. min_pixels: objects
-    with fewer, once they are scaled, are left out.
+    with fewer, once they are scaled, are left out. void: the number (of a grey or a palette) or the
+    colour [red, green, blue] of pixels without a label: they are no object.
     """
+
+    revision: ClassVar[int] = 2  # since 2026-11-27 the colours of a palette decide, not its numbers
 
     def __init__(
         self,
@@ -43,6 +55,7 @@ class MaskFolder(Segments):
         size: Annotated[int, Int(1, PIXELS)],
         background: Literal["white", "black"] | None,
         min_pixels: Count,
+        void: Number | Colour | None = None,
         batch_size: Count,
         seed: int,
     ) -> None:
@@ -50,6 +63,8 @@ class MaskFolder(Segments):
         self.root, self.size = self.checked("root", root), self.checked("size", size)
         self.background = self.checked("background", background)
         self.min_pixels = self.checked("min_pixels", min_pixels)
+        void = self.checked("void", void)
+        self.void = void if void is None or isinstance(void, int) else list(void)
         self.images = ClassFolders(root, endings=ENDINGS, what="images", only=IMAGES)
 
     def fingerprint(self) -> str:
@@ -60,7 +75,22 @@ class MaskFolder(Segments):
         splits = self.images.splits()
         count = sum(map(len, splits.values()))
         memory.require(7 * count * self.size**2, f"data.size={self.size}: {count} images")
-        return {split: self._objects(split, paths) for split, paths in splits.items()}
+        self._framed, self._like_void = list[str](), list[str]()
+        objects = {split: self._objects(split, paths) for split, paths in splits.items()}
+        if 2 * len(self._framed) > count:
+            log.warning(
+                "ablate: data.root=%s: in %d of the %d masks one object has all four corners (%s);"
+                " black is what is no object, so invert masks whose background is another colour",
+                *(self.root, len(self._framed), count, few(self._framed, ", ", 3)),
+            )
+        if self._like_void:
+            log.warning(
+                "ablate: data.root=%s: %d of the %d masks have the number %d beside lower ones"
+                " (%s), which often says that a pixel has no label; data.void=%d leaves it out",
+                *(self.root, len(self._like_void), count, VOID, few(self._like_void, ", ", 3)),
+                VOID,
+            )
+        return objects
 
     def read_image(self, file: Path) -> tuple[Tensor, tuple[int, int]]:
         image = image_file.read(file, key="--image", background=self.background or "white")
@@ -74,7 +104,7 @@ class MaskFolder(Segments):
         for n, path in enumerate(paths):
             image = image_file.read(path, key="data.root", background=self.background)
             pixels[n] = self._scaled(image)
-            owners[n] = self._read_mask(path, image.size)
+            owners[n] = self._read_mask(path, image)
             present, sizes = np.unique(owners[n], return_counts=True)
             objects = present[(present > 0) & (sizes >= self.min_pixels)].tolist()
             images += [n] * len(objects)
@@ -91,34 +121,127 @@ class MaskFolder(Segments):
         return np.asarray(image.resize((self.size, self.size), Image.Resampling.BICUBIC))
 
     def _mask(self, image: Path) -> Path:
-        folder = image.parent.with_name(MASKS)
+        folder = self.images.folder_of(image)
+        file = folder.with_name(MASKS) / image.relative_to(folder)
         for ending in MASK_ENDINGS:
-            if (path := folder / f"{image.stem}{ending}").is_file():
+            if (path := file.with_name(f"{image.stem}{ending}")).is_file():
                 return path
         raise UserError(
-            f"data.root={self.root}: {image.name} has no mask {folder}/{image.stem}.png"
+            f"data.root={self.root}: {image.name} has no mask {file.with_name(image.stem)}.png"
+            f" (known endings: {' '.join(MASK_ENDINGS)})"
         )
 
-    def _read_mask(self, image: Path, size: tuple[int, int]) -> NDArray[np.int32]:
-        """The number of the object of each pixel, 0: none."""
-        path = self._mask(image)
-        try:
-            with Image.open(path) as opened:
-                mask = opened if opened.mode in NUMBERS else opened.convert("RGB")
-                deep = opened.mode.startswith(("I", "F"))
-                mask_size = mask.size
-                mask = mask.resize((self.size, self.size), Image.Resampling.NEAREST)
-        except Exception as error:  # Pillow's decoders raise anything on a damaged file
-            raise UserError(f"data.root: cannot decode the mask {path} ({error})") from None
-        if deep:
-            raise UserError(
-                f"data.root: the mask {path} has pixels of more than 8 bits; convert it to 8"
-                " bits, a palette, or colours"
+    def _read_mask(self, path: Path, image: Image.Image) -> NDArray[np.int32]:
+        """The number of the object of each pixel of the scaled image, 0: none. path: of the image,
+        which is upright."""
+        orientation, stored = image_file.decoded(
+            path, lambda file: (file.getexif().get(ORIENTATION, 1), file.size), key="data.root"
+        )
+        path = self._mask(path)
+
+        def convert(mask: Image.Image) -> NDArray[np.int32]:
+            _require_labels_fit(mask)
+            if orientation in range(2, 9) and mask.getexif().get(ORIENTATION, 1) == 1:
+                # The mask of what is stored, or of what is shown: only their sizes can tell.
+                if stored == image.size:
+                    raise image_file.Unclear(
+                        f"is not turned as EXIF turns its image (orientation {orientation}), and"
+                        " may have been drawn before or after; save the image upright"
+                    )
+                if mask.size == stored:
+                    mask.getexif()[ORIENTATION] = orientation
+            upright = ImageOps.exif_transpose(mask)
+            if upright.size != image.size:
+                raise image_file.Unclear(
+                    f"is {upright.width} pixels wide and {upright.height} high, and its image"
+                    f" {image.width} and {image.height}"
+                )
+            return self._labels(upright, path.name)
+
+        labels = image_file.decoded(path, convert, key="data.root", what="mask")
+        scaled = Image.fromarray(labels).resize((self.size, self.size), Image.Resampling.NEAREST)
+        return np.asarray(scaled)
+
+    def _labels(self, mask: Image.Image, name: str) -> NDArray[np.int32]:
+        """The number of the object of each pixel; 0, where it is black or void."""
+        shown = image_file.on_background(mask, self.background)
+        labels: NDArray[np.int32] = np.asarray(shown).astype(np.int32) @ RGB
+        if mask.mode == "P":
+            numbers = np.asarray(mask).astype(np.int32)
+            used = numbers != (self.void if isinstance(self.void, int) else -1)
+            _require_one_colour_each(numbers[used], labels[used])
+        else:
+            numbers = np.where(labels % GREY == 0, labels // GREY, -1)
+        if self.void is not None:
+            by_number = isinstance(self.void, int)
+            void = numbers == self.void if by_number else labels == np.array(self.void) @ RGB
+            labels[void] = 0
+        _require_no_edges(labels)
+        corner = labels[0, 0]
+        if corner and (labels[[0, -1, -1], [-1, 0, -1]] == corner).all():
+            self._framed.append(name)
+        *lower, last = np.unique(numbers[labels > 0]).tolist() or [0]
+        if last == VOID and lower and lower[0] >= 0 and lower[-1] < CLASSES:
+            self._like_void.append(name)
+        if mask.mode == "P":  # in the order of its numbers, of which 0 may be an object
+            labels = np.where(labels > 0, np.where(numbers == 0, VOID + 1, numbers), 0)
+        return labels
+
+
+def _require_labels_fit(mask: Image.Image) -> None:
+    """Raise Unclear for a file that cannot hold labels as they were drawn, or more than Pillow
+    reads."""
+    image_file.require_one_page(mask)
+    if mask.format in ("JPEG", "MPO"):
+        raise image_file.Unclear("is a JPEG inside, which changes values; save it as PNG")
+    stored = str(getattr(mask, "tile", ""))  # Pillow reads colours of 16 bits as of 8
+    if mask.mode.startswith(("I", "F")) or ";16" in stored:
+        raise image_file.Unclear(
+            "has pixels of more than 8 bits; convert it to 8 bits, a palette, or colours"
+        )
+
+
+def _require_one_colour_each(numbers: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
+    """Raise Unclear where a palette shows two of the numbers that are used alike."""
+    by_colour: dict[int, int] = {}
+    for pair in np.unique(numbers.astype(np.int64) << 24 | labels).tolist():
+        number, colour = divmod(pair, 2**24)
+        if (other := by_colour.setdefault(colour, number)) != number:
+            raise image_file.Unclear(
+                f"has the numbers {other} and {number}, which its palette shows in the same colour,"
+                f" #{colour:06x}; a viewer's colours are the objects"
             )
-        if mask_size != size:
-            raise UserError(
-                f"data.root: the mask {path} is {mask_size[0]} pixels wide and {mask_size[1]} high,"
-                f" and its image {size[0]} and {size[1]}"
-            )
-        values = np.asarray(mask).astype(np.int32)
-        return values if values.ndim == 2 else values @ np.array([2**16, 2**8, 1], np.int32)
+
+
+def _require_no_edges(labels: NDArray[np.int32]) -> None:
+    """Raise Unclear where at least half of the colours are no labels, but between others: those of
+    a smoothed edge, of JPEG's noise, of a photograph.
+
+    Such a colour fills no block of 3 x 3 pixels, and half of its pixels are neither the darkest nor
+    the brightest around, or they lie scattered.
+    """
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    names, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(names) < 3:  # black and one colour, or two that fill the image
+        return
+    which = which.reshape(labels.shape)
+
+    def count(pixels: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.bincount(which[pixels], minlength=len(names))
+
+    grey = (labels // 2**16 + labels // 2**8 % 2**8 + labels % 2**8).astype(np.int16)
+    solid = count(minimum_filter(which, 3) == maximum_filter(which, 3))
+    between = count((minimum_filter(grey, 3) < grey) & (grey < maximum_filter(grey, 3)))
+    around = np.pad(which, 1, constant_values=-1)
+    before = ((0, 0), (0, 1), (0, 2), (1, 0))  # the neighbours that were read already
+    height, width = labels.shape
+    joined = np.any([around[y:, x:][:height, :width] == which for y, x in before], axis=0)
+    pieces = count(~joined)
+    scattered = (pieces >= 3) & (counts < 4 * pieces)
+    edges = (names > 0) & (solid == 0) & ((2 * between >= counts) | scattered)
+    if 2 * edges.sum() >= (names > 0).sum():
+        raise image_file.Unclear(
+            f"has {(names > 0).sum():,} colours, of which {edges.sum():,} only lie between others,"
+            " as smoothed edges and JPEG make them; save it without (nearest neighbour, PNG)"
+        )
