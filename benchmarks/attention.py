@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, length: int) -> dict[str, Any]:
-    """Fastest of the passes in seconds, the growth of peak memory in MB, and the errors."""
+    """Fastest pass in seconds, growth of peak memory in MB, the errors, and what ran."""
     import torch
 
     torch.manual_seed(0)
@@ -60,11 +61,11 @@ def measure(setting: Setting, length: int) -> dict[str, Any]:
     leaves[0] = leaves[0][:, :, -(setting.queries or length) :].clone()
     for leaf in leaves:
         leaf.requires_grad_()
-    attend = way(setting, leaves)
+    attend, ran = way(setting, leaves)
     errors = None
     if device == "cuda" and length <= EXACT and setting[:2] != PLAIN:
         try:
-            wide = way(setting._replace(kernel="reference"), leaves, torch.float32)
+            wide, _ = way(setting._replace(kernel="reference"), leaves, torch.float32)
             errors = difference(outcome(attend, leaves), outcome(wide, leaves))
             del wide
         except torch.OutOfMemoryError:
@@ -85,7 +86,7 @@ def measure(setting: Setting, length: int) -> dict[str, Any]:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     peak = memory(device, peak=True) - before
-    return {"seconds": min(times[1:]), "megabytes": peak, "errors": errors}
+    return {"seconds": min(times[1:]), "megabytes": peak, "errors": errors, "ran": ran()}
 
 
 def outcome(attend: Any, leaves: list[Any]) -> list[Any]:
@@ -108,11 +109,12 @@ def difference(found: list[Any], expected: list[Any]) -> list[float]:
 
 
 def way(setting: Setting, leaves: list[Any], dtype: Any = None) -> Any:
-    """The attention to be measured, as a function without arguments."""
+    """The attention to be measured, and what says which kernel ran: functions without arguments."""
     import torch.nn.functional as F
 
     if setting[:2] == PLAIN:
-        return lambda: F.scaled_dot_product_attention(*leaves, is_causal=setting.causal)
+        plain = partial(F.scaled_dot_product_attention, *leaves, is_causal=setting.causal)
+        return plain, lambda: setting.kernel
     return ours(setting, leaves, dtype)
 
 
@@ -153,7 +155,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
         k = k if made.key else k[..., :0]
         return how(Attend(q=q, k=k, v=v, layer=0, start=length - q.shape[2], **parts))
 
-    return attend
+    return attend, how.describe
 
 
 def memory(device: str, *, peak: bool) -> float:
@@ -304,7 +306,8 @@ def main() -> None:
                          for w in (setting, settings[0]))  # fmt: skip
             peak = statistics.median(a["megabytes"] for a in found[setting])
             errors = " ".join(f"{error:.0e}" for error in found[setting][0]["errors"] or ())
-            cells = (length, *way, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}", errors)
+            name = f"auto: {found[setting][0]['ran']}" if way[1] == "auto" else way[1]
+            cells = (length, way[0], name, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}", errors)
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 

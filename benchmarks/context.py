@@ -6,13 +6,16 @@
     python benchmarks/context.py --device cpu --lengths 512 1024    # time and memory at these alone
 
 A training step of a GPT (learned positions, causal, one text at a time, AdamW; bfloat16 products on
-a GPU) is a process of its own. The length is doubled until it no longer fits, then halved in
-between until the next try would be less than an eighth longer. On a CPU a process may take
-`--memory` GB beside what it has before the first step. `ms` is the fastest of three steps; with
-`--lengths` the ways take turns, and `ratio` is over the first of them.
+a GPU). The length is doubled until it no longer fits, then halved in between until the next try
+would be less than an eighth longer. On a CPU each try is a process of its own, which may take
+`--memory` GB beside what it has before the first step; on a GPU one process, which starts and
+compiles once, tries them all. `ms` is the fastest of `--steps` steps; with `--lengths` the ways
+take turns, and `ratio` is over the first of them.
 """
 
 import argparse
+import contextlib
+import gc
 import json
 import resource
 import subprocess
@@ -24,7 +27,7 @@ from typing import Any, NamedTuple
 
 SIZES = ["model.dim=512", "model.depth=8", "model.heads=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.heads=2"]
-VOCABULARY, STEPS, LIMIT = 256, 3, 300  # tokens, steps that are timed, seconds for one process
+VOCABULARY, LIMIT = 256, 300  # tokens, seconds for one process
 NO_ROOM = 3  # exit code
 
 
@@ -34,7 +37,9 @@ class Way(NamedTuple):
     checkpoint: bool
 
 
-def measure(way: Way, length: int, sizes: list[str], device: str, gigabytes: float) -> Any:
+def measure(
+    way: Way, length: int, sizes: list[str], device: str, gigabytes: float, steps: int
+) -> Any:
     """Milliseconds of a step, peak memory in MB, and the kernel that ran."""
     import torch
     import torch.nn.functional as F
@@ -57,7 +62,7 @@ def measure(way: Way, length: int, sizes: list[str], device: str, gigabytes: flo
         limit = int(memory("VmData") * 2**20 + gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     seconds = []
-    for _ in range(STEPS + 1):  # the first compiles and touches memory
+    for _ in range(steps + 1):  # the first compiles and touches memory
         start = time.perf_counter()
         optimizer.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -94,8 +99,24 @@ def one(arguments: list[Any]) -> int:
     return 0
 
 
-def fits(*arguments: Any) -> Any:
+def on_gpu(*arguments: Any) -> Any:
+    """What `measure` says; None where it ran out of memory."""
+    import torch
+
+    found = None
+    torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(torch.OutOfMemoryError):
+        found = measure(*arguments)
+    gc.collect()  # modules refer to each other
+    torch.cuda.empty_cache()
+    return found
+
+
+def fits(way: Way, length: int, sizes: list[str], device: str, *rest: Any) -> Any:
     """What `measure` says; None where there is no room or no time."""
+    arguments = (way, length, sizes, device, *rest)
+    if device == "cuda":
+        return on_gpu(*arguments)
     line = [sys.executable, __file__, "--one", json.dumps(arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT)
@@ -145,6 +166,7 @@ def main() -> None:
     parser.add_argument("--shortest", type=int, default=256)
     parser.add_argument("--longest", type=int, default=2**20)
     parser.add_argument("--lengths", nargs="*", type=int, default=[])
+    parser.add_argument("--steps", type=int, default=3, help="that are timed, after one")
     args = parser.parse_args()
     if args.one:
         sys.exit(one(json.loads(args.one)))
@@ -163,7 +185,7 @@ def main() -> None:
         for kernel in args.kernels
         for checkpoint in (False, True)
     ]
-    rest = (sizes, args.device, args.memory)
+    rest = (sizes, args.device, args.memory, args.steps)
     if args.lengths:
         print("| length | score | kernel | checkpoint | ms | ratio | MB | ratio |")
         print("|---|---|---|---|---|---|---|---|")
