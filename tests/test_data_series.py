@@ -1,9 +1,12 @@
 """data=series: which values are read and which are targets, and what a file may not hold."""
 
+from datetime import date, timedelta
+
 import numpy as np
 import pytest
 import torch
 from make_data import make, ready
+from refusals import refused
 
 from ablate.data.loader import Request
 from ablate.errors import UserError
@@ -108,6 +111,90 @@ def test_another_series_is_measured_with_the_runs_normalisation(counting, tmp_pa
     two.measure_as(counting)
     with pytest.raises(UserError, match=r"trained on 1 column\(s\), these are 2: x, y"):
         two.setup()
+
+
+DAYS = [date(2019, 12, 1) + timedelta(days=n) for n in range(COUNT)]
+MONTHS = [date(2000 + n // 12, n % 12 + 1, 1) for n in range(COUNT)]
+# Header without the values, and the cells that say when each of 60 rows was.
+WHEN = {
+    "date": [day.isoformat() for day in DAYS],
+    "day": [f"{day:%d.%m.%Y}" for day in DAYS],
+    "American": [f"{day:%m/%d/%Y}" for day in DAYS],
+    "British": [f"{day:%d/%m/%Y}" for day in DAYS],
+    "in words": [f'"{day:%B %d, %Y}"' for day in DAYS],
+    "ds": [f"{day:%Y%m%d}" for day in DAYS],
+    "zone": [f"{day}T23:00:00-05:00" for day in DAYS],
+    "month": [f"{month:%Y-%m}" for month in MONTHS],
+    "quarter": [f"{1990 + n // 4}-Q{n % 4 + 1}" for n in range(COUNT)],
+    "date,time": [f"{DAYS[n // 24]},{n % 24:02}:00" for n in range(COUNT)],
+    "Year": [str(1900 + n) for n in range(COUNT)],
+    "year,month": [f"{month.year},{month:%b}" for month in MONTHS],
+    "timestamp": [str(1_600_000_000 + 60 * n) for n in range(COUNT)],
+}
+
+
+def timed(folder, header, rows):
+    """The values of a series in the order in which they are read."""
+    (folder / "series.csv").write_text("\n".join([header, *rows]) + "\n")
+    data = ready("series", path=str(folder / "series.csv"), columns=["x"], **SMALL)
+    return data.restore(data.values)[:, 0].round(3).tolist()
+
+
+@pytest.mark.parametrize("header", WHEN)
+@pytest.mark.parametrize("order", ["newest first", "shuffled", "sorted"])
+def test_times_order_the_rows_and_this_is_said(tmp_path, caplog, header, order):
+    rows = [f"{n / 2},{when}" for n, when in enumerate(WHEN[header])]
+    if order == "newest first":
+        rows.reverse()
+    elif order == "shuffled" and "/" not in rows[0]:  # day or month: only an order tells
+        rows = [rows[n] for n in np.random.default_rng(0).permutation(COUNT)]
+    given = [float(row.partition(",")[0]) for row in rows]
+    assert timed(tmp_path, f"x,{header}", rows) == sorted(given)
+    assert len(caplog.messages) == (given != sorted(given))
+    assert all("they are sorted by column" in line for line in caplog.messages)
+
+
+ROWS = [f"{day},{n}" for n, day in enumerate(DAYS)]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "line"),
+    [
+        ("date,x", [*ROWS[:9], *ROWS[8:]], "1 row(s) repeat a time of column 'date', first 2019-"),
+        ("date,x", [row for row in ROWS for _ in "ab"], "60 row(s) repeat a time"),  # of two shops
+        ("date,x", [*ROWS, "Total,9000"], "line 62, column 'date': the row 'Total' sums up others"),
+        ("date,x", [*ROWS, "mean:,30"], "the row 'mean:' sums up"),
+        ("date,x", [*ROWS, ",9000"], "line 62, column 'date': '' is no date"),
+        ("date,x", [*ROWS[:4], "soon,4"], "line 6, column 'date': 'soon' is no date"),
+        ("x", [*map(str, range(COUNT)), "1770"], "line 62, the last, is the sum of all the others"),
+        ("shop,x", [*(f"{n}th,{n}" for n in range(COUNT)), "Sum,7"], "row 'Sum' sums up"),
+        ("date,x", [f"0{n % 9 + 1}/0{n % 7 + 1}/2020,{n}" for n in range(COUNT)],
+         "'01/01/2020' may be a day and a month or the reverse"),
+        *(("date,x", [*ROWS[:4], f"{DAYS[4]},{wrong}", *ROWS[5:]],
+           f"column 'x': {float(wrong):g} in 1 row(s), first in line 6, is far from its")
+          for wrong in ("-999", "-9999.0", "9999", "-99.9", "-32768", "1e20", "9.96921e+36")),
+    ],
+)  # fmt: skip
+def test_rows_that_are_no_time_steps_are_refused(tmp_path, header, rows, line):
+    with refused(line):
+        timed(tmp_path, header, rows)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "line"),
+    [
+        ("date,x", [*ROWS[:30], *ROWS[33:]], "1 of 56 steps of column 'date' are gaps, the lon"),
+        ("n,x", [f"{-n},{n}" for n in range(COUNT)], "column 'n' decreases from row to row"),
+        ("date,x", [f"{month},{n}" for n, month in enumerate(MONTHS)], None),  # of 28 to 31 days
+        ("date,region,x", [row.replace(",", ",total,") for row in ROWS], None),
+        ("date,x", [f"{day},{99 + n % 3}" for n, day in enumerate(DAYS)], None),
+        ("step,x", [f"{n},{n}" for n in range(COUNT)], None),
+    ],
+)  # fmt: skip
+def test_gaps_are_said_and_other_rows_are_read(tmp_path, caplog, header, rows, line):
+    timed(tmp_path, header, rows)
+    assert len(caplog.messages) == (line is not None)
+    assert (line or "") in "".join(caplog.messages)
 
 
 HAET = r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?"

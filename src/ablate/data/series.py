@@ -4,6 +4,7 @@ By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysi
 from statsmodels (statsmodels.datasets.sunspots, public domain).
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -24,6 +25,7 @@ from ablate.data.loader import Batch, Request
 from ablate.data.table import read_columns
 from ablate.errors import UserError
 
+log = logging.getLogger(__name__)
 SUNSPOTS, FIRST_YEAR, CYCLE = "SUNACTIVITY", 1700, 11  # column, first row, and years of a cycle
 SHARE = Real(0, 1, above=True, below=True)
 
@@ -63,7 +65,8 @@ class MeasuredWindows(Dataset[Batch]):
 class Series(Data):
     """A time series with one number per column and time step.
 
-    path: a CSV file whose first row names its columns, or an http(s) URL; null: the sunspots.
+    path: a CSV file whose first row names its columns, or an http(s) URL; null: the sunspots. A
+    column of dates or times, if there is one, orders its rows (ablate.data.row_times).
     columns: of that file. window: values that the model reads. horizon: values in a row that are
     forecast. period: values after which the series repeats; null: 11 for the sunspots, unknown for
     a file.
@@ -114,8 +117,8 @@ class Series(Data):
         }
 
     @cached_property
-    def _read(self) -> NDArray[np.float64]:
-        """The values, n c, in the unit of the data."""
+    def _read_and_said(self) -> tuple[NDArray[np.float64], list[str]]:
+        """The values, n c, in the unit of the data, and what is to be said of their rows."""
         if self.path is not None:
             return read_columns(self.path, self.columns)
         # Not imported: statsmodels would bring pandas, which takes a second.
@@ -124,6 +127,10 @@ class Series(Data):
         assert package.submodule_search_locations
         folder = Path(package.submodule_search_locations[0], "datasets", "sunspots")
         return read_columns(str(folder / "sunspots.csv"), [SUNSPOTS])
+
+    @property
+    def _read(self) -> NDArray[np.float64]:
+        return self._read_and_said[0]
 
     @property
     def names(self) -> list[str]:
@@ -135,6 +142,8 @@ class Series(Data):
         return digest(content, self._read.shape, "in order", self.shares)
 
     def load(self) -> None:
+        for line in self._read_and_said[1]:
+            log.warning("ablate: %s", line)
         count = len(self._read)
         held = {split: round(count * share) for split, share in self.shares.items()}
         ends = {"train": count - sum(held.values()), "val": count - held["test"], "test": count}

@@ -9,16 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.data import source
+from ablate.data.row_times import Row, in_order
 from ablate.errors import UserError, suggest
 
 # Cells that mark a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
 OTHERS = (";", "\t", "|")  # other delimiters in files called CSV
-Row = tuple[int, list[str]]  # the number of its last line in the file; its cells
+# Numbers that loggers and file formats write for a missing value, beside those of nines alone.
+SENTINELS = (-32768.0, -(2.0**31))
+FILL = 1e20  # and all beyond
 
 
-def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64]:
-    """rows x columns of a file, plain or gzip, or of a download; its first row names the columns.
+def read_columns(path: str, columns: Sequence[str] | None) -> tuple[NDArray[np.float64], list[str]]:
+    """rows x columns of a file, plain or gzip, or of a download, in order of time, and what is to
+    be said of its rows. Its first row names the columns.
 
     columns None: UserError that lists the columns.
     """
@@ -33,8 +37,40 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
             f"data.columns=null: name the columns of data.path={path} to use; {_named(header)}"
         )
     indices = [_place(name, header, path) for name in columns]
-    read = [_numbers(row, header, indices, path) for row in rows]
-    return np.array(read, np.float64).reshape(len(read), len(indices))
+    ordered, said = in_order(header, list(rows), f"data.path={path}")
+    read = [_numbers(row, header, indices, path) for row in ordered]
+    values = np.array(read, np.float64).reshape(len(read), len(indices))
+    lines = [line for line, _ in ordered]
+    for name, column in zip(columns, values.T, strict=True):
+        _require_no_sentinel(column, lines, f"data.path={path}: column '{name}'")
+    if len(values) > 2 and (values[-1] != 0).any() and np.allclose(values[:-1].sum(0), values[-1]):
+        raise UserError(
+            f"data.path={path}: line {lines[-1]}, the last, is the sum of all the others; leave it"
+            " out"
+        )
+    return values, said
+
+
+def _require_no_sentinel(values: NDArray[np.float64], lines: Sequence[int], shown: str) -> None:
+    """Raise UserError for a number such as -999, far from all others."""
+    for number in np.unique(values).tolist():
+        digits = f"{abs(number):.6f}".rstrip("0").replace(".", "")
+        nines = len(digits) > 1 and not digits.strip("9")
+        others = values[values != number]
+        if not (nines or number in SENTINELS or abs(number) >= FILL) or 2 * len(others) <= len(
+            values
+        ):
+            continue
+        low, high = others.min(), others.max()
+        far = max(high - low, abs(low), abs(high)) / 2
+        if low - far <= number <= high + far:
+            continue
+        found = [line for line, value in zip(lines, values, strict=True) if value == number]
+        raise UserError(
+            f"{shown}: {number:g} in {len(found):,} row(s), first in line {min(found)}, is far"
+            f" from its other values ({low:g} to {high:g}) and marks a missing one; fill it in, or"
+            " leave out the rows before it"
+        )
 
 
 def read_texts(path: str, columns: Sequence[str], *, key: str) -> list[Row]:
