@@ -1,6 +1,7 @@
 """What is edited while a study runs, and other commands for its folder meanwhile."""
 
 import json
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,8 @@ from refusals import refused
 
 from ablate.config.composition import Composition, compose
 from ablate.run_files import write_json
+from ablate.study import sweeper
+from ablate.study.launch.claim import one_plan
 from ablate.training.train import finished
 
 pytest_plugins = ["command_line"]
@@ -108,3 +111,35 @@ def test_a_run_is_the_planned_one_whatever_is_edited(
     monkeypatch.setenv("DECAY", "0.1")
     assert ablate_command(*argv)[0] == 0
     assert trained() == planned
+
+
+def test_commands_that_run_a_study_at_the_same_time_have_one_plan(
+    argv, ablate_command, trained, tmp_path, monkeypatch
+):
+    study = tmp_path / "outputs" / "mine"
+    other = tmp_path / "plan.json"
+
+    def begins_first(*_):
+        """Another command has looked for a plan before this one wrote it, and writes it first."""
+        study.mkdir(parents=True, exist_ok=True)
+        (study / "plan.json").write_text(other.read_text())
+
+    assert ablate_command(*argv, "model.dropout=0.5")[0] == 0
+    shutil.move(study / "plan.json", other)
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeper, "launcher_of", begins_first)
+        code, _, err = ablate_command(*argv)
+    assert (code, err.count("\n"), "model.dropout=0.5 there and 0.25 here" in err) == (2, 1, True)
+    assert (study / "plan.json").read_text() == other.read_text()
+
+    (study / "plan.json").unlink()
+    assert ablate_command(*argv)[0] == 0
+    plan = (study / "plan.json").read_text()
+    with one_plan(study, lambda alone: None):  # as a command does that still runs
+        assert ablate_command(*argv)[0] == 0
+        code, _, err = ablate_command(*argv, "study.seeds=2")
+        said = "another command runs this study now, with other seeds, runs; choose another study"
+        assert (code, err.count("\n"), said in err) == (2, 1, True), err
+        assert (study / "plan.json").read_text() == plan
+    assert ablate_command(*argv, "study.seeds=2")[0] == 0  # it may grow
+    assert len(trained()) == 6

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.schema import VALUES
 from ablate.errors import UserError, one_line
-from ablate.run_files import refuse_links
+from ablate.run_files import COMMANDS, PLAN, PLANNING, refuse_links
 from ablate.terminal.say import say
 
 
@@ -74,8 +74,11 @@ def remove_created() -> None:
     from filelock import FileLock, Timeout
 
     if Folder.created and Folder.of_sweep:
+        folder = Folder.created[0]
         with suppress(OSError):
-            (Folder.created[0] / "multirun.yaml").unlink()  # Hydra's
+            if not any(path.is_dir() for path in folder.iterdir()):  # no run has begun
+                for name in ("multirun.yaml", PLAN, COMMANDS, PLANNING):  # the first is Hydra's
+                    (folder / name).unlink(missing_ok=True)
     elif Folder.created and not any(Folder.created[0].glob("checkpoints/*")):
         with suppress(Timeout), FileLock(Folder.created[0] / ".lock", timeout=0):
             shutil.rmtree(Folder.created[0], ignore_errors=True)

@@ -22,6 +22,8 @@ from ablate.errors import UserError, shortened, suggest
 RESULT, PROGRESS = "result.json", "progress.json"
 PREDICTIONS = "predictions.csv"
 PLAN = "plan.json"  # in a study's folder
+# There, locked by every command that runs the study (shared), and by the one that plans it.
+COMMANDS, PLANNING = ".commands", ".planning"
 # Weights of a run with the best validation; the second is from before 2026-11-23.
 BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7

@@ -14,10 +14,11 @@ from omegaconf import DictConfig
 
 from ablate.cli import job
 from ablate.cli.folder import Folder, remember
-from ablate.config.keys import locate
+from ablate.config.keys import locate, plain
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.memory import freeze_imports
 from ablate.study.analysis import derived
+from ablate.study.launch.claim import one_plan
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state_of
@@ -33,6 +34,8 @@ from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
 from ablate.terminal.pipe import Output
 from ablate.terminal.say import command_line, say
+from ablate.training.own_parts import own_parts
+from ablate.training.preflight import check_output
 
 if TYPE_CHECKING:
     from ablate.study.plan.budget import DataSets
@@ -77,9 +80,21 @@ def sweep(
             study.show(slots=at_once)
         return []
     launcher = launcher_of(config, context, task)
-    for study in studies:
-        study.tune(launcher)
-    return run(studies, launcher, request, blocks)
+
+    def decide(alone: bool) -> None:
+        """Plan, unless other commands run the study now: they have the same plan, or are refused
+        this one."""
+        planfile.refuse_other_blocks(folder, blocks)
+        for study in studies:
+            study.begin(alone=alone)
+
+    if not folder.exists():
+        remember(folder.absolute(), of_sweep=True)  # a launcher may refuse all runs
+    check_output(folder)
+    with one_plan(folder, decide):
+        for study in studies:
+            study.tune(launcher)
+        return run(studies, launcher, request, blocks)
 
 
 def run(
@@ -196,26 +211,35 @@ class Study:
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""
         self.trials = Trials(self.tuning, self.layout, self.composer, self.cells)
+        self.own_parts = own_parts({arm.name: plain(arm.config) for arm in self.layout.arms})
+
+    def begin(self, *, alone: bool) -> None:
+        """Write the plan: with the trials, or, without tuning, the runs that count. UserError if
+        the folder has another study, or, unless `alone`, another plan."""
+        planfile.refuse_other(self.folder, self.question, self.data)
+        arms = {composed.name for composed in self.layout.arms}
+        # The runs that count stay in the plan while others are tried, for the report and --status.
+        counting = planfile.counting(self.folder, arms) if self.tuning else self.counted()
+        plan = self._plan([*self.trials.cells, *counting])
+        if alone:
+            planfile.write(self.folder, plan)
+        else:
+            planfile.refuse_unequal(self.folder, plan)
 
     def tune(self, launcher: Launcher) -> None:
-        """Find each arm's own best values, before the runs that count."""
+        """Find each arm's own best values, before the runs that count, and plan these."""
         if not self.tuning:
             return
-        cells = self.trials.cells
-        # The runs that count stay in the plan meanwhile, for the report and --status.
-        counting = planfile.counting(self.folder, {composed.name for composed in self.layout.arms})
-        self._write([*cells, *counting])
-        self.launch(launcher, self.named(cells))
+        self.launch(launcher, self.named(self.trials.cells))
         self.trials.choose(self.folder, self.metric)
         for composed in self.layout.arms:
             for line in composed.warnings:
                 say(line)
+        planfile.write(self.folder, self._plan([*self.trials.cells, *self.counted()]))
 
     def counted(self) -> list[Cell]:
-        """Write the plan with the runs that count, and return these."""
-        cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
-        self._write([*self.trials.cells, *cells])
-        return cells
+        """Return the runs that count."""
+        return self.cells.by_seed(self.layout.arms, self.layout.seeds)
 
     def named(self, cells: Sequence[Cell]) -> list[Cell]:
         """The cells with their folders as `root` has them."""
@@ -254,8 +278,7 @@ class Study:
         cells = self.trials.cells
         if self.tuning and all(self._state(c).name == "finished" for c in cells):
             self.trials.choose(self.folder, self.metric)
-        counting = self.cells.by_seed(self.layout.arms, self.layout.seeds)
-        cells = [*cells, *self.chosen(counting)]
+        cells = [*cells, *self.chosen(self.counted())]
         preview.show(
             self.request,
             self.layout,
@@ -270,10 +293,8 @@ class Study:
     def _state(self, cell: Cell) -> State:
         return state_of(self.folder / cell.folder, cell.run_id)
 
-    def _write(self, cells: Sequence[Cell]) -> None:
-        if not self.folder.exists():
-            remember(self.folder.absolute(), of_sweep=True)  # a launcher may refuse all runs
-        planfile.write(
+    def _plan(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        return planfile.planned(
             self.folder,
             self.request,
             self.layout,
@@ -281,6 +302,7 @@ class Study:
             metric=self.metric,
             tuning=self.tuning,
             data=self.data,
+            own_parts=self.own_parts,
             cells=cells,
         )
 

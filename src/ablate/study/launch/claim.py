@@ -1,4 +1,5 @@
-"""Claim a run, so that one launcher at a time has it, on all machines that share its folder.
+"""Claim a run, so that one launcher at a time has it, on all machines that share its folder; and
+the folder of a study, so that the commands which run it at the same time have one plan.
 
 A claim is a lock on `.claim` in the run's folder, which the OS releases when its holder dies, and
 `queued.json`, which names the holder.
@@ -7,12 +8,13 @@ A claim is a lock on `.claim` in the run's folder, which the OS releases when it
 import fcntl
 import os
 import platform
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ablate.errors import UserError
-from ablate.run_files import refuse_links, write_json
+from ablate.run_files import COMMANDS, PLANNING, refuse_links, write_json
 from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 
@@ -32,16 +34,13 @@ class Claim:
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
         claim = cls(folder, descriptor, created=created)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            locked = _lock(descriptor, folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except UserError:
+            os.close(descriptor)
+            raise
+        if not locked:
             os.close(descriptor)
             return None
-        except OSError as error:
-            os.close(descriptor)
-            raise UserError(
-                f"output_dir: {folder} is on a file system without locks ({error.strerror}),"
-                " which concurrent studies need; choose another folder"
-            ) from error
         if not claim._is_current():
             os.close(descriptor)
             return cls.take(folder, launcher=launcher)
@@ -90,3 +89,41 @@ class Claim:
         if self._created:
             with suppress(OSError):
                 self.folder.rmdir()
+
+
+@contextmanager
+def one_plan(folder: Path, decide: Callable[[bool], None]) -> Iterator[None]:
+    """Call `decide`, which compares and writes the plan of a study, in one command at a time; then
+    keep the folder, shared with the commands that follow, until the block ends.
+
+    decide: takes whether no other command has the folder now.
+    """
+    with _opened(folder / COMMANDS) as commands:
+        with _opened(folder / PLANNING) as planning:
+            _lock(planning, folder, fcntl.LOCK_EX)
+            decide(_lock(commands, folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            _lock(commands, folder, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)  # which ends its lock
+
+
+def _lock(descriptor: int, folder: Path, how: int) -> bool:
+    """Lock an open file; False if another process has it and `how` is not to wait."""
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise UserError(
+            f"output_dir: {folder} is on a file system without locks ({error.strerror}),"
+            " which concurrent studies need; choose another folder"
+        ) from error
+    return True

@@ -1,5 +1,6 @@
 """plan.json: the description of a study, written before its launch and read by all later steps."""
 
+import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.history import first_form
-from ablate.config.keys import flatten, plain
+from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
@@ -23,7 +24,6 @@ from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.terminal.say import command_line
-from ablate.training.own_parts import own_parts
 from ablate.training.preflight import check_output
 
 NAMED = 4  # differing keys that a message names
@@ -76,7 +76,7 @@ def refuse_other_blocks(folder: Path, blocks: Blocks) -> None:
         raise UserError(f"{folder} belongs to a study {whose}; choose another study.name=")
 
 
-def write(
+def planned(
     folder: Path,
     request: StudyRequest,
     layout: Layout,
@@ -85,10 +85,10 @@ def write(
     metric: Mapping[str, str],
     tuning: Tuning | None,
     data: Mapping[str, str],
+    own_parts: Mapping[str, str],
     cells: Sequence[Cell],
-) -> None:
-    """Write the plan. Raises UserError if it cannot be written."""
-    check_output(folder)
+) -> dict[str, Any]:
+    """Return the content of plan.json."""
     node = request.node
     plan = {
         "study": request.name,
@@ -113,14 +113,46 @@ def write(
             "config": content_of(layout.baseline.config),  # with what tuning chose
             "data": data,
         },
-        "own_parts": own_parts({arm.name: plain(arm.config) for arm in layout.arms}),
+        "own_parts": own_parts,
         "arms": [_arm(composed, layout) for composed in layout.arms],
         "cells": [vars(cell) for cell in cells],
         "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],
         "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
     }
+    public_plan: dict[str, Any] = json.loads(json.dumps(without_credentials(plan)))
+    return public_plan
+
+
+# What commands that run a study at the same time have in common, beside its runs.
+COMMON = (
+    "study", "design", "resolution", "factors", "seeds", "metric", "also", "margin", "match",
+    "tune", "own_parts",
+)  # fmt: skip
+
+
+def refuse_unequal(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Raise UserError unless the plan is that of the command which runs the study now."""
+    before, now = _common(read_plan(folder) or {"cells": ()}), _common(plan)
+    if differ := [key for key in now if before[key] != now[key]]:
+        raise UserError(
+            f"{folder}: another command runs this study now, with other {', '.join(differ)}; choose"
+            " another study.name=, or wait until it has ended"
+        )
+
+
+def _common(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Tuning changes the runs that count, and may leave arms out; its own stay."""
+    kind = "tune" if plan.get("tune") else "run"
+    runs = sorted((c["arm"], c["seed"], c["run_id"]) for c in plan["cells"] if c["kind"] == kind)
+    claims = [entry["claim"] for entry in plan.get("claims", ()) if not entry["dropped"]]
+    return {key: plan.get(key) for key in COMMON} | {"claims": claims, "runs": runs}
+
+
+def write(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Write the plan. Raises UserError if it cannot be written."""
+    check_output(folder)
     try:
-        write_json(folder / PLAN, without_credentials(plan))
+        write_json(folder / PLAN, dict(plan))
     except OSError as error:
         raise UserError(
             f"output_dir: cannot write to {folder} ({error.strerror}); nothing was started"
