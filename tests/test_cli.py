@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from make_rules import rules_of_keys
+from refusals import refused
 from tiny import in_a_process, overrides
 
 from ablate import diff, evaluate, export, generate, report, show
@@ -312,6 +314,22 @@ def test_a_part_that_cannot_be_imported_says_where_to_go(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="cannot be imported") as error:
             locate(target)
         assert "folder that holds" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["import sys; sys.exit(0)", "exit(3)", "raise SystemExit('enough')"]
+)
+def test_code_of_somebody_else_that_ends_the_process_is_named(tmp_path, monkeypatch, capsys, text):
+    """Where it is imported, and later."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ends", raising=False)
+    (tmp_path / "ends.py").write_text(f"class Part: pass\n{text}\n")
+    with refused(f"_target_=ends.Part: cannot be imported ({tmp_path}/ends.py, line 2, ends the"):
+        locate("ends.Part")
+    with pytest.raises(SystemExit) as stop:
+        command(lambda: import_module("ends"))
+    assert stop.value.code == 1
+    assert f"ablate: {tmp_path}/ends.py, line 2, ends the" in capsys.readouterr().err
 
 
 def test_a_refused_run_removes_only_what_it_made(tmp_path):

@@ -15,7 +15,7 @@ from make_study import ADDITIVE, BASE, arm, make_study, shifted
 from tiny import second_run
 from ways import WAYS, called, changes
 
-from ablate import report
+from ablate import diff, report
 from ablate.cli.command import command
 from ablate.run_files import Damaged, read_text
 from ablate.run_files.sealed import read_weights
@@ -80,6 +80,8 @@ def one_line(capsys):
     ways = WAYS | {
         "report": lambda folder, whole: called(report.main, folder),
         "status": lambda folder, whole: called(report.main, folder, "--status"),
+        "diff": lambda folder, whole: called(diff.main, folder, whole),
+        "table": lambda folder, whole: called(report.main, folder.parent),
     }
 
     def require(way, folder, whole, name, what):
@@ -139,6 +141,8 @@ def test_a_damaged_file_of_a_run(whole, tmp_path, one_line, name, way, damages):
     ("name", "way", "count"),
     [
         ("config.yaml", "load", 4),
+        ("config.yaml", "resume", 4),
+        ("config.yaml", "table", 4),
         ("tokens.yaml", "load", 4),
         ("result.json", "resume", 4),
         *(slow(name, way, None) for name in [*RUN_FILES][:3] for way in RUN_FILES[name]),
@@ -162,6 +166,18 @@ def test_a_damaged_file_of_a_study(study, one_line, name, way, count):
         path.write_bytes(content)
         code, _ = one_line(way, study, study, name, what)
         assert code == 2 or name != "plan.json" or what not in WHOLE, what
+
+
+def test_a_run_that_is_finished_needs_no_config(folder, whole, one_line):
+    """Which the same command has; other commands say what is wrong with it."""
+    path = folder / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    for edited in ({**content, "model": 7}, {"seed": 0}):
+        path.write_text(yaml.safe_dump(edited))
+        assert one_line("resume", folder, whole, "config.yaml", "edited")[0] == 0
+    path.write_text(yaml.safe_dump({k: v for k, v in content.items() if k != "init_from"}))
+    code, told = one_line("diff", folder, whole, "config.yaml", "edited")
+    assert (code, f"{path} cannot be used: " in told) == (2, True)
 
 
 def test_a_run_without_its_weights_says_what_to_do(whole, folder, one_line):

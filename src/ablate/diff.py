@@ -75,13 +75,15 @@ def main() -> None:
     from ablate.study.plan.difference import difference
 
     both = (configuration(text, args.allow, args.config_dir) for text in (args.first, args.second))
-    show(difference(*both))
+    (first, second), files = zip(*both, strict=True)
+    show(difference(first, second, files))
 
 
 def configuration(
     text: str, allow: Collection[str] = (), config_dir: str | None = None
-) -> DictConfig:
-    """The configuration of a run's folder, or composed of overrides. Raises UserError.
+) -> tuple[DictConfig, Path | None]:
+    """The configuration of a run's folder, with its file, or composed of overrides. Raises
+    UserError.
 
     allow: modules beside ablate whose classes a run's config may name. Their code is run.
     config_dir: of options of one's own, as for `compose`.
@@ -89,8 +91,8 @@ def configuration(
     folder = named_folder(Path(text).expanduser())
     if text and ("=" not in text or folder.is_dir()):
         require_run(folder, text)
-        return read_config(folder / "config.yaml", allow)
-    return compose(*words(text), config_dir=config_dir)
+        return read_config(file := folder / "config.yaml", allow), file
+    return compose(*words(text), config_dir=config_dir), None
 
 
 def words(text: str) -> list[str]:

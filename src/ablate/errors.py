@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import walk_tb
 
 from ablate.redact import redact
 from ablate.terminal.say import printable
 
 SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
+ENDS_PROCESSES = {"__main__", "ablate", "argparse", "hydra", "lightning"}
 SHOWN = 4  # mistakes that are printed of a longer message
 
 
@@ -76,6 +78,19 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     names = {one.lower(): one for one in allowed}
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def ended_by(stop: SystemExit) -> str | None:
+    """A line that names the code of somebody else which ended the process; None if it was ours, or
+    a library that ends processes on purpose."""
+    raised = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
+              for frame, line in walk_tb(stop.__traceback__)]  # fmt: skip
+    raised = [one for one in raised if one[0] != "_sitebuiltins"]  # of exit()
+    if not raised or raised[-1][0].partition(".")[0] in ENDS_PROCESSES:
+        return None
+    _, file, line = raised[-1]
+    code = shortened(repr(stop.code), 80)
+    return redact(f"{file}, line {line}, ends the process by sys.exit({code})")
 
 
 # What torch, numpy, the C library and the linker say when memory is refused, or a size overflows.

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ablate.cli.folder import remove_created
-from ablate.errors import Interrupted, RunFailed, UserError, one_line, suggest, unwrap
+from ablate.errors import (
+    Interrupted,
+    RunFailed,
+    UserError,
+    ended_by,
+    one_line,
+    suggest,
+    unwrap,
+)
 from ablate.run_files import named_folder
 from ablate.terminal import pipe
 from ablate.terminal.say import printable, say
@@ -76,6 +84,9 @@ def command(main: Callable[[], None]) -> NoReturn:
         # Lightning turns Ctrl-C into an exit with 1.
         if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
             code = stop.code
+            if line := ended_by(stop):
+                say(line, file=sys.stderr)
+                code = 1
         else:
             say("interrupted", file=sys.stderr)
             code = 130

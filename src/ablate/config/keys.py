@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablate.config.overrides import value_text
 from ablate.config.synonyms import KEYS
 from ablate.config.tree import config_dir
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError, ended_by, suggest
 from ablate.version import extra_with, install
 
 OURS = "ablate."
@@ -293,9 +293,11 @@ def locate(target: str) -> Any:
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
-    except Exception as error:  # of a person's own file: any
+    except (Exception, SystemExit) as error:  # of a person's own file: any
         known = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            why = ended_by(error) or why
         line = f"_target_={target}: cannot be imported ({why})"
         top = module.partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == top

@@ -23,6 +23,8 @@ NODES = {
     **TOKENS,
     **dict.fromkeys(("pos_enc", "optimizer", "schedule", "kernel"), PART),
     "trainer": {"precision": str},
+    "study": {"name": (str, int, float)},
+    "choices?": {"model?": str, "data?": str, "task?": str},
 }
 
 

@@ -30,7 +30,7 @@ from ablate.config.run_id import FILES
 from ablate.config.saved import read_config
 from ablate.config.schema import look_up
 from ablate.data import digest, source
-from ablate.errors import RunFailed, UserError, unwrap
+from ablate.errors import RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
@@ -253,7 +253,8 @@ def recorded(
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
-        message = redact(str(unwrap(error) or error))
+        ended = ended_by(error) if isinstance(error, SystemExit) else None
+        message = redact(ended or str(unwrap(error) or error))
         result |= {"status": status, "error": message or type(error).__name__}
         raise
     finally:

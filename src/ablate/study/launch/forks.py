@@ -160,7 +160,7 @@ def _end(code: str | int | None) -> NoReturn:
 def _preload(modules: Sequence[str]) -> None:
     for name in modules:
         # A run reports its own import errors.
-        with suppress(ImportError):
+        with suppress(Exception, SystemExit):
             import_module(name)
     from hydra.core.plugins import Plugins
 

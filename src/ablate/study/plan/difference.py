@@ -1,7 +1,9 @@
 """What a change does to a model: its parameters, FLOPs, cache and outputs at initialisation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from ablate.config.keys import changed_keys
+from ablate.config.saved import names_file
 from ablate.data import Data
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
@@ -62,10 +65,15 @@ def side(config: DictConfig, data: Data) -> Side:
     return Side(model, flops, cache, inputs, computed)
 
 
-def difference(first: DictConfig, second: DictConfig) -> Difference:
-    """Build both compositions and compare them."""
-    sets = DataSets()
-    a, b = (side(config, sets(config)) for config in (first, second))
+def difference(
+    first: DictConfig, second: DictConfig, files: Sequence[Path | None] = (None, None)
+) -> Difference:
+    """Build both compositions and compare them. files: what they were read from."""
+    sets, sides = DataSets(), []
+    for config, file in zip((first, second), files, strict=True):
+        with nullcontext() if file is None else names_file(file):
+            sides.append(side(config, sets(config)))
+    a, b = sides
     of_first, of_second = (dict(s.model.named_parameters()) for s in (a, b))
     shared = [name for name in of_first if name in of_second]
     comparable = same_inputs(a, b) and shapes(a.outputs) == shapes(b.outputs)
