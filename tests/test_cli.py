@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -50,6 +51,10 @@ WRAPPED.__cause__ = UserError("pos_enc.base=-1")
 EXIT = SystemExit(1)
 EXIT.__context__ = KeyboardInterrupt()
 DENIED = PermissionError(13, "Permission denied", "one.png")
+DENIED_INSIDE = RuntimeError("Error in call to target 'ablate.X'")
+DENIED_INSIDE.__cause__ = DENIED
+FULL = OSError(28, "No space left on device")  # as of a write, which names no file
+MANY = RuntimeError("unable to open file </torch_1>: Too many open files (24)\nat ...")
 NO_TORCH = ImportError("`torch` can only be initialized once per process")
 
 
@@ -63,6 +68,13 @@ NO_TORCH = ImportError("`torch` can only be initialized once per process")
         (EXIT, 130, "interrupted"),
         (WRAPPED, 2, "pos_enc.base=-1"),
         (DENIED, 2, "one.png: cannot be read or written here (Permission denied)"),
+        (DENIED_INSIDE, 2, "one.png: cannot be read or written here (Permission denied)"),
+        (FULL, 2, "a file: cannot be read or written here (No space left on device)"),
+        (
+            MANY,
+            1,
+            "the machine has no room: unable to open file </torch_1>: Too many open files (24)",
+        ),
         (NO_TORCH, 1, "torch cannot be loaded here; `python -c 'import torch'` says why"),
     ],
 )
@@ -347,6 +359,12 @@ def test_a_refused_run_removes_only_what_it_made(tmp_path):
         folder.remember(run, of_sweep=of_sweep)
         folder.remove_created()
         assert run.is_dir()
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    folder.remember(tmp_path / "runs" / "file", of_sweep=False)
+    (tmp_path / "runs" / "file").rmdir()
+    (tmp_path / "runs" / "file").touch()  # a lock there is refused
+    folder.remove_created()
+    shutil.rmtree(tmp_path / "runs")
     folder.remember(last.parents[1], of_sweep=False)
     last.parent.mkdir()
     last.touch()

@@ -138,6 +138,17 @@ def test_a_damaged_file_of_a_run(whole, tmp_path, one_line, name, way, damages):
 
 
 @pytest.mark.parametrize(
+    "name", ["checkpoints/last.ckpt", "checkpoints/previous.ckpt", "metrics.csv"]
+)
+def test_a_folder_in_the_place_of_a_file_is_refused_before_training(whole, folder, one_line, name):
+    (folder / "result.json").unlink()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    code, told = one_line("resume", folder, whole, name, "folder")
+    assert (code, "parameters |" in told) == (2, False)
+
+
+@pytest.mark.parametrize(
     ("name", "way", "count"),
     [
         ("config.yaml", "load", 4),

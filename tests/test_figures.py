@@ -1,5 +1,6 @@
 """Figures, and python -m ablate.show: the right files, and in them what the model attends to."""
 
+import os
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -8,6 +9,7 @@ import pytest
 import tiny
 import torch
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch.testing import assert_close
 from ways import called
@@ -18,8 +20,11 @@ from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.figures.panels import HIDDEN
 from ablate.figures.patches import draw_patches, spread, unnormalised
+from ablate.figures.save import save
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
+from ablate.run_files import write_text
+from ablate.speech.vocoder import write_wav
 from ablate.task import attention
 from ablate.task.attention import attention_figures, attention_maps
 from ablate.training.build import build, build_data, make_task
@@ -183,6 +188,24 @@ def test_the_image_is_what_a_person_sees():
 
     originals = torch.from_numpy(load_digits().images).float() / 16
     assert (originals - shown[..., 0]).abs().amax((1, 2)).min() < 1e-5
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.png", lambda path: save(Figure(), path)),
+        ("a.wav", lambda path: write_wav(str(path), torch.ones(99_999), 16_000)),
+        ("a.txt", lambda path: write_text(path, "a")),
+    ],
+)
+def test_a_full_disk_names_the_file_and_leaves_no_half_of_it(tmp_path, name, write):
+    path = tmp_path / name
+    path.with_name(f".{name}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as full:
+        write(path)
+    assert full.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):

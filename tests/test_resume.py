@@ -5,11 +5,14 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from errno import EACCES
 from pathlib import Path
+from unittest.mock import Mock
 
 import accident
 import lightning.pytorch as L
@@ -27,6 +30,7 @@ from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
 from ablate.stop import STOPS
 from ablate.task.causal_lm import CausalLM
+from ablate.training import record
 from ablate.training import train as training
 from ablate.training.checkpoint import MEASURED, Checkpoints
 from ablate.training.curves import Curves
@@ -261,14 +265,62 @@ def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
     def struck(task, batch):
         if task.global_step == 6 and task.training:
             # Over the folder, since the file of the lock, which is open, forbids to remount it.
-            stack.enter_context(disk(tmp_path / "run", "64m,ro"))
+            run = str(tmp_path / "run")
+            subprocess.run(["mount", "--bind", run, run], check=True)
+            stack.callback(subprocess.run, ["umount", "-l", run], check=True)
+            subprocess.run(["mount", "-o", "remount,bind,ro", run], check=True)
         return loss(task, batch)
 
-    with ExitStack() as stack, monkeypatch.context() as patch:
+    with disk(tmp_path, "64m"):  # or skipped
+        with ExitStack() as stack, monkeypatch.context() as patch:
+            patch.setattr(CausalLM, "loss", struck)
+            with pytest.raises(RunFailed, match=r"Read-only file system; .* the same command"):
+                ablate.run(whole[0], tmp_path / "run")
+        goes_on(whole, tmp_path / "run")
+
+
+@quick
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_folder_that_is_moved_while_its_run_trains(whole, tmp_path, monkeypatch, taken):
+    """It ends soon, writes nothing where another run may be by now, and resumes."""
+    loss, folder = CausalLM.loss, tmp_path / "run"
+
+    def struck(task, batch):
+        if task.global_step == 5 and task.training:
+            folder.rename(tmp_path / "moved")
+            if taken:
+                folder.mkdir()
+                (folder / ".lock").touch()
+        return loss(task, batch)
+
+    with monkeypatch.context() as patch:
         patch.setattr(CausalLM, "loss", struck)
-        with pytest.raises(RunFailed, match="Read-only file system; when it can be written"):
-            ablate.run(whole[0], tmp_path / "run")
-    goes_on(whole, tmp_path / "run")
+        with pytest.raises(RunFailed, match=f"^{folder} was moved or removed while this run"):
+            ablate.run(whole[0], folder)
+    assert [path.name for path in tmp_path.glob("run/*")] == [".lock"] * taken
+    assert last(tmp_path / "moved")["global_step"] == 4
+    goes_on(whole, tmp_path / "moved")
+
+
+@quick
+def test_a_file_that_is_refused_says_how_the_run_resumes_and_no_second_error_hides_it(
+    whole, tmp_path, monkeypatch
+):
+    """As of a folder that is closed: what is to say so there cannot be written either."""
+    path = tmp_path / "checkpoints" / "last.tmp"
+    with monkeypatch.context() as patch:
+        denied = PermissionError(EACCES, "Permission denied", str(path))
+        patch.setattr(Checkpoints, "_write", Mock(side_effect=denied))
+        line = f"^{path}: Permission denied; when that is put right, the same command resumes$"
+        with pytest.raises(RunFailed, match=line):
+            ablate.run(whole[0], tmp_path)
+        assert re.match(line, result(tmp_path)["error"])
+        closed = PermissionError(EACCES, "Permission denied", str(tmp_path / "result.json"))
+        patch.setattr(record, "write_json", Mock(side_effect=[None, None, closed]))
+        with pytest.raises(RunFailed, match=line):
+            ablate.run(whole[0], tmp_path)
+        assert record.write_json.call_count == 3
+    goes_on(whole, tmp_path)
 
 
 # Stopping on request

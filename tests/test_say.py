@@ -184,7 +184,7 @@ def test_an_answer_that_nobody_reads_ends_quietly_and_a_refusal_stays_one(tmp_pa
 
 @pytest.mark.parametrize(("trains", "code"), [(False, 141), (True, 0)])
 def test_a_broken_pipe_is_told_to_the_shell_but_by_a_training(monkeypatch, trains, code):
-    monkeypatch.setattr(pipe.Output, "unread", True)
+    monkeypatch.setattr(pipe.Output, "lost", BrokenPipeError())
     monkeypatch.setattr(pipe.Output, "trains", trains)
     assert (pipe.exit_code(0), pipe.exit_code(2)) == (code, 2)
 
@@ -200,8 +200,31 @@ def test_training_continues_unread(both, tmp_path):
     assert (code, json.loads(result.read_text())["status"]) == (0, "finished")
 
 
+def in_a_shell(line, folder):
+    """`python LINE`: exit code, and what it printed."""
+    line = f"{sys.executable} {line}"
+    done = subprocess.run(line, shell=True, cwd=folder, env=AROUND, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_a_closed_output_is_no_mistake(tmp_path):
-    """`ablate --help >&-`"""
-    line = f"{sys.executable} -m ablate --help >&-"
-    done = subprocess.run(line, shell=True, cwd=tmp_path, env=AROUND, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
+    """`ablate --help >&-`; the next files do not get its number, and with it what is printed."""
+    assert in_a_shell("-m ablate --help >&-", tmp_path) == (0, "", "")
+    said = "import os; os.write(2, b'from C'); print('x', file=sys.stderr); "
+    code = f"import sys; from ablate.terminal.pipe import *; survive_readers(); {said}"
+    code += "file = open('numbers', 'w'); print(file.fileno(), sys.stdin.read(), file=file)"
+    assert in_a_shell(f'-c "{code}" <&- >&- 2>&-', tmp_path) == (0, "", "")
+    assert (tmp_path / "numbers").read_text() == "3 \n"
+
+
+FULL = "the output cannot be written (No space left on device)"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_an_output_that_is_full(tmp_path):
+    assert in_a_shell("-m ablate --help >/dev/full", tmp_path) == (1, "", f"ablate: {FULL}\n")
+    assert in_a_shell("-m ablate seed=x 2>/dev/full", tmp_path) == (2, "", "")
+    trains = "import sys; from ablate.terminal.pipe import *; survive_readers(); "
+    trains += "Output.trains = True; print(1, flush=True); print(2); sys.exit(exit_code(0))"
+    told = f"ablate: {FULL}; training continues\n"
+    assert in_a_shell(f'-c "{trains}" >/dev/full', tmp_path) == (0, "", told)

@@ -1,5 +1,7 @@
 """Errors for the user: one line that says what, where, what is allowed, and the nearest name."""
 
+import errno
+import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -93,6 +95,14 @@ def ended_by(stop: SystemExit) -> str | None:
     return redact(f"{file}, line {line}, ends the process by sys.exit({code})")
 
 
+# A machine without room for more, whatever the file; and a file or folder that cannot be used.
+FULL = (
+    errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EROFS,
+    errno.ESTALE,
+)  # fmt: skip
+CLOSED = (*FULL, errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EPERM)
+# The same in the words of torch and of the linker, whose errors have no number.
+NO_ROOM = re.compile("|".join([*map(os.strerror, FULL), "can't start new thread"]))
 # What torch, numpy, the C library and the linker say when memory is refused, or a size overflows.
 NO_MEMORY = re.compile(
     r"DefaultCPUAllocator|out of memory|bad_alloc|ALLOC_FAILED|[Cc]annot allocate memory"
@@ -111,7 +121,8 @@ AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTP
 def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
     """Our own error behind those that Hydra and OmegaConf wrap around it, if there is one.
 
-    What the machine refuses (memory, a killed process that loads data) is a RunFailed too.
+    A file that cannot be used is a UserError too, and what else the machine refuses (memory, a
+    killed process that loads data) a RunFailed.
     """
     current: BaseException | None = error
     passed: set[int] = set()
@@ -125,12 +136,17 @@ def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
     return None
 
 
-def _by_the_machine(error: BaseException) -> RunFailed | None:
+def _by_the_machine(error: BaseException) -> UserError | RunFailed | None:
     text = str(error)
+    if isinstance(error, OSError) and error.errno in (CLOSED if error.filename else FULL):
+        name = " -> ".join(str(file) for file in (error.filename, error.filename2) if file)
+        return UserError(f"{name or 'a file'}: cannot be read or written here ({error.strerror})")
     if isinstance(error, RuntimeError) and text.startswith("DataLoader worker"):
         return RunFailed(LOST_WORKER)
     if isinstance(error, ImportError) and NO_TORCH.search(text):
         return RunFailed("torch cannot be loaded here; `python -c 'import torch'` says why")
+    if NO_ROOM.search(text):
+        return RunFailed(f"the machine has no room: {text.strip().partition(chr(10))[0]}")
     known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
     if not isinstance(error, MemoryError) and not (known and NO_MEMORY.search(text)):
         return None

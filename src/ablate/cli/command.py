@@ -8,7 +8,6 @@ import traceback
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +27,6 @@ from ablate.terminal.say import printable, say
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own
-CLOSED = (EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
@@ -73,6 +71,7 @@ def command(main: Callable[[], None]) -> NoReturn:
     """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, with
     a broken output pipe."""
     pipe.survive_readers()
+    logging.raiseExceptions = False  # else a full disk is a traceback for each line of a log
     # On a new machine matplotlib announces its font cache.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     code: str | int | None = 0
@@ -97,7 +96,7 @@ def command(main: Callable[[], None]) -> NoReturn:
 
 def report(error: BaseException) -> int:
     """Print an error and return the exit code."""
-    ours = own_error(error)
+    ours = unwrap(error)
     if ours is None or TYPED == "1":
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if ours is None:
@@ -123,14 +122,6 @@ def full_error(value: str | None) -> Iterator[None]:
         os.environ.pop(FULL_ERROR, None)
         if before is not None:
             os.environ[FULL_ERROR] = before
-
-
-def own_error(error: BaseException) -> UserError | RunFailed | Interrupted | None:
-    """Return our own error, also for a file that cannot be read or written; else None."""
-    if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
-        return unwrap(error)
-    name = " -> ".join(str(file) for file in (error.filename, error.filename2) if file)
-    return UserError(f"{name}: cannot be read or written here ({error.strerror})")
 
 
 def _refuse_windows() -> None:

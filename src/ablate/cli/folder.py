@@ -71,7 +71,7 @@ def remove_created() -> None:
     The folder of a sweep is removed only if it has no runs in it, that of a run only if it has no
     checkpoint and no other process trains there.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     if Folder.created and Folder.of_sweep:
         folder = Folder.created[0]
@@ -80,7 +80,7 @@ def remove_created() -> None:
                 for name in ("multirun.yaml", PLAN, COMMANDS, PLANNING):  # the first is Hydra's
                     (folder / name).unlink(missing_ok=True)
     elif Folder.created and not any(Folder.created[0].glob("checkpoints/*")):
-        with suppress(Timeout), FileLock(Folder.created[0] / ".lock", timeout=0):
+        with suppress(OSError), FileLock(Folder.created[0] / ".lock", timeout=0):
             shutil.rmtree(Folder.created[0], ignore_errors=True)
     for path in Folder.created:
         try:

@@ -7,11 +7,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ablate.cli.command import TYPED, full_error, own_error, report
+from ablate.cli.command import TYPED, full_error, report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, complete
 from ablate.config.keys import plain
-from ablate.errors import RunFailed, UserError, one_line
+from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.memory import freeze_imports
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def job(cfg: DictConfig) -> float | None:
 
 def _logged(error: Exception) -> UserError | RunFailed:
     """Log the error of one run of a sweep in its folder, and keep it for the end."""
-    ours = own_error(error)
+    ours = unwrap(error)
     overrides = " ".join(HydraConfig.get().overrides.task)
     if isinstance(ours, UserError | RunFailed):
         log.error("%s: %s", "refused" if isinstance(ours, UserError) else "failed", one_line(ours))

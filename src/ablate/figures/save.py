@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ablate.run_files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,8 +44,7 @@ def save(figure: Figure, path: Path) -> Path:
 
     path = path.with_suffix(f".{_format.get()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with warnings.catch_warnings(), matplotlib.rc_context(VECTOR):
+    with replacing(path) as temporary, warnings.catch_warnings(), matplotlib.rc_context(VECTOR):
         # A token in a script that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         # savefig would draw everything twice, for the layout.
@@ -59,5 +59,4 @@ def save(figure: Figure, path: Path) -> Path:
                 FigureCanvasPdf(figure).print_pdf(temporary, metadata={"CreationDate": None})
             case "svg":
                 FigureCanvasSVG(figure).print_svg(temporary, metadata={"Date": None})
-    os.replace(temporary, path)
     return path

@@ -10,13 +10,13 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from errno import ELOOP
+from contextlib import contextmanager, suppress
+from errno import ELOOP, ENOENT
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import UserError, shortened, suggest
+from ablate.errors import CLOSED, FULL, RunFailed, UserError, shortened, suggest
 
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
@@ -138,20 +138,43 @@ def named(path: Path) -> Iterator[None]:
         raise
 
 
-def write_text(path: Path, text: str, *, flush: bool = True) -> None:
-    """Replace a text file; `flush=False` if a power failure may lose it."""
+@contextmanager
+def unwritable_as_run_failed() -> Iterator[None]:
+    """Turn the error of a file that cannot be used any more into RunFailed, in one line: of a disk
+    that is full, a folder that was closed or removed."""
+    try:
+        yield
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        if error.errno not in ((*CLOSED, ENOENT) if name else FULL):
+            raise
+        raise RunFailed(
+            f"{name}{error.strerror}; when that is put right, the same command resumes"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another path in the same folder, to write what takes the place of `path` when the block has
+    ended; what was written before an error is removed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named(path):
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                if flush:
-                    file.flush()
-                    os.fsync(file.fileno())
+            yield temporary
             os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()  # it takes room on a disk that is full
             raise
+
+
+def write_text(path: Path, text: str, *, flush: bool = True) -> None:
+    """Replace a text file; `flush=False` if a power failure may lose it."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:

@@ -5,11 +5,14 @@ Griffin-Lim, https://doi.org/10.1109/WASPAA.2013.6701851). The amplitudes of fre
 non-negative ones whose mel bands come nearest to those given, found by multiplicative updates.
 """
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ablate.run_files import replacing
 from ablate.speech.mel import HOP, WINDOW, filters
 
 ROUNDS = 60
@@ -59,4 +62,5 @@ def write_wav(path: str, samples: Tensor, rate: int) -> None:
     from scipy.io import wavfile
 
     scaled = samples * (LOUDEST / samples.abs().max().clamp(min=1e-9) if len(samples) else 1.0)
-    wavfile.write(path, rate, (scaled * (2**15 - 1)).round().to(torch.int16).numpy())
+    with replacing(Path(path)) as temporary:
+        wavfile.write(temporary, rate, (scaled * (2**15 - 1)).round().to(torch.int16).numpy())

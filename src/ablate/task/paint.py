@@ -16,6 +16,7 @@ from ablate.errors import UserError
 from ablate.figures.diffusion import draw_images
 from ablate.figures.save import save
 from ablate.random.seeding import derive
+from ablate.run_files import replacing
 from ablate.task.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator
     else:
         pixels = task.fill(words, keys, known, mask_of(task, arguments), **how)[0]
     target.parent.mkdir(exist_ok=True)  # a run may have no figures yet
-    Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(target)
+    with replacing(target) as temporary:
+        Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(temporary, "PNG")
     yield str(target)
 
 

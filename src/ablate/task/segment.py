@@ -15,6 +15,7 @@ from ablate.errors import UserError
 from ablate.figures.masks import Answered, draw_answers
 from ablate.figures.save import save
 from ablate.model.sam import SAM, Prompt, picked
+from ablate.run_files import replacing
 
 Arguments = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")
@@ -62,7 +63,8 @@ def write_mask(
     mask = Image.fromarray(answer.masks[0].numpy())
     path = folder / "figures" / f"{file.stem}_mask.png"
     path.parent.mkdir(exist_ok=True)
-    mask.resize((width, height), Image.Resampling.NEAREST).save(path)
+    with replacing(path) as temporary:
+        mask.resize((width, height), Image.Resampling.NEAREST).save(temporary, "PNG")
     figure = draw_answers([answer], f"The mask of the prompt in {file.name}")
     yield f"{answer.titles[0]}, {float(answer.masks[0].float().mean()):.1%} of the image"
     yield str(path)

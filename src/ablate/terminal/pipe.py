@@ -1,46 +1,62 @@
-"""Broken pipes: output whose reader has exited, as in `ablate --help | head -3`.
+"""Output that cannot be written: its reader has exited, as in `ablate --help | head -3`, its disk
+is full, its terminal is gone, or it was closed from the start (`>&-`).
 
-Python raises BrokenPipeError at the next print, in libraries too, and again at exit. Here the rest
-of the output is discarded and the command completes: a training run outlives its terminal.
+Python raises an error at the next print, in libraries too, and again at exit. Here what cannot be
+written is discarded and the command completes: a training run outlives its terminal.
 """
 
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 UNREAD = 141  # a shell's exit status for a program killed by SIGPIPE
 
 
 class Output(io.FileIO):
-    """Standard output or standard error; discards what is written after a broken pipe.
+    """Standard output or standard error; discards what is written after a broken pipe, and what a
+    full disk refuses.
 
     trains: whether the command trains, and therefore continues with a message.
-    unread: whether a pipe has broken.
+    lost: the first error.
     """
 
     trains = False
-    unread = False
+    lost: ClassVar[OSError | None] = None
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())  # for output of C and C++ libraries, too
-            os.close(nowhere)
-            Output.unread = True
-            if Output.trains:
-                print("ablate: the output pipe is closed; training continues", file=sys.stderr)
-            return super().write(data)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.fileno())  # for output of C and C++ libraries, too
+                os.close(nowhere)
+            if Output.lost is None:
+                Output.lost = error
+                if Output.trains:
+                    print(f"ablate: {_why(error)}; training continues", file=sys.stderr)
+            return memoryview(data).nbytes
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, BrokenPipeError):
+        return "the output pipe is closed"
+    return f"the output cannot be written ({error.strerror})"
 
 
 def survive_readers() -> None:
-    """Replace stdout and stderr by `Output`, unless they are closed or captured."""
+    """Replace stdout and stderr by `Output`, unless they are captured; open what is closed, whose
+    numbers the next files would get, and with them what libraries print."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None or stream is not getattr(sys, f"__{name}__"):
-            continue  # closed, or captured
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
         stream.flush()
         raw = Output(stream.fileno(), "w", closefd=False)
         unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
@@ -55,8 +71,14 @@ def survive_readers() -> None:
 
 
 def exit_code(code: Any) -> Any:
-    """Return the exit code: 141 instead of 0 if the pipe broke and the command does not train."""
+    """Return the exit code. Of a command that does not train, 0 becomes 141 if the pipe broke, and
+    1 with a message if the output could not be written otherwise."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    return UNREAD if not code and Output.unread and not Output.trains else code
+    if code or Output.trains or Output.lost is None:
+        return code
+    if isinstance(Output.lost, BrokenPipeError):
+        return UNREAD
+    print(f"ablate: {_why(Output.lost)}", file=sys.stderr)
+    return 1

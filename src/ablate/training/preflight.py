@@ -11,6 +11,11 @@ from ablate.config.facts import Facts, Unreadable
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
+# Of a run, relative to its folder.
+WRITTEN = (
+    "*.json", "*.yaml", "*.csv", "*.txt", "figures/*.png",
+    "checkpoints/*.ckpt", "checkpoints/*.safetensors", "checkpoints/*.tmp",
+)  # fmt: skip
 MANY, FEWER = 512, 256  # tokens of an image: the most without a word, and what is offered instead
 
 
@@ -64,15 +69,22 @@ def accelerator(wanted: str) -> tuple[str, int]:
 
 
 def check_output(run_dir: Path) -> None:
-    """Create a run's folder; raise UserError if it cannot be written."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=run_dir):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"output_dir: cannot write to {run_dir} ({error.strerror}); choose another folder"
-        ) from error
+    """Create a run's folder; raise UserError if it cannot be written, or if a folder is in the
+    place of a file of the run."""
+    for folder in (run_dir, run_dir / "checkpoints", run_dir / "figures"):
+        try:
+            if folder == run_dir:
+                folder.mkdir(parents=True, exist_ok=True)
+            if folder.exists():
+                with TemporaryFile(dir=folder):
+                    pass
+        except OSError as error:
+            raise UserError(
+                f"output_dir: cannot write to {folder} ({error.strerror}); choose another folder"
+            ) from error
+    for path in (path for pattern in WRITTEN for path in run_dir.glob(pattern)):
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, and this run writes a file there; move it away")
 
 
 def many_tokens(composition: Composition) -> str | None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EDQUOT, ENOSPC, EROFS
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +19,7 @@ import lightning.pytorch as L
 import torch
 from filelock import FileLock, Timeout
 from hydra.utils import instantiate
+from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -35,7 +35,14 @@ from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.redact import redact, without_credentials
-from ablate.run_files import PREDICTIONS, RESULT, read_mapping, write_json, write_text
+from ablate.run_files import (
+    PREDICTIONS,
+    RESULT,
+    read_mapping,
+    unwritable_as_run_failed,
+    write_json,
+    write_text,
+)
 from ablate.run_files.records import read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
@@ -48,7 +55,6 @@ from ablate.training.predictions import write_predictions
 from ablate.training.transfer import keep_tokens
 from ablate.version import NAME, PACKAGE, checkout
 
-FULL = (EDQUOT, ENOSPC, EROFS)
 PACKAGES = (
     NAME, "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
     "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim", "espeakng-loader",
@@ -163,11 +169,35 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+class Here(Callback):
+    """Raise RunFailed soon after the run's folder was moved or removed while it trains: what was
+    written there later would be lost, or in the way of another run. lock: a file in it."""
+
+    def __init__(self, lock: Path):
+        self.lock, self.begun = lock, os.stat(lock)
+
+    def require(self) -> None:
+        try:
+            if os.path.samestat(os.stat(self.lock), self.begun):
+                return
+        except FileNotFoundError:
+            pass
+        raise RunFailed(
+            f"{self.lock.parent} was moved or removed while this run trained; the same command"
+            " resumes from its checkpoints, where they are put back"
+        )
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.require()
+
+    on_validation_batch_end = on_train_batch_end
+
+
 @contextmanager
-def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
+def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[Here | None]:
     """Hold the run lock, so that one process group trains in a folder; the OS releases it when the
-    holder dies."""
-    lock = FileLock(run_dir / ".lock")
+    holder dies. The first process gets what it can verify that the folder is still there by."""
+    lock, here = FileLock(run_dir / ".lock"), None
     if trainer.is_global_zero:
         try:
             lock.acquire(timeout=1)  # study/launch/state.py takes the lock briefly to test it
@@ -177,23 +207,12 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
             raise UserError(f"{lock.lock_file} cannot be locked ({error.strerror})") from error
         for left_by_a_kill in run_dir.rglob(".*.tmp"):
             left_by_a_kill.unlink()
+        here = Here(run_dir / ".lock")
+        trainer.callbacks.insert(0, here)  # type: ignore[attr-defined]
     try:
-        yield
+        yield here
     finally:
         lock.release()
-
-
-@contextmanager
-def unwritable_as_run_failed() -> Iterator[None]:
-    """Turn the error of a full or read-only disk into RunFailed, in one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL or not error.filename:
-            raise
-        raise RunFailed(
-            f"{error.filename}: {error.strerror}; when it can be written, the same command resumes"
-        ) from error
 
 
 @contextmanager
@@ -204,10 +223,11 @@ def recorded(
     trainer: L.Trainer,
     flops: int,
     resumed_seconds: Callable[[], float],
+    here: Here | None = None,
 ) -> Iterator[tuple[dict[str, Any], RunLogger | None]]:
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger.
 
-    resumed_seconds: the training time at the checkpoint that was resumed from.
+    resumed_seconds: the training time at the checkpoint that was resumed from. here: of `only_one`.
     """
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     cfg = composition.cfg
@@ -232,6 +252,21 @@ def recorded(
     if task.model.started_from is not None:
         result["started_from"] = task.model.started_from
     logger: RunLogger | None = None
+
+    def end() -> None:
+        # A resumed run adds the time of the interrupted one. A killed process recorded none: it
+        # took at least what it had trained by its last checkpoint.
+        before = max(wall_before, resumed_seconds())
+        result["wall_seconds"] = before + time.perf_counter() - started
+        result["peak_memory_bytes"] = peak_memory_bytes()
+        if trainer.is_global_zero:
+            result["logged_to"] = logger.where if logger else None
+            if here:  # else it may be the folder of another process
+                here.require()
+            write_json(run_dir / "result.json", result)
+            if logger:
+                logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+
     if trainer.is_global_zero:
         write_config(run_dir, composition.recorded)
         if cfg.init_from is not None:
@@ -249,25 +284,19 @@ def recorded(
             trainer.loggers = list(logger.loggers)
             if logger.log_maps:
                 trainer.callbacks.append(AttentionMaps(logger))  # type: ignore[attr-defined]
-        yield result, logger
+        with unwritable_as_run_failed():
+            yield result, logger
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
         ended = ended_by(error) if isinstance(error, SystemExit) else None
         message = redact(ended or str(unwrap(error) or error))
         result |= {"status": status, "error": message or type(error).__name__}
+        # A second error, of the same disk or folder, would hide the first.
+        with suppress(OSError, RunFailed):
+            end()
         raise
-    finally:
-        # A resumed run adds the time of the interrupted one. A killed process recorded none: it
-        # took at least what it had trained by its last checkpoint.
-        before = max(wall_before, resumed_seconds())
-        result["wall_seconds"] = before + time.perf_counter() - started
-        result["peak_memory_bytes"] = peak_memory_bytes()
-        if trainer.is_global_zero:
-            result["logged_to"] = logger.where if logger else None
-            write_json(run_dir / "result.json", result)
-            if logger:
-                logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+    end()
 
 
 def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:

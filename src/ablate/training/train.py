@@ -24,7 +24,7 @@ from ablate.logger import RunLogger
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
-from ablate.run_files import RESULT, best_weights, write_json
+from ablate.run_files import RESULT, best_weights, unwritable_as_run_failed, write_json
 from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import misfit
 from ablate.stop import StopOfRun, stopping
@@ -49,7 +49,6 @@ from ablate.training.record import (
     log_finished,
     only_one,
     recorded,
-    unwritable_as_run_failed,
 )
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer
@@ -180,12 +179,11 @@ def _opened(composition: Composition, run_dir: Path, stop: StopOfRun) -> Iterato
         if line:
             on_first_process(say)(line)
     with (
-        only_one(run_dir, trainer),
-        unwritable_as_run_failed(),
-        recorded(composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds) as (
-            result,
-            logger,
-        ),
+        unwritable_as_run_failed(),  # also what is written before training and after
+        only_one(run_dir, trainer) as here,
+        recorded(
+            composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds, here
+        ) as (result, logger),
     ):
         checkpoints.run_id = result["run_id"]
         if cache is not None:
