@@ -82,20 +82,35 @@ def test_the_direction_of_a_metric_is_in_its_name():
             mode_of(f"val/{name}", typed="study.metric=", by="study.mode=")
 
 
-def test_a_class_without_examples_has_no_accuracy():
+def test_a_class_without_examples_has_no_accuracy(tmp_path):
     """Two of three right of one class, and none of another, which has one."""
+    targets = torch.tensor([0, 0, 0, 1])
     data = SimpleNamespace(
-        unit="images", sizes={"classes": 3}, class_names=["a", "b", "c"], reads=("x",)
-    )
+        unit="images", sizes={"classes": 3}, class_names=["a", "b", "c"], reads=("x",),
+        splits={"val": SimpleNamespace(targets=targets), "test": object()},
+    )  # fmt: skip
     settings = {"optimizer": None, "schedule": None, "label_smoothing": 0.0, "seed": 0}
     task = Classification(torch.nn.Identity(), data=data, mixup=0.0, cutmix=0.0, **settings)
     x = torch.eye(3)[torch.tensor([0, 0, 1, 0])]
-    task.evaluate({"x": x, "targets": torch.tensor([0, 0, 0, 1])})
+    task.evaluate({"x": x, "targets": targets})
     found = {name: float(value) for name, value in task.measures("val").items()}
     assert found["accuracy/a"] == pytest.approx(2 / 3)
     assert found["accuracy/b"] == 0
+    assert found["accuracy"] == pytest.approx(1 / 2)
+    assert found["balanced_accuracy"] == pytest.approx(1 / 3)  # of the two that occur
     assert "accuracy/c" not in found
+    assert task.notes()["examples"] == {"val": {"a": 3, "b": 1, "c": 0}}
+    table, drawn = task.artefacts(tmp_path)
+    assert table.read_text() == "true class,a,b,c\na,2,1,0\nb,1,0,0\nc,0,0,0\n"
+    assert drawn == tmp_path / "figures" / "confusion.png"
     assert {"accuracy/a", "accuracy/c"} <= set(task.measured("val"))
+
+
+def test_classes_that_differ_in_size_are_said_before_training():
+    assert ready("digits").amount().endswith("training images")
+    data = ready("digits")
+    data.splits["train"].targets = torch.tensor([0] * 9 + list(range(1, 10)) * 3)
+    assert data.amount().endswith("training images, 3 of class 1 to 9 of 0")
 
 
 def task_of(processes, **values):

@@ -97,7 +97,8 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
         other = "dot" if score == "additive" else "additive"
         commands.insert(0, command_line("ablate.show", *words))
         commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
-    if (run_dir / "sample.txt").exists() or result.get("artefacts"):
+    made = (run_dir / "sample.txt").exists() or result.get("artefacts")
+    if made and stated(task, "family"):  # else ablate.generate makes nothing of it
         options = stated(task, "example_options")
         options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))
         command = f"{command_line('ablate.generate', *words)} {options}"

@@ -172,7 +172,18 @@ class Data(LightningDataModule):
 
     def amount(self) -> str:
         """The size of the training split with its unit; after `setup`."""
-        return f"{self.length('train'):,} training {self.unit}"
+        amount = f"{self.length('train'):,} training {self.unit}"
+        names = getattr(self, "class_names", None)
+        targets = getattr(self.splits["train"], "targets", None)
+        if names is None or targets is None:
+            return amount
+        counts = targets.bincount(minlength=len(names))
+        few, many = int(counts.argmin()), int(counts.argmax())
+        if counts[many] < 2 * counts[few]:
+            return amount
+        return (
+            f"{amount}, {counts[few]:,} of class {names[few]} to {counts[many]:,} of {names[many]}"
+        )
 
     def length(self, split: str) -> int:
         """The number of examples in a split."""

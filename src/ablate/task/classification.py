@@ -1,12 +1,16 @@
 """Classification: one class for each image or text."""
 
+import csv
+import io
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassStatScores
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from ablate.config.facts import LABELLED, Conflict
 from ablate.config.rules import NotNegative, Share
@@ -15,14 +19,21 @@ from ablate.data.images import Images
 from ablate.data.loader import share_of
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
+from ablate.figures.panels import Panel, draw_panels
+from ablate.figures.save import save
 from ablate.random.seeding import derive
+from ablate.run_files import write_text
 from ablate.task import Task
 
 TOP = 5
+DRAWN = 64  # classes of a confusion matrix that is drawn
+INCHES = 0.22  # of a class there
 
 
 class Classification(Task):
-    """Cross-entropy; accuracy, top-5 accuracy (with more than five classes), per-class accuracy.
+    """Cross-entropy; accuracy, top-5 accuracy (with more than five classes), per-class accuracy and
+    its mean, balanced accuracy. A run keeps the confusion matrices of validation and test, and the
+    number of examples of each class in every split.
 
     Label smoothing, Mixup (https://arxiv.org/abs/1710.09412) and CutMix
     (https://arxiv.org/abs/1905.04899) act in training only; `mixup` and `cutmix` are the alpha of
@@ -74,7 +85,8 @@ class Classification(Task):
         self.top = (
             MulticlassAccuracy(classes, average="micro", top_k=TOP) if classes > TOP else None
         )
-        self.by_class = MulticlassStatScores(classes, average=None)
+        self.confusion = MulticlassConfusionMatrix(classes)
+        self.matrices: dict[str, Tensor] = {}  # of each split, as last measured
 
     def setup(self, stage: str) -> None:
         processes = share_of(self.trainer).world
@@ -109,7 +121,7 @@ class Classification(Task):
         logits, targets = self.model(*self.inputs(batch)).float(), batch["targets"]
         self.mean_loss.update(F.cross_entropy(logits, targets), len(targets))
         self.accuracy.update(logits, targets)
-        self.by_class.update(logits, targets)
+        self.confusion.update(logits, targets)
         if self.top is not None:
             self.top.update(logits, targets)
 
@@ -122,9 +134,10 @@ class Classification(Task):
         values = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         if self.top is not None:
             values[f"top{TOP}"] = self.top.compute()
-        for name, (right, *_, examples) in zip(
-            self.data.class_names, self.by_class.compute(), strict=True
-        ):
+        matrix = self.matrices[split] = self.confusion.compute()
+        values["balanced_accuracy"] = balanced_accuracy(matrix)
+        names = self.data.class_names
+        for name, right, examples in zip(names, matrix.diagonal(), matrix.sum(1), strict=True):
             if examples:  # a split may lack a class
                 values[f"accuracy/{name}"] = right / examples
         return values
@@ -132,3 +145,41 @@ class Classification(Task):
     def measured(self, split: str) -> list[str]:
         names = super().measured(split)
         return [*names, *(f"accuracy/{name}" for name in self.data.class_names)] if names else []
+
+    def notes(self) -> dict[str, Any]:
+        names, examples = self.data.class_names, {}
+        for split, data in self.data.splits.items():
+            if (targets := getattr(data, "targets", None)) is not None:  # ours have them
+                counts = targets.bincount(minlength=len(names)).tolist()
+                examples[split] = dict(zip(names, counts, strict=True))
+        return {**super().notes(), "examples": examples}
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        """The confusion matrices: tables with a row for each true class and a column for each
+        predicted one, and a figure of their shares."""
+        names, paths, panels = self.data.class_names, [], []
+        for split, matrix in self.matrices.items():
+            table = io.StringIO()
+            rows = ([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
+            csv.writer(table, lineterminator="\n").writerows([["true class", *names], *rows])
+            paths.append(folder / f"confusion_{split}.csv")
+            write_text(paths[-1], table.getvalue())
+            shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).cpu()
+            panels.append(Panel(split, shares, names, names, torch.ones_like(shares).bool()))
+        if panels and len(names) <= DRAWN:
+            figure = draw_panels(
+                panels,
+                "What the examples of each class are taken for",
+                query="true class",
+                key="predicted class",
+                cell=INCHES,
+                measure="share of the true class",
+            )
+            paths.append(save(figure, folder / "figures" / "confusion.png"))
+        return paths
+
+
+def balanced_accuracy(matrix: Tensor) -> Tensor:
+    """The mean accuracy of the classes that occur, from counts of true x predicted."""
+    examples = matrix.sum(1)
+    return (matrix.diagonal() / examples)[examples > 0].mean()

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from ablate.data import IGNORED, Batch
 from ablate.data.graph import Graphs
 from ablate.figures.graph import graph_drawer
 from ablate.figures.maps import Map
 from ablate.task import Task
+from ablate.task.classification import balanced_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +36,7 @@ class NodeClassification(Task):
         super().__init__(*args, **kwargs)
         self.mean_loss = MeanMetric()
         self.accuracy = MulticlassAccuracy(self.data.sizes["classes"], average="micro")
+        self.confusion = MulticlassConfusionMatrix(self.data.sizes["classes"])
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
@@ -56,6 +58,11 @@ class NodeClassification(Task):
         targets = batch["targets"][counted]
         self.mean_loss.update(F.cross_entropy(logits, targets), len(targets))
         self.accuracy.update(logits, targets)
+        self.confusion.update(logits, targets)
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        return {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
+        return {
+            "loss": self.mean_loss.compute(),
+            "accuracy": self.accuracy.compute(),
+            "balanced_accuracy": balanced_accuracy(self.confusion.compute()),
+        }
