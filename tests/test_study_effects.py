@@ -15,7 +15,7 @@ from ablate.study.analysis.compare import holm
 from ablate.study.analysis.confounding import alias_lines
 from ablate.study.analysis.effects import effects
 from ablate.study.plan.fraction import fraction
-from ablate.study.report.crossed import crossed_effects
+from ablate.study.report.crossed import crossed_effects, in_short
 from ablate.study.report.rows import assemble
 
 # Box, Hunter and Hunter 2005, section 5.3: yield of a pilot plant, two runs of each cell, in grams.
@@ -219,3 +219,25 @@ def test_a_single_factor_has_no_main_effects_beside_its_table(tmp_path):
     plan = {"factors": {"norm": {"pre": [], "post": [], "none": []}}, "own": {"norm": "pre"}}
     study = make_study(tmp_path / "one", arms, design="factorial", **plan)
     assert crossed_effects(assemble(collect(study), None, None, ())) is None
+
+
+def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path):
+    """Its pairs agree to a tenth of the little by which it differs; those of the other cells do
+    not agree at all."""
+    base = [1.50, 1.53, 1.49]
+    moved = {
+        "baseline": [0.0, 0.0, 0.0],
+        "pos_enc=none": [0.02, -0.03, 0.01],
+        "model.norm=post": [-0.02, 0.01, 0.02],
+        "pos_enc=none model.norm=post": [0.0005, 0.00051, 0.00049],
+    }
+    arms = {name: arm([*map(sum, zip(base, by, strict=True))]) for name, by in moved.items()}
+    report = assemble(collect(make_study(tmp_path / "crossed", arms, design="factorial")))
+    crossed = crossed_effects(report)
+    kinds = {report.labels[row.arm.name]: row.kind for row in report.others}
+    assert kinds["pos_enc=none norm=post"] == "worse"
+    assert not any(effect.shown for effect in crossed.effects)
+    *_, last = in_short(report, crossed)
+    assert last.startswith("That pos_enc=none norm=post can be told from the baseline, and no ")
+    (mark,) = (line for line in report.marks if "(worse by 0.0005)" in line)
+    assert "less than the standard deviation of the baseline between seeds, 0.02" in mark

@@ -54,14 +54,31 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
     sentences += [
         _unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)
     ]
-    rest = listed(effect.name for effect in main if not effect.shown)
-    return [*sentences, *([f"No main effect is shown of {rest}"] if rest else [])]
+    if rest := listed(effect.name for effect in main if not effect.shown):
+        sentences.append(f"No main effect is shown of {rest}")
+    shown = [{*effect.factors} for effect in crossed.effects if effect.shown]
+    arms = [
+        report.labels[row.arm.name]
+        for row in report.others
+        if row.kind in ("better", "worse")
+        and not any(factors <= {*row.arm.changes} for factors in shown)
+    ]
+    return [*sentences, *([_unlike_its_factors(listed(arms, 4))] if arms else [])]
 
 
 def _only_together(effect: Effect, report: Report) -> bool:
     """Whether a main effect is shown, and none of the arms that change this factor alone is."""
     alone = [row.kind for row in report.others if {*row.arm.changes} == {effect.name}]
     return effect.shown and bool(alone) and {*alone} == {"open"}
+
+
+def _unlike_its_factors(arms: str) -> str:
+    return (
+        f"That {arms} can be told from the baseline, and no effect of what changes there is shown,"
+        " is no contradiction: a verdict compares one cell with the baseline, over their pairs"
+        " alone; an effect is an average over all cells, whose other differences vary from seed to"
+        " seed"
+    )
 
 
 def _unlike_its_arms(factor: str) -> str:

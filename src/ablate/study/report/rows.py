@@ -179,7 +179,8 @@ class Report:
     @cached_property
     def marks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
-        in result.json), differences that were still changing, and arms that needed more steps."""
+        in result.json), verdicts on small differences, differences that were still
+        changing, and arms that needed more steps."""
         by_rule: dict[str, list[str]] = {}
         for objection in self.objections:
             if objection.allowed:
@@ -209,7 +210,23 @@ class Report:
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
                 f" baseline of the plan is {self.study.planned_baseline}."
             )
-        return lines + never(self) + unsettled(self) + undertrained(self)
+        return lines + self._small() + never(self) + unsettled(self) + undertrained(self)
+
+    def _small(self) -> list[str]:
+        """A line on verdicts of arms that differ by less than the baseline does between seeds."""
+        sd = self.baseline.summary.sd or 0.0
+        small = [
+            f"{self.labels[row.arm.name]} ({row.kind} by {certain(abs(row.difference or 0.0))})"
+            for row in self.others
+            if row.kind in ("better", "worse") and abs(row.difference or 0.0) < sd
+        ]
+        if not small:
+            return []
+        return [
+            f"{listed(small)}: less than the standard deviation of the baseline between seeds,"
+            f" {certain(sd)}: the pairs agree on the direction, but another seed"
+            " changes the result by more."
+        ]
 
 
 def _cautions(result: Mapping[str, Any]) -> list[str]:
