@@ -52,7 +52,7 @@ def ablate_command(
 ) -> Iterator[Command]:
     """`python -m ablate ARGV` in an empty folder: exit code, stdout, stderr."""
 
-    def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
+    def train(composition: Composition, run_dir: Path, began: float) -> dict[str, Any]:
         cfg = composition.cfg
         runs.append((cfg, run_dir))
         seen["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR")

@@ -47,7 +47,7 @@ def trained(ablate_command, monkeypatch):
     """Folders of the runs that were trained; `after` is called after each."""
     folders = []
 
-    def train(composition, run_dir):
+    def train(composition, run_dir, began):
         if (done := finished(composition, run_dir)) is not None:
             return done
         folders.append(run_dir)

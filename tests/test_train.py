@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from tiny import SMALL, images, overrides
 
 import ablate
+from ablate.cli.job import process_seconds
 from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.data.loader import Share
@@ -23,7 +24,7 @@ from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
 from ablate.training.compile import Compiled
 from ablate.training.curves import Curves
-from ablate.training.train import prepare
+from ablate.training.train import prepare, train
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -86,6 +87,14 @@ def test_label_leakage_is_said_before_training(tmp_path, capsys):
     ablate.run(ablate.compose(*overrides(tmp_path, *SMALL, "model.mask=none")))
     out = capsys.readouterr().out
     assert out.index("label leakage") < out.index("step 2/4")
+
+
+def test_the_time_of_a_run_has_what_came_before_its_training(finished, tmp_path):
+    result = train(Composition(finished[0]), tmp_path, time.perf_counter() - 500)
+    assert 500 < result["wall_seconds"] < 600
+    before = process_seconds()
+    time.sleep(0.1)
+    assert 0 < before < before + 0.05 < process_seconds() < before + 60
 
 
 def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finished, tmp_path):

@@ -1,6 +1,8 @@
 """Check and train one run from the command line, and report errors."""
 
 import logging
+import os
+import time
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +17,7 @@ from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.memory import freeze_imports
 
 log = logging.getLogger(__name__)
+IMPORTED = time.perf_counter()
 
 # Errors of a sweep's runs in this process: (overrides, error).
 failures: list[tuple[str, UserError | RunFailed]] = []
@@ -26,6 +29,8 @@ def job(cfg: DictConfig) -> float | None:
     An error ends the process for a single run; in a sweep the other runs continue.
     """
     hydra = HydraConfig.get()
+    # A sweep may train several runs in this process.
+    began = time.perf_counter() - (process_seconds() if hydra.mode == RunMode.RUN else 0.0)
     try:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
             complete(cfg, hydra)  # type: ignore[arg-type]
@@ -41,7 +46,7 @@ def job(cfg: DictConfig) -> float | None:
             freeze_imports()
             run_dir = Path(hydra.runtime.output_dir)
             if len(seeds) < 2:
-                result = train(composition, run_dir)
+                result = train(composition, run_dir, began)
                 on_first_process(show_result)(result, run_dir, composition.cfg)
                 return value_of(result)
             values = []
@@ -57,6 +62,16 @@ def job(cfg: DictConfig) -> float | None:
         if hydra.mode == RunMode.MULTIRUN:
             raise _logged(error) from error
         raise SystemExit(report(error)) from None
+
+
+def process_seconds() -> float:
+    """Return how long this process has existed; where the system does not tell, for how long it has
+    run code of ours."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:  # not Linux, where no process is a fork of one that imported this before
+        return time.perf_counter() - IMPORTED
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _logged(error: Exception) -> UserError | RunFailed:

@@ -223,17 +223,18 @@ def recorded(
     trainer: L.Trainer,
     flops: int,
     resumed_seconds: Callable[[], float],
-    here: Here | None = None,
+    here: Here | None,
+    began: float,
 ) -> Iterator[tuple[dict[str, Any], RunLogger | None]]:
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger.
 
     resumed_seconds: the training time at the checkpoint that was resumed from. here: of `only_one`.
+    began: when, by time.perf_counter, the run began to read its data, or its process to exist.
     """
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     cfg = composition.cfg
     result_before = {} if composition.debugged else read_result(run_dir)[0]
     wall_before = result_before.get("wall_seconds", 0.0)
-    started = time.perf_counter()
     reset_peak_memory()
     result: dict[str, Any] = {
         "status": "running",
@@ -257,7 +258,7 @@ def recorded(
         # A resumed run adds the time of the interrupted one. A killed process recorded none: it
         # took at least what it had trained by its last checkpoint.
         before = max(wall_before, resumed_seconds())
-        result["wall_seconds"] = before + time.perf_counter() - started
+        result["wall_seconds"] = before + time.perf_counter() - began
         result["peak_memory_bytes"] = peak_memory_bytes()
         if trainer.is_global_zero:
             result["logged_to"] = logger.where if logger else None

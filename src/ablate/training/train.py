@@ -1,5 +1,6 @@
 """One run: build, fit, measure, record."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -63,15 +64,17 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     return {**train(composition, folder), "folder": str(folder)}
 
 
-def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
+def train(composition: Composition, run_dir: Path, began: float | None = None) -> dict[str, Any]:
     """Train a composition in a folder, resuming where an earlier attempt stopped.
 
-    Returns the content of result.json. A finished run is not trained again.
+    Returns the content of result.json. A finished run is not trained again. began: when, by
+    time.perf_counter, the run began, if before this call: its `wall_seconds` are counted from then.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
+    began = time.perf_counter() if began is None else began
     if (done := finished(composition, run_dir)) is not None:
         return measured_as_well(composition, run_dir, done)
-    with open_run(composition, run_dir) as run:
+    with open_run(composition, run_dir, began) as run:
         finish(run)
     return run.result
 
@@ -146,15 +149,17 @@ class RunContext:
 
 
 @contextmanager
-def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
+def open_run(composition: Composition, run_dir: Path, began: float) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
     block ends. A signal that asks to stop raises Interrupted."""
-    with stopping(StopOfRun()) as stop, _opened(composition, run_dir, stop) as run:
+    with stopping(StopOfRun()) as stop, _opened(composition, run_dir, stop, began) as run:
         yield run
 
 
 @contextmanager
-def _opened(composition: Composition, run_dir: Path, stop: StopOfRun) -> Iterator[RunContext]:
+def _opened(
+    composition: Composition, run_dir: Path, stop: StopOfRun, began: float
+) -> Iterator[RunContext]:
     cfg = composition.cfg
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
@@ -182,7 +187,7 @@ def _opened(composition: Composition, run_dir: Path, stop: StopOfRun) -> Iterato
         unwritable_as_run_failed(),  # also what is written before training and after
         only_one(run_dir, trainer) as here,
         recorded(
-            composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds, here
+            composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds, here, began
         ) as (result, logger),
     ):
         checkpoints.run_id = result["run_id"]

@@ -214,8 +214,16 @@ def time_left(states: Mapping[str, State], slots: int) -> str | None:
         for run_state in states.values()
         if run_state.rate and run_state.steps
     ]
+    beside = [
+        result["wall_seconds"] - result["train_seconds"]
+        for run_state in states.values()
+        if {"wall_seconds", "train_seconds"} <= (result := run_state.result).keys()
+    ]
+    after = median(beside) if beside else 0.0
     needed = [
-        _needed(run_state, median(seconds) if (seconds := took.get(_arm(folder), every)) else None)
+        _needed(
+            run_state, median(times) if (times := took.get(_arm(folder), every)) else None, after
+        )
         for folder, run_state in states.items()
         if not run_state.ended
     ]
@@ -227,7 +235,8 @@ def _arm(folder: str) -> str:
     return folder.rpartition("-")[0]
 
 
-def _needed(state: State, typical: float | None) -> float | None:
+def _needed(state: State, typical: float | None, after: float) -> float | None:
+    """typical: seconds of such a run. after: those that a run takes beside its training."""
     if state.name != "running" or not state.rate or state.step is None or state.steps is None:
         return typical
-    return (state.steps - state.step) / state.rate
+    return (state.steps - state.step) / state.rate + after
