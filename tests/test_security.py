@@ -238,6 +238,34 @@ def test_values_of_the_environment_are_not_written(tmp_path, monkeypatch):
         ablate.run(cfg, tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    "key", ["project", "entity", "name", "tags", "notes", "dir", "wandb.group"]
+)
+def test_what_wandb_is_told_comes_from_no_secret(tmp_path, monkeypatch, key):
+    """W&B writes it into its own files."""
+    monkeypatch.setenv("MINE", SECRET)
+    of_two = ("logger=many", "logger.wandb.mode=offline")
+    chosen = of_two if "." in key else OFFLINE
+    cfg = ablate.compose(*overrides(tmp_path, *SMALL), *chosen, f"logger.{key}=a-${{oc.env:MINE}}")
+    with refused(f"logger.{key}=a-${{oc.env:MINE}}: W&B writes it", "a-${environment:MINE} may be"):
+        ablate.run(cfg)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_no_path_of_the_environment_is_in_the_result(whole, tmp_path, monkeypatch):
+    """Of the run that it starts from, or of what else is measured, once."""
+    (tmp_path / SECRET).mkdir()
+    monkeypatch.setenv("MY_RUN", str(shutil.copytree(whole, tmp_path / SECRET / "run")))
+    monkeypatch.setenv("MY_TEXT", str(write_text(tmp_path / SECRET / "x.txt", 900)))
+    own = ("init_from=${oc.env:MY_RUN}", "evaluate={other:{data.path:'${oc.env:MY_TEXT}'}}")
+    cfg = ablate.compose(*overrides(tmp_path, *SMALL), *OFFLINE, *own)
+    done = ablate.run(cfg)
+    assert done["evaluated"] == {"other": {"data.path": "${oc.env:MY_TEXT}"}}
+    assert SECRET.encode() not in written(Composition(cfg).folder)
+    monkeypatch.setattr("ablate.training.train.measure_under", None)
+    assert ablate.run(cfg) == done
+
+
 def test_names_of_arms_and_provenance_hold_no_password(tmp_path):
     study = f"{{factors: {{data.path: [https://{USER}:{WORD}@host/x.txt, other.txt]}}}}"
     with pytest.raises(UserError, match="would name an arm") as caught:

@@ -24,6 +24,15 @@ def redact(text: str) -> str:
     return without_credentials(text)
 
 
+def redacted(value: Any) -> Any:
+    """Do the same for every text in the values."""
+    if isinstance(value, dict):
+        return {key: redacted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return redact(value) if isinstance(value, str) else value
+
+
 def without_credentials(value: Any) -> Any:
     """Remove the user part and the query from every URL in the values, and in the keys of them."""
     if isinstance(value, dict):

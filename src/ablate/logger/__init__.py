@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.public import public
+from ablate.errors import UserError
 from ablate.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -82,6 +86,20 @@ def wandb_node(logger: Any) -> Any:
     if not isinstance(logger, Mapping):
         return None
     return logger if logger.get("_target_") == WANDB else wandb_node(logger.get("wandb"))
+
+
+def refuse_secrets(cfg: DictConfig) -> None:
+    """Raise UserError for a key of Weights & Biases with a value of ${oc.env:NAME}, which W&B would
+    write into files of its own."""
+    if (node := wandb_node(cfg.logger)) is None:
+        return
+    place = "logger" if node is cfg.logger else "logger.wandb"
+    for key, value in public(lambda: OmegaConf.to_container(node, resolve=True)).items():
+        if "${oc.env:" in str(value):
+            raise UserError(
+                f"{place}.{key}={value}: W&B writes it into its files, and a value of oc.env is not"
+                f" to be written; {str(value).replace('oc.env:', 'environment:')} may be"
+            )
 
 
 def first_line(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from ablate.cli import job
 from ablate.cli.folder import Folder, remember
 from ablate.config.keys import locate, plain
 from ablate.errors import RunFailed, UserError, suggest
+from ablate.logger import refuse_secrets
 from ablate.memory import freeze_imports
 from ablate.study.analysis import derived
 from ablate.study.launch.claim import one_plan
@@ -63,6 +64,7 @@ def sweep(
         Study(part, layout, composer, folder, block) for part, block, layout, composer in made
     ]
     for study in studies:
+        refuse_secrets(study.layout.baseline.config)
         planfile.refuse_other(study.folder, study.question, study.data)
         planfile.refuse_other_blocks(folder, blocks)
         study.match_and_measure()

@@ -14,6 +14,7 @@ from ablate.config.rules import refusal
 from ablate.config.schema import look_up
 from ablate.data import Data
 from ablate.errors import UserError, suggest
+from ablate.redact import redacted
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.build import make_task
@@ -129,7 +130,7 @@ def measure_under(
             refused[name] = str(error)
             continue
         result["metrics"] |= {f"{metric}{ours}": value for metric, value in measured.items()}
-        done[name] = changes
+        done[name] = redacted(changes)
     kept = {k: why for k, why in result.pop("not_evaluated", {}).items() if k not in wanted}
     if refused | kept:
         result["not_evaluated"] = refused | kept

@@ -34,7 +34,7 @@ from ablate.errors import RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
-from ablate.redact import redact, without_credentials
+from ablate.redact import redact, redacted, without_credentials
 from ablate.run_files import (
     PREDICTIONS,
     RESULT,
@@ -251,7 +251,7 @@ def recorded(
         "choices": OmegaConf.to_container(cfg.choices),
     }
     if task.model.started_from is not None:
-        result["started_from"] = task.model.started_from
+        result["started_from"] = redacted(task.model.started_from)
     logger: RunLogger | None = None
 
     def end() -> None:

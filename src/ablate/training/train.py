@@ -21,10 +21,11 @@ from ablate.config.saved import names_file, read_yaml
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
-from ablate.logger import RunLogger
+from ablate.logger import RunLogger, refuse_secrets
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
+from ablate.redact import redacted
 from ablate.run_files import RESULT, best_weights, unwritable_as_run_failed, write_json
 from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import misfit
@@ -72,6 +73,7 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
     began = time.perf_counter() if began is None else began
+    refuse_secrets(composition.cfg)
     if (done := finished(composition, run_dir)) is not None:
         return measured_as_well(composition, run_dir, done)
     with open_run(composition, run_dir, began) as run:
@@ -124,7 +126,8 @@ def measured_as_well(
     """Measure a finished run under the conditions of `evaluate` that it lacks, and log it if it was
     not logged."""
     known = done.get("evaluated", {})
-    lacking = {n: c for n, c in conditions(composition.cfg).items() if known.get(n) != c}
+    wanted = conditions(composition.cfg).items()
+    lacking = {name: changes for name, changes in wanted if known.get(name) != redacted(changes)}
     if lacking:
         run = load(run_dir, allow=[*own_parts(composition.values)])
         measure_under(done, run.task, run.data, run.config, lacking)
