@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import robust
 from ablate.study.report.rows import assemble
 from ablate.study.report.sentences import commands, settings
+from ablate.study.report.tables import latex
 
 pytest_plugins = ["make_study"]
 quickly = pytest.mark.usefixtures("no_pdf")
@@ -288,12 +290,68 @@ def test_names_are_no_commands_of_tex(tmp_path):
     _, *rows = [line for line in latex.splitlines() if line.endswith(r" \\")]
     cells = [row.removesuffix(r" \\").split(" & ") for row in rows]
     assert [(name, verdict) for name, *_, verdict in cells] == [
-        ("baseline", "--"),
+        ("baseline", r"\textendash{}"),
         (r"path=\allowbreak{}data.\allowbreak{}path=\allowbreak{}a\_\allowbreak{}b \& 50\%\$x"
         r"\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}\textless{}\textgreater{}",
         "better"),
         (r"a=\allowbreak{}2", "not compared"),
     ]  # fmt: skip
+
+
+# Names that LaTeX took for an argument, a command, a ligature, or cannot print everywhere.
+NAMES = (
+    *(
+        "[2,4]",
+        "[4,2]",
+        "*",
+        "-",
+        "--",
+        "''",
+        '"a',
+        "`",
+        "?`",
+        "|",
+        "%",
+        "\\\\",
+        "#1",
+        "^^M",
+        "a/b,c",
+    ),
+    *("a\nb\x1b", "é", "e\u0301", "ę", "10°", "Ω", "д", "星", "\u202e", "\N{GRINNING FACE}"),
+)
+
+
+def named_table(folder):
+    arms = {f"x={name}": arm(shifted(0.1), changes={"x": name}) for name in NAMES}
+    study = make_study(folder / "[naïve]", {"baseline": arm(BASE)} | arms)
+    (folder / "table.tex").write_text(text := latex(assemble(collect(study))))
+    return text
+
+
+def test_a_name_is_no_argument_of_tex(tmp_path):
+    text = named_table(tmp_path)
+    rows = [line for line in text.splitlines() if line.endswith(r" \\")][1:]
+    assert len(rows) == 1 + len(NAMES)
+    assert not [row for row in rows if row.startswith(("[", "*"))]
+    assert r"{[}2,\allowbreak{}4] &" in text
+    plain = re.sub(r"\\unicodechar{.}{(U\+[0-9A-F]{4,5})}", r"\1", "\n".join(rows))
+    assert re.sub("é", "", plain).isascii()
+    assert not re.search("--|''|[`\"|\x1b]", plain)
+    assert r"\label{tab:-na-ve-}" in text
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
+@pytest.mark.parametrize("encoding", ["OT1", "T1"])
+def test_a_table_of_any_names_compiles(tmp_path, encoding):
+    named_table(tmp_path)
+    (tmp_path / "paper.tex").write_text(
+        rf"\documentclass{{article}}\usepackage[{encoding}]{{fontenc}}\usepackage{{booktabs,tabularx}}"
+        r"\begin{document}\listoftables\input{table}\end{document}"
+    )
+    line = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper"]
+    for _ in range(2):  # the list of tables is read by the second
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
 
 @quickly

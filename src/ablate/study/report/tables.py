@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,26 @@ from ablate.study.report import blocks, claims, sentences, trouble
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
+from ablate.terminal.say import printable
 
+# Numbers of quotes and grave accents, which ligatures and babel's languages take for others.
 TEX = {
+    '"': r"\char34{}", "`": r"{}\char96{}", "|": r"\textbar{}",
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", MINUS: "$-$", "±": r"$\pm$", NOTHING: "--",
-    "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
+    "<": r"\textless{}", ">": r"\textgreater{}", MINUS: "$-$", "±": r"$\pm$",
+    NOTHING: r"\textendash{}", "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$",
+    "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
+# Letters and signs that LaTeX prints in every document.
+PLAIN = re.compile(
+    "[ -~À-ÏÑ-ÝßŁłŒœà-ïñ-ýÿĆćČčĎďĚěĞğİıŃńŇňŐőŘřŚśŞşŠšŤťŮůŰűŹźŻżŽž\u2014\u2018\u2019\u201c\u201d]"
+)
+# Any other character, where the document can print it; else its code point.
+UNICODE = r"""\makeatletter
+\DeclareRobustCommand\unicodechar[2]{\ifdefined\Umathchar#1\else\def\@tempa{OT1}%
+  \ifx\@tempa\f@encoding#2\else\ifcsname u8:\detokenize{#1}\endcsname#1\else#2\fi\fi\fi}
+\makeatother"""
 FIGURES = {
     "forest.png": "difference from the baseline",
     "curves.png": "learning curves",
@@ -146,6 +160,8 @@ def latex(report: Report) -> str:
         r"\end{tabularx}",
         r"\end{table}",
     ]
+    if any(r"\unicodechar" in line for line in lines):
+        lines.insert(1, UNICODE)
     notes = [rf"% {' '.join(line.split())}" for line in [*report.marks, *sentences.sure(report)]]
     return "\n".join([*lines, *notes]) + "\n"
 
@@ -158,7 +174,8 @@ VERDICTS = {"open": "not shown", "few": "too few seeds", "refused": "not compare
 
 
 def _cells_of_tex(row: Row, report: Report) -> list[str]:
-    name = re.sub(r"[=.]|\\_", r"\g<0>\\allowbreak{}", tex(report.labels[row.arm.name]))
+    name = re.sub(r"[=.,/]|\\_", r"\g<0>\\allowbreak{}", tex(report.labels[row.arm.name]))
+    name = re.sub(r"^[*\[]", r"{\g<0>}", name)  # behind \\ and \midrule these are arguments
     reach = row.comparison.t_interval if row.comparison else None
     difference = signed(row.difference, report.decimals)
     if reach is not None:
@@ -172,12 +189,20 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
 
 
 def tex(words: str) -> str:
-    """Escape every character that TeX takes for a command."""
-    return "".join(TEX.get(character, character) for character in words)
+    """Escape every character that TeX takes for a command, part of a ligature or an error."""
+    line = " ".join(printable(unicodedata.normalize("NFC", words)).split())
+    escaped = "".join(map(_tex_character, line))
+    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)
+
+
+def _tex_character(character: str) -> str:
+    if character in TEX or PLAIN.match(character):
+        return TEX.get(character, character)
+    return rf"\unicodechar{{{character}}}{{U+{ord(character):04X}}}"
 
 
 def _label(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-:" else "-" for c in name)
+    return re.sub(r"[^a-zA-Z0-9:]", "-", name)
 
 
 def runs_csv(report: Report) -> str:
