@@ -21,7 +21,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.residual": [True, False],
     "model.parallel": [False, True],
     "model.kv_heads": [None, 1],
-    "model.qk_norm": [None, "l2", "rms", "layer"],
+    "model.qk_norm": [None, "l2", "rms", "rms_all", "layer"],
     "model.softcap": [None, 2.0],
     "model.sink": [None, "zero", "learned"],
     "model.output_gate": [None, "head", "element"],

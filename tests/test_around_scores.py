@@ -25,7 +25,8 @@ AROUND = [
     {"bias": False},
     {"kv_heads": 2},
     {"kv_heads": 1},
-    *({"qk_norm": kind} for kind in ("l2", "rms", "layer")),
+    *({"qk_norm": kind} for kind in ("l2", "rms", "rms_all", "layer")),
+    {"kv_heads": 2, "qk_norm": "rms_all"},
     {"softcap": 0.5},
     *({"sink": kind} for kind in ("zero", "learned")),
     *({"output_gate": kind} for kind in ("head", "element")),
@@ -50,8 +51,12 @@ def made(run, mask="causal", own=None, **changes):
     return random_parts(Attention(place(D, H, N, **parts, **changes), **(own or {})))
 
 
-def normed(kind, x, norm, root, head):
-    """One vector of a head."""
+def normed(kind, whole, at, norm, root, head):
+    """The vector of a head, of those of all heads."""
+    x = whole[at]
+    if kind == "rms_all":
+        eps = torch.finfo(x.dtype).eps
+        return norm.weight[at] * x / (whole.square().mean() + eps).sqrt()
     if kind is None:
         return x
     if kind == "l2":
@@ -71,10 +76,10 @@ def reference(mine, q, k, v, x, seen, keys):
     for b, i, h in product(range(len(q)), range(q.shape[1]), range(H)):
         g = h * groups // H
         at, of = slice(h * WIDTH, (h + 1) * WIDTH), slice(g * WIDTH, (g + 1) * WIDTH)
-        query = normed(kind, q[b, i, at], mine.query_norm, WIDTH**0.5, h)
+        query = normed(kind, q[b, i], at, mine.query_norm, WIDTH**0.5, h)
         places = [j for j in range(k.shape[1]) if seen[b, i, j]]
         scores = [
-            query @ normed(kind, k[b, j, of], mine.key_norm, 1.0, h) / WIDTH**0.5 for j in places
+            query @ normed(kind, k[b, j], of, mine.key_norm, 1.0, h) / WIDTH**0.5 for j in places
         ]
         if cap is not None:
             scores = [cap * torch.tanh(score / cap) for score in scores]

@@ -84,7 +84,7 @@ CASES: dict[str, list[str]] = {
     ),
     "around scores": each(
         kv_heads=[None, 1],
-        qk_norm=[None, "l2", "rms", "layer"],
+        qk_norm=[None, "l2", "rms", "rms_all", "layer"],
         softcap=[None, 2.0, None],
         sink=[None, "zero", "learned"],
         output_gate=[None, "head", "element"],

@@ -118,7 +118,7 @@ def attention(**around: Any) -> Any:
 
 def qk_normed(kind: Literal["l2", "rms", "layer"]) -> Any:
     """The norm of keys."""
-    _, keys = qk_norms(kind, 2, heads=1, length=4)
+    _, keys = qk_norms(kind, 2, heads=1, kv_heads=1, length=4)
     return keys.double()(tensor([3.0, 4.0])[None, None])
 
 

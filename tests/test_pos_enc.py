@@ -149,6 +149,34 @@ def test_rotary_is_the_formula_of_the_papers(layout, share, scaling):
         assert_close(found, size * expected)
 
 
+@pytest.mark.parametrize(
+    ("length", "base", "width", "share"),
+    [(300, 50.0, 12, 1.0), (2048, 1e4, 64, 1.0), (64, 1e4, 32, 0.5), (4, 3.0, 8, 1.0)],
+)
+def test_yarn_by_index_is_that_of_transformers(length, base, width, share):
+    """And differs from that of the paper."""
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    parameters = {
+        **{"rope_type": "yarn", "rope_theta": base, "factor": 4.0, "partial_rotary_factor": share},
+        "original_max_position_embeddings": length,
+    }
+    config = llama.LlamaConfig(
+        hidden_size=H * width, num_attention_heads=H, head_dim=width, rope_parameters=parameters,
+        max_position_embeddings=4 * length,
+    )  # fmt: skip
+    q, i = normal(B, H, 5, width).float(), torch.tensor([0, 1, 9, length, 4 * length - 1])
+    r = round(share * width)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(q, i[None].expand(B, -1))
+    theirs, _ = llama.apply_rotary_pos_emb(q[..., :r], q[..., :r], cos, sin)
+    ours, papers = (
+        build("rotary", dim=H * width, head_dim=width, length=length, base=base, layout="half",
+              share=share, scaling=scaling, factor=4.0).float().rotate(q, q, i, i)[0]
+        for scaling in ("yarn_index", "yarn")
+    )  # fmt: skip
+    assert_close(ours, torch.cat([theirs, q[..., r:]], dim=-1), atol=2e-4, rtol=1e-4)
+    assert not torch.allclose(ours[..., :r], papers[..., :r], atol=0.1) or length == 4
+
+
 def test_rotary_is_right_far_out_in_half_precision():
     """Angles are taken in float32: in bfloat16 position 1001 would be 1000."""
     part, q, far = build("rotary", base=100.0), normal(1, H, 1, K), torch.tensor([1001])
@@ -241,6 +269,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra):
     ("name", "keys", "message"),
     [
         ("rotary", {"head_dim": 7}, r"of heads 7 wide: 7; make that an even"),
+        ("rotary", {"scaling": "yarn_index", "base": 1.0}, r"pos_enc\.base=1: must be above 1"),
         ("relative", {"keys": False, "values": False}, r"keys=false and pos_enc\.values=false"),
         ("t5", {"buckets": 31}, r"pos_enc\.buckets=31 must be an even number of at least 4"),
         ("t5", {"buckets": 1, "causal": True}, r"pos_enc\.buckets=1 must be at least 2"),

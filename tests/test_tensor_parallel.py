@@ -281,6 +281,7 @@ PAIR = "trainer=ddp trainer.accelerator=cpu trainer.devices=2 trainer.tensor_par
         (f"{PAIR} trainer=fsdp trainer.shards=2", "does not divide the number of processes"),
         (f"{PAIR} trainer.devices=3", "does not divide the number of processes"),
         (f"{PAIR} model.heads=1", "does not divide model.heads=1"),
+        (f"{PAIR} model.qk_norm=rms_all", "model.qk_norm=rms_all norms all heads together"),
         (f"{PAIR} model.kv_heads=1", "does not divide model.kv_heads=1"),
         (f"{PAIR} model.mixer=mamba2 pos_enc=learned", "model.mixer=mamba2 does not state"),
         (f"{PAIR} model.mixer=convolution pos_enc=none", "model.mixer=convolution does not state"),

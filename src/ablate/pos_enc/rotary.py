@@ -10,10 +10,14 @@ share: r over the head width; the first dimensions are rotated, as in GPT-NeoX (
 https://arxiv.org/abs/2204.06745).
 scaling: how angles are changed for texts `factor` times as long as those of training, s below.
 linear: n / s, position interpolation (Chen et al. 2023, https://arxiv.org/abs/2306.15595). ntk:
-base s^(r / (r - 2)), the NTK-aware base, and yarn, both of Peng et al. 2023,
+base s^(r / (r - 2)), the NTK-aware base (for texts of any length; transformers' dynamic raises it
+with the length of each text), and yarn, both of Peng et al. 2023,
 https://arxiv.org/abs/2309.00071: yarn interpolates a pair that turns less than once within the
-training length L, leaves one as it is that turns more than 32 times, and is linear in between; its
-scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). None has parameters:
+training length L, leaves one as it is that turns more than 32 times, and is linear in its turns in
+between; its scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). yarn_index is what the
+authors' code and transformers compute instead: linear in m between the pairs that turn 32 times and
+once, rounded outwards, so that angles of some pairs differ a lot; what is not rotated, of a share,
+is not scaled. None has parameters:
 python -m ablate.evaluate RUN pos_enc.scaling=yarn pos_enc.factor=4 data.seq_len=512
 """
 
@@ -59,7 +63,7 @@ class Rotary(Randomised):
         base: Positive,
         layout: Literal["half", "interleaved"],
         share: Annotated[float, Real(0, 1, above=True)] = 1.0,
-        scaling: Literal["linear", "ntk", "yarn"] | None = None,
+        scaling: Literal["linear", "ntk", "yarn", "yarn_index"] | None = None,
         factor: Annotated[float, Real(1)] = 2.0,
         **sizes: Any,
     ) -> None:
@@ -72,7 +76,11 @@ class Rotary(Randomised):
                 f" {self.head_dim} wide: {width}; make that an even number by pos_enc.share,"
                 f" model.dim or model.heads"
             )
+        if scaling == "yarn_index" and base <= 1:
+            raise UserError(f"pos_enc.base={base:g}: must be above 1 for pos_enc.scaling={scaling}")
         self.base, self.scaling, self.factor = base, scaling, factor
+        # Scores are its square times as large.
+        self.size = 0.1 * math.log(factor) + 1 if scaling in ("yarn", "yarn_index") else 1.0
         flat = "b h n (k pair)" if layout == "interleaved" else "b h n (pair k)"
         self.pairs = f"{flat} -> pair b h n k"
         self.unpair = f"pair b h n k -> {flat}"
@@ -95,11 +103,21 @@ class Rotary(Randomised):
         periods = base**exponents
         if self.scaling == "linear":
             return periods * s
+        if self.scaling is None or self.scaling == "ntk":
+            return periods
         if self.scaling == "yarn":
             turns = self.length / (2 * math.pi * periods)  # within the training length
             ramp = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
-            return periods / (ramp + (1 - ramp) / s)
-        return periods
+        else:
+            first = max(math.floor(self._pair(FAST, r)), 0)
+            last = min(math.ceil(self._pair(SLOW, r)), r - 1)
+            pairs = torch.arange(r // 2, device=device, dtype=dtype)
+            ramp = 1 - ((pairs - first) / (last - first or 1e-3)).clamp(0, 1)
+        return periods / (ramp + (1 - ramp) / s)
+
+    def _pair(self, turns: int, r: int) -> float:
+        """The pair of r dimensions, a fraction, that turns so often within the training length."""
+        return r / 2 * math.log(self.length / (2 * math.pi * turns)) / math.log(self.base)
 
     def turn(
         self, x: Float[Tensor, "b h n k"], positions: Int[Tensor, " n"]
@@ -112,7 +130,7 @@ class Rotary(Randomised):
         cos, sin = angles.cos(), angles.sin()
         first, second = rearrange(x[..., :r].to(exact), self.pairs, pair=2)
         turned = torch.stack([first * cos - second * sin, first * sin + second * cos])
+        if self.scaling == "yarn_index":
+            turned = turned * self.size
         turned = torch.cat([rearrange(turned, self.unpair), x[..., r:].to(exact)], dim=-1)
-        if self.scaling == "yarn":
-            turned = turned * (0.1 * math.log(self.factor) + 1)
-        return turned.to(x.dtype)
+        return (turned * self.size if self.scaling == "yarn" else turned).to(x.dtype)

@@ -79,6 +79,12 @@ class MultiHeadAttention(Layer):
             " model.attention={model.attention} does not compare; set model.qk_norm=null",
         ),
         Conflict(
+            lambda c: c.get("model.qk_norm", None) == "rms_all" and c.tensor_parallel > 1,
+            "model.qk_norm=rms_all norms all heads together, and trainer.tensor_parallel="
+            "{trainer.tensor_parallel} shares them out; use model.qk_norm=rms, or"
+            " trainer.tensor_parallel=null",
+        ),
+        Conflict(
             lambda c: (
                 c.get("model.sink", None) is not None
                 and c.stated("model.normalizer", "shares") is False
@@ -109,7 +115,11 @@ class MultiHeadAttention(Layer):
         self.out = linear(dim, std=place.out_std)
         compares = self.score.query and self.score.key
         self.query_norm, self.key_norm = qk_norms(
-            place.qk_norm if compares else None, head_dim, heads=heads, length=place.length
+            place.qk_norm if compares else None,
+            head_dim,
+            heads=heads,
+            kv_heads=self.kv_heads,
+            length=place.length,
         )
         self.softcap = place.softcap
         self.query_scale = place.query_scale

@@ -1,9 +1,11 @@
-"""QK normalisation: the queries and the keys of each head are normalised before they are compared.
+"""QK normalisation: queries and keys are normalised before they are compared, those of each head
+alone, or those of all heads together (rms_all).
 
 l2: Henry et al. 2020, https://arxiv.org/abs/2010.04245; layer: Dehghani et al. 2023, "Scaling
 vision transformers to 22 billion parameters", section 2, https://arxiv.org/abs/2302.05442; rms:
-OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656. Scores can then not grow with the weights
-of the projections, which high learning rates drive up (Wortsman et al. 2023,
+Qwen3, section 2, https://arxiv.org/abs/2505.09388; rms_all: OLMo 2, section 3.3,
+https://arxiv.org/abs/2501.00656, whose code norms the whole projections. Scores can then not grow
+with the weights of the projections, which high learning rates drive up (Wortsman et al. 2023,
 https://arxiv.org/abs/2309.14322).
 """
 
@@ -11,12 +13,13 @@ import math
 from typing import Literal
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.attention.cosine import scaled
 
-QKNorm = Literal["l2", "rms", "layer"]
+QKNorm = Literal["l2", "rms", "rms_all", "layer"]
 
 
 class UnitLength(nn.Module):
@@ -45,10 +48,22 @@ class UnitLength(nn.Module):
         return scaled(x, self.root * self.factor[:, None, None]).to(x.dtype)
 
 
+class AllHeads(nn.RMSNorm):
+    """RMS norm over the features of all heads together, each with its own gain."""
+
+    def __init__(self, width: int, *, heads: int):
+        super().__init__(heads * width)
+
+    def forward(self, x: Float[Tensor, "b h i k"]) -> Float[Tensor, "b h i k"]:
+        whole = super().forward(rearrange(x, "b h i k -> b i (h k)"))
+        return rearrange(whole, "b i (h k) -> b h i k", h=x.shape[1])
+
+
 def qk_norms(
-    kind: QKNorm | None, width: int, *, heads: int, length: int
+    kind: QKNorm | None, width: int, *, heads: int, kv_heads: int, length: int
 ) -> tuple[nn.Module, nn.Module]:
-    """The norms of the queries and of the keys, b h i k each; None: they do nothing."""
+    """The norms of the queries, b heads i k, and of the keys, b kv_heads j k; None: they do
+    nothing."""
     if kind is None:
         return nn.Identity(), nn.Identity()
     if kind == "l2":
@@ -56,6 +71,8 @@ def qk_norms(
             UnitLength(width, heads=heads, length=length),
             UnitLength(width, heads=None, length=length),
         )
+    if kind == "rms_all":
+        return AllHeads(width, heads=heads), AllHeads(width, heads=kv_heads)
     if kind == "rms":
         return nn.RMSNorm(width), nn.RMSNorm(width)
     # Without a bias, as in Dehghani et al. 2023.
