@@ -22,8 +22,8 @@ SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
 class AccidentProne(CausalLM):
     """ACCIDENT="what rank step [seed]", several with a semicolon between them.
 
-    what: kill or interrupt the process group, die alone, nan, raise, hang, or pause until somebody
-    asks for a stop; die-once and the like spare the tries after it.
+    what: kill or interrupt the process group, die or stop alone, nan, raise, hang, or pause until
+    somebody asks for a stop; die-once and the like spare the tries after it.
     """
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
@@ -45,6 +45,8 @@ class AccidentProne(CausalLM):
             os.killpg(0, SIGNALS[what])
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "stop":
+            os.kill(os.getpid(), signal.SIGTERM)
         if what == "raise":
             raise ValueError("what a part of one's own may raise")
         while what == "hang":

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import accident
 import offline_wandb
 import pytest
 import yaml
 from make_logger import CONFIG, RESULT, ROOT, make
 from matplotlib.image import imsave
 from omegaconf import OmegaConf
-from tiny import SMALL, overrides
+from tiny import SMALL, in_a_process, overrides
 from wandb_server import KEY, running
 from ways import called
 
@@ -30,7 +31,7 @@ from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
-from ablate.logger.wandb import VARIABLES
+from ablate.logger.wandb import VARIABLES, WandB
 from ablate.training.logged_extras import require_extras
 
 
@@ -308,6 +309,74 @@ def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
     assert said.count("logged the finished run") == said.count("only while a run trains") == later
 
 
+def history(folder, name):
+    """Of all attempts together, as `wandb sync` sends them."""
+    runs = [offline_wandb.read(each, seconds=0) for each in offline_wandb.run_folders(folder)]
+    return [point for run in runs for point in run.series(name)]
+
+
+def struck(folder, *typed, by):
+    """The config of a run that met an accident at step 4, in a process of its own."""
+    typed = [*typed, accident.OVERRIDE]
+    tests = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    line = ("-m", "ablate", *typed, f"hydra.run.dir={folder}")
+    # With W&B's service of its own, as a command has.
+    done = in_a_process(*line, PYTHONPATH=tests, ACCIDENT=f"{by} 0 4", WANDB_SERVICE="")
+    assert done.returncode == {"die": -9, "stop": 130}[by], done.stderr
+    return typed
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("before", "by"), [("wandb", "die"), ("wandb", "stop"), ("tensorboard", "stop")]
+)
+def test_a_resumed_run_is_whole_in_wandb(plain, tmp_path, before, by):
+    """Whatever the attempt before lost, or logged elsewhere."""
+    offline = ("logger=wandb", "logger.mode=offline")
+    first = offline if before == "wandb" else (f"logger={before}",)
+    typed = struck(folder := tmp_path / "run", *plain[0], *first, by=by)
+    assert ablate.run(compose(*typed, *offline), folder)["logged_to"]
+    for name in ("train/loss", "val/loss"):
+        found = history(folder, name)
+        assert sorted(set(found)) == logged(folder, name)
+        assert by == "die" or found == logged(folder, name)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_killed_run_is_whole_in_tensorboard(plain, tmp_path):
+    typed = struck(tmp_path / "run", *plain[0], "logger=tensorboard", by="die")
+    ablate.run(compose(*typed), tmp_path / "run")
+    found = {event.step: event.value for event in tensorboard(tmp_path / "run").Scalars("train/lr")}
+    assert found == pytest.approx(dict(logged(tmp_path / "run", "train/lr")))
+
+
+def test_what_was_lost_is_not_said_to_be_logged(plain, finished, monkeypatch, capsys):
+    """As in a run that is killed while it closes its logger."""
+    typed = [*plain[0], "logger=wandb", "logger.mode=offline"]
+    original = WandB.close
+
+    def close(*given):
+        original(*given)
+        raise OSError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WandB, "close", close)
+        assert ablate.run(compose(*typed), finished)["logged_to"] is None
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    called(report.main, finished, "--wandb")
+    assert "logged the finished run: W&B offline" in capsys.readouterr().out
+    newest = offline_wandb.run_folders(finished)[-1]
+    assert offline_wandb.read(newest).series("val/loss") == logged(finished, "val/loss")
+
+
+def test_a_run_in_tensorboard_was_not_logged_to_wandb(plain, tmp_path, monkeypatch, capsys):
+    ablate.run(compose(*plain[0], "logger=tensorboard"), tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    called(report.main, tmp_path, "--wandb")
+    assert only_run(tmp_path).series("val/loss") == logged(tmp_path, "val/loss")
+    assert "was logged" not in capsys.readouterr().out
+
+
 def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(
     plain, finished, capsys, monkeypatch
 ):
@@ -364,6 +433,10 @@ print(logger.where)
 logger.finish(RESULT)
 """
 
+CATCHES_UP = SCRIPT.replace("logger.run.log", "logger.catch_up(ROWS, {}) #").replace(
+    "import json", "ROWS = [{'step': n, 'train/loss': 1.0} for n in (2, 4, 6)]\nimport json"
+)
+
 
 def clean(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a person without any setting of W&B."""
@@ -372,10 +445,12 @@ def clean(folder: Path, **more: str) -> dict[str, str]:
     return kept | home | more
 
 
-def alone(folder: Path, *, environment: dict[str, str], **changes: Any) -> tuple[str, str]:
+def alone(
+    folder: Path, *, environment: dict[str, str], script: str = SCRIPT, **changes: Any
+) -> tuple[str, str]:
     """A run in a process of its own, without a terminal: where it is, and stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), json.dumps(changes)],
+        [sys.executable, "-c", script, str(folder), json.dumps(changes)],
         env=clean(folder, **environment),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -417,6 +492,14 @@ def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
     assert [line.get("train/loss") for line in run["history"]] == [2.0]
     assert server.summary("0123456789ab")["test/accuracy"] == 0.75
     assert not offline_wandb.run_folders(tmp_path)
+
+
+def test_a_run_that_was_killed_sends_the_rows_that_the_server_lacks(tmp_path: Path) -> None:
+    with running() as server:
+        for _ in range(2):
+            alone(tmp_path, environment=server.environment, script=CATCHES_UP)
+        steps = [line["trainer/global_step"] for line in server.runs["0123456789ab"]["history"]]
+    assert steps == [2, 4, 6, 6]  # of the last row the server might have a part
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ class Server:
             "eventsLineCount": 0,
             "historyTail": json.dumps([json.dumps(line) for line in run["history"][-1:]]),
             "eventsTail": "[]",
-            "wandbConfig": "{}",
+            "wandbConfig": json.dumps({"t": 1}),
         }
         return {"model": {"id": "p", "name": "ablate", "entity": self._entity(), "bucket": bucket}}
 

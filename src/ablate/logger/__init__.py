@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,8 @@ class RunLogger(ABC):
     log_maps = False
     log_predictions = False
 
+    lost = False  # whether something did not arrive
+
     def __init__(self, *, run_dir: Path, run_id: str, role: Role, config: dict[str, Any]) -> None:
         self.run_dir = Path(run_dir).resolve()
         self.run_id, self.role = run_id, role
@@ -63,6 +65,24 @@ class RunLogger(ABC):
     def close(self, result: dict[str, Any]) -> None:
         """Add the content of result.json and close the run."""
 
+    def last_step(self, reached: Mapping[str, int]) -> float:
+        """The last step of the rows that are there; reached: `reached` of earlier attempts."""
+        return reached.get(self.where, -1)
+
+    def catch_up(self, rows: Iterable[Mapping[str, float]], reached: Mapping[str, int]) -> None:
+        """Log the rows of metrics.csv that are not there: an attempt that was killed may have left
+        nothing of what it had logged."""
+        last = self.last_step(reached)
+        for row in rows:
+            if row["step"] > last:
+                values = {name: value for name, value in row.items() if name != "step"}
+                for each in self.loggers:
+                    each.log_metrics(values, step=int(row["step"]))
+
+    def reached(self, step: int) -> dict[str, int]:
+        """After `finish`: the last step that is there, by `where`; empty if something was lost."""
+        return {} if self.lost else {self.where: step}
+
     def finish(self, result: dict[str, Any], figures: Sequence[Path] = ()) -> None:
         """Add the figures and `close`, once.
 
@@ -76,6 +96,7 @@ class RunLogger(ABC):
                 self.figure(path.stem, path)
             self.close(result)
         except Exception as error:
+            self.lost = True
             log.warning(
                 "ablate: %s could not be closed: %s", type(self).__name__, first_line(error)
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,14 @@ class Many(RunLogger):
     def where(self) -> str:
         return "; ".join(each.where for each in self.each)
 
+    def catch_up(self, rows: Iterable[Mapping[str, float]], reached: Mapping[str, int]) -> None:
+        every = list(rows)
+        for each in self.each:
+            each.catch_up(every, reached)
+
+    def reached(self, step: int) -> dict[str, int]:
+        return {where: last for each in self.each for where, last in each.reached(step).items()}
+
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
         for each in self.each:
             if step is None or each.log_maps:
@@ -49,3 +57,4 @@ class Many(RunLogger):
     def close(self, result: dict[str, Any]) -> None:
         for each in self.each:
             each.finish(result)
+        self.lost = any(each.lost for each in self.each)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,13 @@ class TensorBoard(RunLogger):
     def _logger(self) -> TensorBoardLogger:
         from lightning.pytorch.loggers import TensorBoardLogger
 
+        class Logger(TensorBoardLogger):
+            def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+                super().log_metrics(metrics, step)
+                self.experiment.flush()  # a kill loses nothing
+
         try:
-            return TensorBoardLogger(
-                self.run_dir, name="", version="tensorboard", default_hp_metric=False
-            )
+            return Logger(self.run_dir, name="", version="tensorboard", default_hp_metric=False)
         except ModuleNotFoundError as error:
             raise UserError(
                 "logger=tensorboard needs a package: pip install tensorboard"
@@ -46,6 +50,11 @@ class TensorBoard(RunLogger):
     @property
     def where(self) -> str:
         return f"tensorboard --logdir {shlex.quote(self._logger.log_dir)}"
+
+    def last_step(self, reached: Mapping[str, int]) -> float:
+        if self.where not in reached and any(Path(self._logger.log_dir).glob("events.*")):
+            return math.inf
+        return super().last_step(reached)
 
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
         from matplotlib.image import imread

@@ -103,7 +103,6 @@ class WandB(RunLogger):
         self.log_maps = log_maps
         self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
         self._check_project()
-        self._lost = False
         settings = {"project": project, "entity": entity, "name": name, "group": group,
                  "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
         if used := from_environment(settings):
@@ -154,6 +153,13 @@ class WandB(RunLogger):
             return f"W&B offline; to send it: wandb sync {folder}/offline-run-*-{self.run_id}"
         return str(self.run.url)
 
+    def last_step(self, reached: Mapping[str, int]) -> float:
+        last = super().last_step(reached)
+        if self.run.offline or self.run.disabled:
+            return last
+        # What the server has; of its last row perhaps a part.
+        return max(last, self.run.summary.get("trainer/global_step", 0) - 1)
+
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
         import wandb
 
@@ -174,6 +180,7 @@ class WandB(RunLogger):
         try:
             self.run.finish(exit_code=0 if finished else 1)
         except TimeoutError:
+            self.lost = True
             folder = Path(self.run.settings.sync_dir)
             log.warning(
                 "ablate: W&B had not received all of the run after %s s; to send the rest:"
@@ -222,12 +229,12 @@ class WandB(RunLogger):
 
     def _send(self, send: Callable[[], None]) -> None:
         """Hand something to W&B's process; if that has died, warn once and continue the run."""
-        if self._lost:
+        if self.lost:
             return
         try:
             send()
         except Exception as error:  # no logger error may stop a run
-            self._lost = True
+            self.lost = True
             log.warning(
                 "ablate: W&B has stopped; the run continues without it (%s)", first_line(error)
             )

@@ -44,6 +44,7 @@ RESULT_SHAPE = {
     "run_id?": (str, NoneType),
     "arm?": (str, NoneType),
     "peak_memory_bytes?": int,
+    "logged_steps?": {str: int},
     "cache_bytes?": {"per_token": int, "state": int},
     "not_evaluated?": {str: str},
     **{f"{key}?": shape for key, shape in FINISHED.items()},

@@ -15,8 +15,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from ablate.logger import RunLogger
+from ablate.run_files import write_text
 from ablate.task import Task
-from ablate.training.record import write_text
 
 
 class Curves(Callback):
@@ -28,6 +29,8 @@ class Curves(Callback):
         self.units: int | Tensor = 0  # a tensor where an int would need a GPU synchronization
         self.train_seconds = self.resumed_seconds = 0.0  # the second: at the checkpoint
         self._since = 0.0
+        self.logger: RunLogger | None = None
+        self.reached: dict[str, int] = {}  # by the logger, at earlier attempts
 
     def state_dict(self) -> dict[str, Any]:
         running = time.perf_counter() - self._since if self._since else 0.0
@@ -37,6 +40,8 @@ class Curves(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.units = state_dict["rows"], state_dict["units"]
         self.train_seconds = self.resumed_seconds = state_dict["train_seconds"]
+        if self.logger is not None:
+            self.logger.catch_up(self.rows, self.reached)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int

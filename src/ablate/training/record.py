@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -48,6 +48,7 @@ from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.checkpoint import LAST
+from ablate.training.curves import Curves
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
 from ablate.training.own_parts import own_parts
@@ -222,14 +223,14 @@ def recorded(
     task: Task,
     trainer: L.Trainer,
     flops: int,
-    resumed_seconds: Callable[[], float],
+    curves: Curves,
     here: Here | None,
     began: float,
 ) -> Iterator[tuple[dict[str, Any], RunLogger | None]]:
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger.
 
-    resumed_seconds: the training time at the checkpoint that was resumed from. here: of `only_one`.
-    began: when, by time.perf_counter, the run began to read its data, or its process to exist.
+    here: of `only_one`. began: when, by time.perf_counter, the run began to read its data, or its
+    process to exist.
     """
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     cfg = composition.cfg
@@ -250,6 +251,8 @@ def recorded(
         "kernels": kernels(task.model),
         "choices": OmegaConf.to_container(cfg.choices),
     }
+    if logged := result_before.get("logged_steps"):
+        result["logged_steps"] = logged
     if task.model.started_from is not None:
         result["started_from"] = redacted(task.model.started_from)
     logger: RunLogger | None = None
@@ -257,16 +260,16 @@ def recorded(
     def end() -> None:
         # A resumed run adds the time of the interrupted one. A killed process recorded none: it
         # took at least what it had trained by its last checkpoint.
-        before = max(wall_before, resumed_seconds())
+        before = max(wall_before, curves.resumed_seconds)
         result["wall_seconds"] = before + time.perf_counter() - began
         result["peak_memory_bytes"] = peak_memory_bytes()
         if trainer.is_global_zero:
-            result["logged_to"] = logger.where if logger else None
+            result["logged_to"] = None  # until all has arrived
             if here:  # else it may be the folder of another process
                 here.require()
             write_json(run_dir / "result.json", result)
             if logger:
-                logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+                close(logger, run_dir, result, curves.rows)
 
     if trainer.is_global_zero:
         write_config(run_dir, composition.recorded)
@@ -281,7 +284,7 @@ def recorded(
     try:
         if trainer.is_global_zero and (made := start_logger(cfg, run_dir, result)):
             require_extras(made, task, trainer)
-            logger = made
+            curves.logger, curves.reached, logger = made, logged or {}, made
             trainer.loggers = list(logger.loggers)
             if logger.log_maps:
                 trainer.callbacks.append(AttentionMaps(logger))  # type: ignore[attr-defined]
@@ -300,10 +303,22 @@ def recorded(
     end()
 
 
+def close(
+    logger: RunLogger, run_dir: Path, result: dict[str, Any], rows: Sequence[Mapping[str, float]]
+) -> None:
+    """Close the logger; write to result.json where the run was logged, if all of it was."""
+    where = logger.where
+    logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+    last = int(rows[-1]["step"]) if rows else -1
+    result["logged_steps"] = result.get("logged_steps", {}) | logger.reached(last)
+    result["logged_to"] = None if logger.lost else where
+    write_json(run_dir / RESULT, result)
+
+
 def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     """Log a finished run that was not logged; again in a W&B sweep, whose agent expects it."""
-    known = result.get("logged_to")
-    if known not in (None, OFF) and not os.environ.get("WANDB_SWEEP_ID"):
+    sweep = bool(os.environ.get("WANDB_SWEEP_ID"))
+    if result.get("logged_to") not in (None, OFF) and not sweep:
         return
     if (logger := start_logger(cfg, run_dir, result)) is None:
         return
@@ -312,16 +327,14 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
     if logger.log_predictions and not (run_dir / PREDICTIONS).exists():
         write_predictions(load(run_dir, allow=[*own_parts(config_values(cfg))]))
     with (run_dir / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        values = {name: float(value) for name, value in row.items() if name != "step" and value}
-        for each in logger.loggers:
-            each.log_metrics(values, step=int(row["step"]))
-    result["logged_to"] = where = logger.where
+        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    logger.catch_up(rows, {} if sweep else result.get("logged_steps", {}))
     write_config(run_dir, cfg)
-    logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
-    write_json(run_dir / RESULT, result)
-    say(f"not logged: {OFF}" if where == OFF else f"logged the finished run: {where}")
+    close(logger, run_dir, result, rows)
+    if (where := result["logged_to"]) == OFF:
+        say(f"not logged: {OFF}")
+    elif where is not None:
+        say(f"logged the finished run: {where}")
 
 
 def _commit(run_dir: Path) -> str | None:
@@ -339,10 +352,12 @@ def send_run(run_dir: Path) -> None:
     result, wrong = read_result(run_dir)
     if wrong or result.get("status") != "finished":
         raise UserError(f"{run_dir} is not finished; {wrong or 'the same command resumes it'}")
+    cfg = read_config(run_dir / "config.yaml")
+    if not wandb_node(cfg.logger):
+        result["logged_to"] = None  # by another logger
     if result.get("logged_to") not in (None, OFF):
         say(f"{run_dir} was logged: {result['logged_to']}")
         return
-    cfg = read_config(run_dir / "config.yaml")
     cfg.logger = OmegaConf.to_container(compose("logger=wandb").logger, resolve=True)
     log_finished(cfg, run_dir, result)
 

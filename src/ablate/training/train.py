@@ -189,9 +189,10 @@ def _opened(
     with (
         unwritable_as_run_failed(),  # also what is written before training and after
         only_one(run_dir, trainer) as here,
-        recorded(
-            composition, run_dir, task, trainer, flops, lambda: curves.resumed_seconds, here, began
-        ) as (result, logger),
+        recorded(composition, run_dir, task, trainer, flops, curves, here, began) as (
+            result,
+            logger,
+        ),
     ):
         checkpoints.run_id = result["run_id"]
         if cache is not None:
