@@ -49,7 +49,7 @@ MISTAKES = [
     (ONE, "seed=range(3)", ["the seeds of a study are study.seeds; write study.seeds=[0,1,2]"]),
     (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),
     # plans
-    ("{design: factorial}", "", ["study.design needs study.factors"]),
+    ("{design: one_factor}", "", ["study.design=one_factor: values after commas are a factorial"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", "", ["no arm is left beside the baseline"]),
     ("{factors: {pos_enc: [none]}, seeds: 501}", "", ["1,002 runs", "study.confirm_large=true"]),
     ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", "", ["no factor pos_en"]),
@@ -177,3 +177,15 @@ def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeyp
     full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("ablate.study.plan.planfile.write_json", full)
     assert "No space left on device" in refusal(ablate_command(*argv))
+
+
+def test_a_default_of_a_study_changes_no_single_run(ablate_command, runs, tmp_path):
+    typed = ("study.dry_run=false", "study.seeds=1", "study.design=null", "study.exclude=[]")
+    assert ablate_command(*overrides(tmp_path), *typed)[0] == 0
+    assert len(runs) == 1
+
+
+def test_values_after_commas_are_a_factorial_design(ablate_command, runs, tmp_path):
+    typed = [*overrides(tmp_path), "-m", "model.norm=pre,post", "pos_enc=none,learned"]
+    assert ablate_command(*typed, "hydra/launcher=basic", "study.design=factorial")[0] == 0
+    assert len({cfg.study.arm for cfg, _ in runs}) == 4

@@ -20,9 +20,9 @@ from ablate.cli import folder
 from ablate.cli.command import command, full_error, near_flag
 from ablate.cli.job import failures, job
 from ablate.config import tree
-from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
+from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, readable
-from ablate.config.tree import config_dir, open_tree
+from ablate.config.tree import COMPOSITION_ERRORS, config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
 from ablate.version import described

@@ -34,9 +34,10 @@ def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be created: Hydra raises the same error
-    inside = folder.resolve().is_relative_to(Path(config.output_dir).resolve())
-    if not inside and VALUES["study.name"].allows(config.study.name):  # another name is refused
-        say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
+    with suppress(OmegaConfBaseException):  # refused with all other keys
+        inside = folder.resolve().is_relative_to(Path(config.output_dir).resolve())
+        if not inside and VALUES["study.name"].allows(config.study.name):  # another name is refused
+            say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
     try:
         refuse_links(folder)
     except UserError as error:  # Hydra would write there, and passes on no Exception of a callback

@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 
 from ablate.cli.command import TYPED, full_error, report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
-from ablate.config.composition import Composition, complete
-from ablate.config.keys import plain
+from ablate.config.composition import Composition, as_typed, complete
+from ablate.config.keys import interpolations, plain
 from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.memory import freeze_imports
 
@@ -34,11 +34,15 @@ def job(cfg: DictConfig) -> float | None:
     try:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
             complete(cfg, hydra)  # type: ignore[arg-type]
-            alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
+            typed = as_typed(hydra.overrides.task)
+            if hydra.mode == RunMode.RUN:
+                typed += as_typed(hydra.overrides.hydra)
             searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
-            check_alone(cfg.study, [*alone, *hydra.overrides.task], searched=searched)
-            check_direction(hydra.sweeper, cfg.task)
-            seeds = seeds_of(plain(cfg.study)["seeds"]) if searched else ()
+            with interpolations():
+                study = plain(cfg.study)
+                check_alone(study, typed, searched=searched)
+                check_direction(hydra.sweeper, cfg.task)
+            seeds = seeds_of(study["seeds"]) if searched else ()
             composition = Composition.of(cfg)
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
@@ -77,7 +81,7 @@ def process_seconds() -> float:
 def _logged(error: Exception) -> UserError | RunFailed:
     """Log the error of one run of a sweep in its folder, and keep it for the end."""
     ours = unwrap(error)
-    overrides = " ".join(HydraConfig.get().overrides.task)
+    overrides = " ".join(as_typed(HydraConfig.get().overrides.task))
     if isinstance(ours, UserError | RunFailed):
         log.error("%s: %s", "refused" if isinstance(ours, UserError) else "failed", one_line(ours))
     else:

@@ -189,7 +189,7 @@ def option_files(
         for option in tree.options(group):
             files = (folder / group / f"{option}.yaml" for folder in folders)
             if file := next((file for file in files if file.is_file()), None):
-                yield f"{group}={option}", file.read_text()
+                yield f"{group}={option}", file.read_text(encoding="utf-8", errors="replace")
 
 
 def docstring_of(target: str) -> str:

@@ -17,6 +17,7 @@ from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Conflict, Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
+    default_of,
     locate,
     nodes_of_groups,
     plain,
@@ -50,8 +51,11 @@ def check_study(cfg: DictConfig) -> None:
         raise UserError(*lines)
 
 
-def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool = False) -> None:
-    """Raise UserError for keys of a study that are given to a single run, which ignores them.
+def check_alone(
+    study: Mapping[str, Any], overrides: Sequence[str], *, searched: bool = False
+) -> None:
+    """Raise UserError for keys of a study that are given to a single run, which ignores them,
+    unless their value is the default.
 
     searched: it is a trial of a search, such as Optuna's, which may have several seeds.
     """
@@ -59,7 +63,9 @@ def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool =
     for key in keys:
         if searched and key == "study.seeds":
             continue
-        if key.startswith("study.") and key not in OF_ONE_RUN:
+        name = ".".join(key.split(".")[:2])
+        usual = study.get(name.removeprefix("study.")) == default_of(name)
+        if key.startswith("study.") and name not in OF_ONE_RUN and not usual:
             raise UserError(
                 f"{key} applies to multi-run studies only, and this is a single run; give a key"
                 " several values and add -m, or choose a sweep"
@@ -69,7 +75,7 @@ def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool =
                 f"{key} applies to multi-run studies only, and a single run is trained by this"
                 " process; give a key several values and add -m, or choose a sweep"
             )
-    if study.factors and study.arm is None:
+    if study["factors"] and study["arm"] is None:
         raise UserError(
             "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"
             " hydra.mode and hydra/sweeper as they are, or name one of its runs with study.arm="

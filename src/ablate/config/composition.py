@@ -11,13 +11,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ablate.config import public
 from ablate.config.check import check
 from ablate.config.history import first_form
-from ablate.config.keys import resolved
+from ablate.config.keys import interpolations, resolved
 from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
-from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
+from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
-from ablate.config.tree import open_tree
+from ablate.config.tree import COMPOSITION_ERRORS, open_tree
 from ablate.errors import UserError
 
 if TYPE_CHECKING:
@@ -166,19 +166,24 @@ def complete(cfg: DictConfig, hydra: DictConfig) -> None:
     what a typed key takes the place of, and leave Hydra's node out.
 
     hydra: that node. Of the options Hydra's own groups are left out, and those that an option
-    brings in: the sizes of debug=fast.
+    brings in: the sizes of debug=fast. Raises UserError.
     """
     choices, files = hydra.runtime.choices, folders(hydra.runtime)
-    # As typed: what a person writes may be an interpolation.
-    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    typed = {key_of(text): text.partition("=")[2] for text in map(str, texts)}
+    typed = {key_of(text): text.partition("=")[2] for text in as_typed(hydra.overrides.task)}
     with open_dict(cfg):
         cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}
         cfg.pop("hydra", None)
         for key, other in (BY_STEP_OR_EPOCH, BY_STEP_OR_EPOCH[::-1]):
             if typed.get(key, "null") != "null" and other not in typed:
                 OmegaConf.update(cfg, other, None)
-    expand(OmegaConf.select(cfg, "model.layers"), files)
+    with interpolations():
+        expand(OmegaConf.select(cfg, "model.layers"), files)
+
+
+def as_typed(overrides: Any) -> list[str]:
+    """The texts of hydra.overrides, in which a person may have written interpolations."""
+    texts: Any = OmegaConf.to_container(overrides, resolve=False)
+    return [*map(str, texts)]
 
 
 def run_folder(*, _root_: DictConfig) -> str:

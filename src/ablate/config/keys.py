@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -82,10 +83,23 @@ def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def resolved(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
     """`plain`; raises UserError for an interpolation that cannot be resolved."""
-    try:
+    with interpolations():
         return plain(cfg)
+
+
+@contextmanager
+def interpolations() -> Iterator[None]:
+    """Raise UserError, which names the key, for an interpolation that cannot be resolved."""
+    try:
+        yield
     except OmegaConfBaseException as error:
-        raise UserError(" ".join(str(error).split())) from None
+        raise UserError(unresolved(error)) from None
+
+
+def unresolved(error: OmegaConfBaseException) -> str:
+    reason = str(error).strip().partition("\n")[0]
+    reason = re.sub(r"^\w+ raised while resolving interpolation: ", "", reason).strip('"')
+    return f"{error.full_key}: {reason}" if error.full_key else reason
 
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.keys import option_content, shown
 from ablate.config.stated import stated
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_dir, readable_file
 from ablate.errors import UserError, suggest
 
 NODE = "model.layers"
@@ -81,7 +81,8 @@ def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
             f"{name}: there is no {group}={option}; allowed: {', '.join(names)}"
             f"{suggest(option, names)}"
         )
-    content = option_content(file)[0]
+    with readable_file(file):
+        content = option_content(file)[0]
     if unknown := sorted(changes.keys() - content.keys()):
         keys = sorted(content.keys() - {"_target_", "_partial_"})
         allowed = f"allowed: {', '.join(keys)}" if keys else "it has no keys to set"

@@ -9,21 +9,16 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import Override, ValueType
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf.errors import InterpolationResolutionError
 
-from ablate.config.keys import INSTEAD, gone, option_content
+from ablate.config.keys import INSTEAD, gone, option_content, unresolved
 from ablate.config.overrides import parse, require_few
 from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
-from ablate.config.tree import Tree, config_dir
+from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_dir
 from ablate.errors import UserError, suggest
-
-# Errors that a composition can raise.
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 # Groups of which several options may be chosen, [OPTION, OPTION]: each is a node of its own name.
 SEVERAL = ("callbacks",)
@@ -43,12 +38,13 @@ PLUGINS = {
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
     lines: list[str] = list(_spaced(overrides, tree))
-    for text in overrides if not lines else ():
-        override = _parse(text)
+    parsed = [_parse(text) for text in overrides] if not lines else []
+    for override in parsed:
         if isinstance(override, str):
             lines.append(override)
         elif not override.is_hydra_override():
             lines.extend(_unread(override, tree))
+    lines += _hidden([override for override in parsed if isinstance(override, Override)])
     if lines:
         raise UserError(*lines)
 
@@ -76,12 +72,30 @@ def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
             yield f"'{before} {text}': write KEY=VALUE, or quote a text: \"{quoted} {text}'\""
 
 
+def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
+    """Yield a line where values of a key would be lost, since another override sets it too."""
+    first: dict[str, Override] = {}
+    for override in overrides:
+        value = override.value()
+        values = value.list if isinstance(value, ChoiceSweep) else [value]
+        for path in {path for one in values for path in _paths(override.key_or_group, one)}:
+            before = first.setdefault(path, override)
+            several = before.is_sweep_override() or override.is_sweep_override()
+            if before is not override and several:
+                yield (
+                    f"'{before.input_line}' and '{override.input_line}' both set {path}; give all"
+                    " its values at once"
+                )
+
+
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
     """Make a one-line UserError for a composition refused with `error`. many: of several runs."""
     try:
         lines = list(dict.fromkeys(_mistakes(overrides, tree, many=many)))
     except COMPOSITION_ERRORS:
         lines = []  # not the overrides but a broken file, which Hydra's message describes
+    if not lines and isinstance(error, InterpolationResolutionError):
+        lines = [unresolved(error)]
     causes = [str(e) for e in (error, error.__cause__) if e is not None]
     return UserError(*(lines or [" ".join(" ".join(causes).split())]))
 
@@ -103,8 +117,21 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         yield f"'{text}': nothing can be removed; {instead}"
     elif key == "sweep" and override.is_sweep_override():
         yield f"'{text}' names several studies: give one sweep at a time, a command for each"
+    elif _is_empty(override, tree):
+        yield f"'{text}' names no value"
     elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
         yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
+
+
+def _is_empty(override: Override, tree: Tree) -> bool:
+    """Whether an override with several values has none, or none that is an option."""
+    value = override.value()
+    if isinstance(value, IntervalSweep) or not override.is_sweep_override():
+        return tree.chooses(override) and isinstance(value, IntervalSweep)
+    if isinstance(value, Glob):
+        return tree.chooses(override) and not _options(override, tree)
+    require_few(override)
+    return not [*override.sweep_iterator()]
 
 
 def _value(override: Override) -> str:
@@ -142,13 +169,13 @@ def _several(override: Override) -> str:
 
 
 def _options(override: Override, tree: Tree) -> list[str]:
-    """Return the options that an override of a group names; those of glob(*) always exist."""
-    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
-        return list(tree.options(override.key_or_group))
+    """Return the options that an override of a group names; those of a glob always exist."""
+    value = override.value()
+    if isinstance(value, Glob):
+        return value.filter([*tree.options(override.key_or_group)])
     if override.is_discrete_sweep():
         require_few(override)
         return [str(name) for name in override.sweep_string_iterator()]
-    value = override.value()
     names = value if isinstance(value, list) else [value]
     return ["null" if name is None else str(name) for name in names]
 
@@ -157,6 +184,9 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
     group, allowed = override.key_or_group, tree.options(override.key_or_group)
     if override.is_add() or override.is_force_add():
         yield f"'{override.input_line}': write {group}={_value(override)}, without a sign"
+        return
+    if _is_empty(override, tree):
+        yield f"'{override.input_line}' names no option; allowed: {', '.join(allowed)}"
         return
     for option in _options(override, tree):
         if option not in allowed:

@@ -10,27 +10,34 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import yaml
 from hydra import initialize_config_dir
 from hydra._internal import config_loader_impl
 from hydra._internal import defaults_list as hydras
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.default_element import InputDefault
+from hydra.core.default_element import DefaultsTreeNode, InputDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.config.overrides import parse_all
+from ablate.config.overrides import MOST, parse_all
 from ablate.errors import UserError
 from ablate.version import PACKAGE
+
+# Errors that a composition can raise.
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+LARGEST = 10 * MOST  # values in a file, its aliases written out; OmegaConf takes seconds for these
+DEEPEST_GROUP = 4  # folders inside of each other; a link may lead back
+DEEPEST = 50  # nodes inside of each other; some hundred exhaust Python's stack
 
 
 def config_dir() -> Path:
@@ -61,10 +68,94 @@ class Repository(ConfigRepository):
         return copy(self)  # which gets its own sources
 
     def load_config(self, config_path: str) -> ConfigResult | None:
+        """Raises UserError, which names the file, for one that cannot be used."""
         key = (config_path, *((s.path, _written(s.path, config_path)) for s in self.sources))
         if key not in self._read:
-            self._read[key] = pickle.dumps(super().load_config(config_path))
+            file = self.file(config_path)
+            with readable_file(file):
+                loaded = super().load_config(config_path)
+            if loaded is not None:
+                _refuse_values(file, config_path.rpartition("/")[0].replace("/", "."), loaded)
+            self._read[key] = pickle.dumps(loaded)
         return pickle.loads(self._read[key])  # the reader changes it
+
+    def file(self, config_path: str) -> Path:
+        """The file of an option; its name alone where Hydra has it, or there is none."""
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        folder = source.path if source is not None and source.scheme() == "file" else ""
+        return Path(folder, f"{config_path.removesuffix('.yaml')}.yaml")
+
+
+@contextmanager
+def readable_file(file: Path) -> Iterator[None]:
+    """Raise UserError that names a YAML file, if it has other than keys with values, its content
+    has no end, or the block cannot read it."""
+    try:
+        if file.is_absolute():
+            _refuse_endless(file)
+        yield
+    except (*COMPOSITION_ERRORS, AssertionError, OSError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            reason = f"line {error.problem_mark.line + 1}: {error.problem}"
+        if isinstance(error, RecursionError):
+            reason = "its defaults list leads back to it"
+        if isinstance(error, AssertionError):  # Hydra's own, on keys that are no texts
+            reason = "a defaults list holds an entry that is not `- OPTION` or `- GROUP: OPTION`"
+        raise UserError(f"{file}: {reason}") from error
+
+
+def _refuse_endless(file: Path) -> None:
+    known: dict[str | None, tuple[int, int]] = {}  # anchor -> size and height of its node
+    inside: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # of the nodes that are open
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    event: Any
+    for event in yaml.parse(file.read_bytes(), Loader=loader):
+        anchor, size, height = getattr(event, "anchor", None), 1, 1
+        line = f"line {event.start_mark.line + 1}"
+        match event:
+            case yaml.SequenceStartEvent() if len(inside) == 1:
+                raise ValueError("must have lines KEY: VALUE, and is a list")
+            case yaml.ScalarEvent() if len(inside) == 1 and event.value:
+                raise ValueError(f"must have lines KEY: VALUE, and is {event.value:.40}")
+            case yaml.CollectionStartEvent():
+                inside.append((anchor, size, height))
+                continue
+            case yaml.CollectionEndEvent():
+                anchor, size, height = inside.pop()
+            case yaml.AliasEvent():
+                if any(anchor == outer for outer, _, _ in inside):
+                    raise ValueError(f"{line}: *{anchor} is in itself")
+                size, height = known.get(anchor, (size, height))
+            case yaml.ScalarEvent():
+                pass
+            case _:
+                continue
+        known[anchor] = size, height
+        outer, before, highest = inside[-1]
+        inside[-1] = outer, before + size, max(highest, height + 1)
+        if len(inside) + height > DEEPEST:
+            raise ValueError(f"{line}: more than {DEEPEST} nodes deep")
+        if before + size > LARGEST:
+            raise ValueError(f"more than {LARGEST:,} values, with aliases written out")
+
+
+def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
+    """Raise UserError where a file gives a node a value, such as `model: null`."""
+    package = loaded.header.get("package") or "_group_"
+    place = package.replace("_group_", group).replace("_global_", "")
+    content = OmegaConf.to_container(loaded.config)
+    for node in ["study", *sorted(path.name for path in config_dir().iterdir() if path.is_dir())]:
+        value: Any = content if node.startswith(f"{place}." if place else "") else {}
+        for name in node.removeprefix(f"{place}.").split(".") if value else ():
+            value = value.get(name, {}) if isinstance(value, dict) else {}
+        if isinstance(value, dict) or str(value).startswith("${"):
+            continue
+        option = f"`- override /{node}: {value if isinstance(value, str) else 'OPTION'}`"
+        raise UserError(
+            f"{file}: {node}: {'null' if value is None else value} is no set of keys; write keys"
+            f" below {node}:, or {option} in the defaults list"
+        )
 
 
 def _written(folder: str, config_path: str) -> int | None:
@@ -85,8 +176,25 @@ def _interpolation_map(
     return OmegaConf.create()
 
 
-_hydras_map = hydras._create_interpolation_map
+def _defaults_tree(*, repo: Any, root: DefaultsTreeNode, **more: Any) -> Any:
+    """Hydra descends for ever into a file whose defaults list leads back to it."""
+    passed = []
+    above: DefaultsTreeNode | None = root
+    while above is not None and not above.node.is_virtual() and above.node.get_name() is not None:
+        passed.append(above.node.get_config_path())
+        above = above.parent
+    if passed and passed[0] in passed[1:]:
+        cycle = passed[passed.index(passed[0], 1) :: -1]
+        raise UserError(
+            f"{getattr(repo, 'delegate', repo).file(cycle[0])}: its defaults list leads back to it"
+            f" ({' -> '.join(cycle)})"
+        )
+    return _hydras_tree(repo=repo, root=root, **more)
+
+
+_hydras_map, _hydras_tree = hydras._create_interpolation_map, hydras._create_defaults_tree_impl
 hydras._create_interpolation_map = _interpolation_map
+hydras._create_defaults_tree_impl = _defaults_tree  # type: ignore[assignment]
 # Of every loader, also the one that hydra.main makes.
 config_loader_impl.ConfigRepository = Repository  # type: ignore[misc]
 
@@ -114,6 +222,8 @@ class Tree:
         """The options of a group, those of its folders as FOLDER/OPTION. A folder with the name of
         an option has that option's parts (debug/fast/)."""
         own = self._inside(group, ObjectType.CONFIG)
+        if group.count("/") == DEEPEST_GROUP:
+            return own
         folders = [name for name in self._inside(group, ObjectType.GROUP) if name not in own]
         return (*own, *(f"{name}/{o}" for name in folders for o in self.options(f"{group}/{name}")))
 
@@ -143,17 +253,9 @@ class Tree:
         return cfg
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
-        try:
-            return self.loader.load_configuration(
-                self.config_name,
-                [*self.search, *overrides],
-                RunMode.RUN,
-                from_shell=False,
-            )
-        except AssertionError as error:  # Hydra's own, on keys that are no texts
-            raise ConfigCompositionException(
-                "a defaults list holds an entry that is not `- OPTION` or `- GROUP: OPTION`"
-            ) from error
+        return self.loader.load_configuration(
+            self.config_name, [*self.search, *overrides], RunMode.RUN, from_shell=False
+        )
 
     def chooses(self, override: Override) -> bool:
         """Whether an override names an option, and does not set keys of its node by a {..}."""
@@ -207,9 +309,15 @@ def _refuse_hidden(folder: Path) -> None:
 
 
 def _state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Every file below a folder, and when it was written."""
-    return tuple(
-        (entry.path, entry.stat().st_mtime_ns)
-        for inside, _, _ in os.walk(folder, followlinks=True)
-        for entry in os.scandir(inside)
-    )
+    """Every file below a folder, and when it was written; links that lead nowhere, too, and
+    folders once, to which links lead back."""
+    found, passed = [], set()
+    for inside, folders, _ in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(inside)) in passed:
+            folders.clear()
+            continue
+        passed.add(real)
+        for entry in os.scandir(inside):
+            stat = entry.stat(follow_symlinks=os.path.exists(entry))
+            found.append((entry.path, stat.st_mtime_ns))
+    return tuple(found)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, open_dict
 
 from ablate.cli.command import FULL_ERROR, TYPED
 from ablate.config.check import check_direction, value_of
+from ablate.config.composition import as_typed
 from ablate.config.overrides import parse_all, value_text
 from ablate.errors import RunFailed, UserError
 from ablate.study.launch.run import Run
@@ -58,7 +59,7 @@ def folder(
 
 def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
     """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
-    all_overrides = [*map(str, config.hydra.overrides.hydra), *overrides]
+    all_overrides = [*as_typed(config.hydra.overrides.hydra), *overrides]
     of_run = [override for override in all_overrides if not OF_SWEEPS.match(override)]
     return [*_flags(config), *of_run, "hydra.mode=RUN", f"hydra.run.dir={value_text(str(path))}"]
 

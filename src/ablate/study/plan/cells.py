@@ -9,12 +9,12 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
-from ablate.config.composition import complete
+from ablate.config.composition import as_typed, complete
 from ablate.config.keys import changed_keys
-from ablate.config.override_errors import COMPOSITION_ERRORS, explain
+from ablate.config.override_errors import explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import Counted, fingerprint, folder_name
-from ablate.config.tree import Tree
+from ablate.config.tree import COMPOSITION_ERRORS, Tree
 from ablate.errors import UserError
 from ablate.study.plan.design import Arm, Factor
 
@@ -31,7 +31,7 @@ class Composer:
 
     def __init__(self, loader: ConfigLoader, command: DictConfig, fixed: Sequence[str]):
         self.fixed = tuple(fixed)
-        typed = command.hydra.overrides.hydra
+        typed = as_typed(command.hydra.overrides.hydra)
         search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
         self._hydra = [text for text in typed if text not in search]
         self._tree = Tree(loader, command.hydra.job.config_name, search)

@@ -134,7 +134,7 @@ def _by_factors(
         factors=factors,
         exclude=tuple(exclude),
         seeds=seeds_of(node["seeds"]),
-        design=node["design"],
+        design=node["design"] or "one_factor",
         grid=False,
         node=node,
     )
@@ -144,11 +144,16 @@ def _by_commas(
     node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None
 ) -> StudyRequest:
     """Request every combination, as Hydra's own sweeper does; `seed` is not a factor."""
-    if node["baseline"] or node["exclude"] or node["design"] != "one_factor":
-        setting = next(key for key in ("baseline", "exclude", "design") if node[key])
+    for setting in ("baseline", "exclude"):
+        if node[setting]:
+            raise UserError(
+                f"study.{setting} needs study.factors, which is empty: name what the study changes,"
+                " as in model.attention: [additive, dot]"
+            )
+    if (design := node["design"]) not in ("factorial", None):
         raise UserError(
-            f"study.{setting} needs study.factors, which is empty: name what the study changes, as"
-            " in model.attention: [additive, dot]"
+            f"study.design={design}: values after commas are a factorial design; for another write"
+            " each key as '++study.factors.model.attention=[additive,dot]'"
         )
     fixed: list[str] = []
     factors: dict[str, Factor] = {}
