@@ -1,12 +1,20 @@
 """timm's models as a reference arm: they are built for the data, train, or are refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from make_data import make
 from make_model import tiny
+from refusals import refused
+from safetensors.torch import save_file
 from torch import nn
 
+import ablate
+from ablate.config.make import make_data
+from ablate.config.run_id import run_id
 from ablate.errors import UserError
 from ablate.model.timm import Timm
 
@@ -65,3 +73,82 @@ def test_what_does_not_fit_is_one_line_before_training(
         timm_model(name, **args)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def weights(path: Path, name: str = "resnet10t", **args: Any) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = timm.create_model(name, **args).state_dict()
+    save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
+    return state
+
+
+def from_file(path: Path | str, name: str = "resnet10t", **args: Any) -> Timm:
+    model: Timm = tiny("timm", name=name, pretrained=str(path), args=args)  # one channel, 3 classes
+    return model
+
+
+@pytest.mark.parametrize("file", ["w.pth", "w.safetensors"])
+@pytest.mark.parametrize("classes", [3, 1000])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_weights_of_a_file_are_loaded(
+    tmp_path: Path, file: str, classes: int, channels: int
+) -> None:
+    state = weights(tmp_path / file, num_classes=classes, in_chans=channels)
+    network = from_file(tmp_path / file).network.state_dict()
+    first, head = "conv1.0.weight", ("fc.weight", "fc.bias")
+    for name, value in state.items():
+        if name == first and channels == 3:
+            assert torch.allclose(network[name], value.sum(1, keepdim=True), atol=1e-5)
+        elif name not in head or classes == 3:
+            assert torch.equal(network[name], value), name
+
+
+def test_a_file_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    weights(tmp_path / "other.pth", "resnet18")
+    (tmp_path / "damaged.pth").write_bytes(b"no weights")
+    wide = {"img_size": 8, "patch_size": 4, "depth": 1, "num_heads": 2}
+    weights(tmp_path / "wide.pth", "vit_tiny_patch16_224", embed_dim=48, **wide)
+    for name, line in {
+        "othr.pth": "no such file; did you mean 'other.pth'?",
+        "other.pth": "is of another model than resnet10t: ",
+        "damaged.pth": "cannot be read as weights",
+    }.items():
+        with refused(f"model.pretrained={tmp_path / name}: ", line):
+            from_file(tmp_path / name)
+    with refused("is of another model than vit_tiny_patch16_224", "shape"):
+        from_file(tmp_path / "wide.pth", "vit_tiny_patch16_224", **SMALL_VIT)
+    with refused("model.args.checkpoint_path=x: use model.pretrained=FILE"):
+        timm_model("resnet10t", checkpoint_path="x")
+
+
+def test_the_content_of_the_file_counts_in_the_id_and_its_place_does_not(tmp_path: Path) -> None:
+    def of(name: str) -> str:
+        return run_id(ablate.compose("model=timm", f"model.pretrained={tmp_path / name}"), "x")
+
+    weights(tmp_path / "w.pth")
+    first = of("w.pth")
+    (tmp_path / "w.pth").rename(tmp_path / "moved.pth")
+    assert of("moved.pth") == first
+    weights(tmp_path / "moved.pth")
+    assert of("moved.pth") != first
+
+
+@pytest.mark.parametrize(
+    ("model", "mean", "std"),
+    [
+        ("model=timm model.name=resnet10t model.pretrained=FILE", 0.449, 0.226),
+        ("model=timm model.name=vit_tiny_patch16_224 model.pretrained=true", 0.5, 0.5),
+        ("model=vit model.pretrained=vit_tiny_patch16_224", 0.5, 0.5),
+        ("model=timm", None, None),
+        ("model=vit", None, None),
+    ],
+)
+def test_images_are_normalised_as_pretrained_weights_expect(
+    model: str, mean: float | None, std: float | None
+) -> None:
+    data: Any = make_data(ablate.compose(*model.split()))
+    data.setup()
+    if mean is None:
+        own: Any = make("digits")
+        own.setup()
+        mean, std = float(own.mean), float(own.std)
+    assert (float(data.mean), float(data.std)) == pytest.approx((mean, std), abs=1e-3)

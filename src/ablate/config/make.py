@@ -53,10 +53,13 @@ def plain(part: Any) -> Any:
 
 def make_data(cfg: DictConfig) -> "Data":
     """Make the data, not read yet; task and model declare what its batches must hold."""
-    data: Data = make(cfg.data, seed=cfg.seed)
+    data: Any = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
     task.func.configure_data(data, **task.keywords)
     model = locate(cfg.model._target_)
     if hasattr(model, "configure_data"):  # a user's function that makes the model has none
         model.configure_data(data)
+    if hasattr(data, "normalisation") and hasattr(model, "normalisation"):
+        # Asked when the data is read, since it may import timm.
+        data.normalisation = partial(model.normalisation, cfg.model)
     return data

@@ -21,6 +21,8 @@ from ablate.errors import UserError
 KEYS = {
     "model.dropout": 2,  # since 2026-11-23 draws belong to the step, the module and the place
     "model.drop_path": 2,
+    # Since 2026-11-27 images are normalised as the weights expect.
+    "model.pretrained": 2,
     "model.input_feeding": 2,  # since 2026-11-26 dropout between layers differs by step
 }
 

@@ -97,6 +97,14 @@ class RunFolder(Text):
 
 
 @dataclass(frozen=True)
+class WeightsFile(RunFolder):
+    """A file of weights, which count in the id likewise."""
+
+    def __str__(self) -> str:
+        return "a file of weights"
+
+
+@dataclass(frozen=True)
 class Below:
     """A path that stays inside `folder`."""
 

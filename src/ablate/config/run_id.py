@@ -92,12 +92,13 @@ def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -
     return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def weights(run_dir: str) -> str:
-    """Return the hash of the weights to start from; the run itself reports unreadable ones."""
-    folder = Path(str(run_dir)).expanduser()
-    refuse_links(folder)
+def weights(start: str) -> str:
+    """Return the hash of the weights to start from, of a run or in a file; the run itself reports
+    unreadable ones."""
+    path = Path(str(start)).expanduser()
+    refuse_links(path)
     try:
-        with open_file(best_weights(folder)) as file:
+        with open_file(path if path.is_file() else best_weights(path)) as file:
             return file_digest(file, sha256).hexdigest()
     except (OSError, Damaged):
         return NO_WEIGHTS

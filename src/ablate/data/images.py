@@ -1,6 +1,8 @@
-"""Labelled images: normalised by the statistics of the training split, augmented in training."""
+"""Labelled images: augmented in training, and normalised by the statistics of the training split
+or, for a model with pretrained weights, by those that the weights expect."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ from ablate.data.loader import Batch, Request
 from ablate.data.split import chosen
 from ablate.errors import UserError
 
+Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and deviation of each channel
 CHUNK = 512  # images processed at a time, which bounds the memory
 
 
@@ -102,6 +105,9 @@ class Images(Data):
     mean: torch.Tensor
     std: torch.Tensor
     class_names: list[str]
+    # Mean and deviation that a model's pretrained weights expect, between black 0 and white 1, of
+    # three channels; None: those of the data. Set by `make_data`.
+    normalisation: Callable[[], Normalisation | None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -131,6 +137,8 @@ class Images(Data):
         check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
             mean, std = (t * self.white for t in (self.measured_as.mean, self.measured_as.std))
+        elif (given := self.normalisation()) is not None:
+            mean, std = (self.white * _of_channels(values, channels) for values in given)
         else:
             mean, std = statistics(sources["train"], self.measured(len(sources["train"].labels)))
         augment = None
@@ -168,6 +176,12 @@ class Images(Data):
     def measured(self, count: int) -> NDArray[np.int64]:
         """The training images from which mean and deviation are computed: all of them."""
         return np.arange(count)
+
+
+def _of_channels(values: Sequence[float], channels: int) -> torch.Tensor:
+    """Of each channel; for greys, whose weights are the sum over the colours', their mean."""
+    of_colours = torch.tensor(values, dtype=torch.float64)
+    return of_colours if len(values) == channels else of_colours.mean().expand(channels)
 
 
 def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ into the residual stream depends on the depth (`model.init_depth_scale`; docs/ax
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -73,6 +73,14 @@ class Model(nn.Module):
     @classmethod
     def configure_data(cls, data: Any) -> None:
         """Configure the data for this model before it is read; by default this does nothing."""
+
+    @classmethod
+    def normalisation(
+        cls, keys: Mapping[str, Any]
+    ) -> tuple[Sequence[float], Sequence[float]] | None:
+        """Mean and deviation of each channel, between black 0 and white 1, of the images that
+        pretrained weights expect; None: those of the data. keys: of the model's node."""
+        return None
 
     def roles(self) -> dict[str, str]:
         """The role of each parameter, by which an optimizer may have rules (`ablate.optimizer`) and

@@ -4,7 +4,7 @@ https://arxiv.org/abs/2010.11929. The patches are read row by row; a class token
 the outputs are averaged (`pool`). Patches overlap when the stride is less than their side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import HUGGING_FACE, KeysOf, Width
 from ablate.errors import UserError
 from ablate.figures.patches import patch_drawer, unnormalised
 from ablate.model.base import Freeze, Model
@@ -104,6 +104,26 @@ class ViT(Model):
         self.head = Linear(dim, classes)
         self.pretrained = pretrained
         self.freeze(freeze)
+
+    @classmethod
+    def normalisation(
+        cls, keys: Mapping[str, Any]
+    ) -> tuple[Sequence[float], Sequence[float]] | None:
+        if not (name := keys.get("pretrained")):
+            return None
+        if name.startswith(HUGGING_FACE):
+            try:
+                from transformers import ImageProcessingMixin
+
+                stated, _ = ImageProcessingMixin.get_image_processor_dict(
+                    name.removeprefix(HUGGING_FACE)
+                )
+            except (ImportError, OSError, ValueError):  # it says nothing of its images
+                return None
+            return stated["image_mean"], stated["image_std"]
+        from ablate.model.timm import normalisation  # which takes a second to import
+
+        return normalisation(name)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         x = self.patches(images)

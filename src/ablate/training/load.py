@@ -125,7 +125,7 @@ def model_of(config: DictConfig, data: Data) -> Model:
 def without_weights(config: DictConfig) -> DictConfig:
     """Leave out weights that timm would read, or download, before ours; they may be pickles."""
     config = config.copy()
-    if config.model.get("pretrained") is True:
+    if config.model.get("pretrained"):
         config.model.pretrained = False
     (config.model.get("args") or {}).pop("checkpoint_path", None)
     return config
