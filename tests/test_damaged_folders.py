@@ -179,6 +179,46 @@ def test_a_damaged_file_of_a_study(study, one_line, name, way, count):
         assert code == 2 or name != "plan.json" or what not in WHOLE, what
 
 
+NUMBERS = ("1e308", "1" + "0" * 400, "-1e101", "1e999", "NaN", "Infinity")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "result.json"])
+def test_numbers_that_no_sum_can_hold_and_halves_of_pairs(study, one_line, name):
+    path = study / name if name == "plan.json" else next(study.glob(f"*/{name}"))
+    before = path.read_text()
+    key = '"margin": null' if name == "plan.json" else '"wall_seconds": 20.0'
+    assert key in before
+    for value in (*NUMBERS, '"\\ud800"'):
+        path.write_text(before.replace(key, f"{key.partition(':')[0]}: {value}"))
+        code, told = one_line("status", study, study, name, value)
+        assert f"{path} cannot be read: " in told if code else "to do" in told
+
+
+def arms(change):
+    """In the second arm of a plan."""
+    return lambda plan: plan["arms"][1].update(change(plan["arms"]))
+
+
+CONTRADICTIONS = {
+    "metric.mode is not max or min": lambda plan: plan["metric"].update(mode="up"),
+    "unknown factors: x": arms(lambda arms: {"changes": {"x": "y"}}),
+    "the combination of model.attention=additive twice": arms(lambda arms: {"changes": {}}),
+    "the runs of unknown arms: x": arms(lambda arms: {"same_as": "x"}),
+    "an arm or a seed twice": lambda plan: plan["seeds"].append(0),
+    "an arm or a seed twice ": lambda plan: plan["arms"].append(plan["arms"][1]),
+    "by two values": arms(lambda arms: {"differs": {"x": []}}),
+}
+
+
+@pytest.mark.parametrize("said", CONTRADICTIONS)
+def test_a_plan_that_contradicts_itself(study, one_line, said):
+    plan = json.loads((study / "plan.json").read_text()) | {"design": "factorial"}
+    CONTRADICTIONS[said](plan)
+    (study / "plan.json").write_text(json.dumps(plan))
+    code, told = one_line("report", study, study, "plan.json", said)
+    assert (code, said.strip() in told) == (2, True)
+
+
 def test_a_run_that_is_finished_needs_no_config(folder, whole, one_line):
     """Which the same command has; other commands say what is wrong with it."""
     path = folder / "config.yaml"

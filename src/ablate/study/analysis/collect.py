@@ -20,7 +20,7 @@ from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.launch.state import state_of
 from ablate.study.plan.blocks import EACH
-from ablate.study.plan.design import arm_named
+from ablate.study.plan.design import ALL_SET, arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
 
@@ -243,8 +243,13 @@ def collect(study_dir: str | Path) -> Study:
 
 def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm]) -> None:
     """Raise UserError unless there is one baseline, every run is of an arm, or of the tuning of one
-    that was left out for it, and every factor and what was tuned is described."""
+    that was left out for it, every factor and what was tuned is described, and no arm, no seed and,
+    where factors are crossed, no combination of options is there twice."""
     names, wrong = {arm.name for arm in arms}, ""
+    own, crossed = plan.get("own", {}), plan.get("design") in ALL_SET
+    alone = [arm for arm in arms if arm.same_as is None]
+    settings = [sorted((own | dict(arm.changes)).items()) for arm in alone]
+    twins = [arm.name for n, arm in enumerate(alone) if settings[n] in settings[:n]]
     left_out = {("tune", entry["arm"]) for entry in plan.get("illegal", ())}
     of_arms = {cell["arm"] for cell in plan["cells"] if (cell["kind"], cell["arm"]) not in left_out}
     if sum(arm.is_baseline for arm in arms) != 1:
@@ -257,6 +262,16 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"own: {described}"
     elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
         wrong = f"tune: {tuned}"
+    elif strange := sorted({f for arm in arms for f in arm.changes} - {*plan.get("factors", own)}):
+        wrong = f"its arms change unknown factors: {', '.join(strange)}"
+    elif lost := sorted({arm.same_as for arm in arms if arm.same_as} - {a.name for a in alone}):
+        wrong = f"its arms have the runs of unknown arms: {', '.join(lost)}"
+    elif len(names) < len(arms) or len({*plan["seeds"]}) < len(plan["seeds"]):
+        wrong = "it has an arm or a seed twice"
+    elif crossed and twins:
+        wrong = f"it has the combination of {twins[0]} twice"
+    elif any(len(both) != 2 for arm in arms for both in arm.differs.values()):
+        wrong = "an arm does not say what differs from the baseline by two values"
     if wrong:
         raise UserError(f"{folder / PLAN} cannot be used: {wrong}")
 
