@@ -149,7 +149,7 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
     try:
         cfg = composed(model, row)
         check(cfg)
-        check_devices(Composition(cfg))
+        check_devices(Composition(cfg).values)
     except UserError as error:
         return str(error)
     return None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -370,6 +371,34 @@ def test_a_refused_run_removes_only_what_it_made(tmp_path):
     last.touch()
     folder.remove_created()
     assert last.exists()
+
+
+ONE, STUDY, PLAN = [], ["-m", "seed=0,1"], ["-m", "seed=0,1", "study.dry_run=true"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "line", "ways"),
+    [
+        ("trainer=gpu", "trainer.accelerator=gpu: torch sees no such GPU", (ONE, STUDY, PLAN)),
+        ("logger=tensorboard", "logger=tensorboard needs a package: pip", (ONE, STUDY, PLAN)),
+        ("hydra/launcher=slurm", "hydra/launcher=slurm: this machine has no sbatch", (STUDY, PLAN)),
+        ("hydra/launcher=ray", "hydra/launcher=ray needs the package ray: pip", (STUDY, PLAN)),
+    ],
+)
+def test_what_the_machine_lacks_is_refused_before_the_data_are_read(
+    ablate_command, monkeypatch, tmp_path, typed, line, ways
+):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    for module in ("ablate.training.preflight", "ablate.study.launch.ray"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
+    for maker in ("composition.make_data", "run_id.make"):
+        monkeypatch.setattr(f"ablate.config.{maker}", Mock(side_effect=AssertionError))
+    for way in ways:
+        code, out, err = ablate_command(*way, typed)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"ablate: {line}")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

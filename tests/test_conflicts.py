@@ -270,7 +270,7 @@ def test_devices_are_those_of_the_machine(here, overrides, line, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: mps))
     with pytest.raises(UserError, match=line) if line else nullcontext():
-        check_devices(Composition(compose(*overrides.split())))
+        check_devices(Composition(compose(*overrides.split())).values)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

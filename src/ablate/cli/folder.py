@@ -4,12 +4,13 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from ablate.config.composition import Composition
 from ablate.config.schema import VALUES
 from ablate.errors import UserError, one_line
 from ablate.run_files import COMMANDS, PLAN, PLANNING, refuse_links
@@ -23,10 +24,31 @@ class Folder(Callback):
     of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _require_machine(config)
         _record(config, "hydra.run.dir", of_sweep=False)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _record(config, "hydra.sweep.dir", of_sweep=True)
+
+
+def _require_machine(config: DictConfig) -> None:
+    """Refuse what this machine lacks before the data are read, which the folder's name needs."""
+    try:
+        composition = Composition.begun(config)
+    except (UserError, OmegaConfBaseException):
+        return  # the run reports it
+    from ablate.training.preflight import check_machine
+
+    try:
+        check_machine(composition.values)
+    except UserError as error:
+        _end(error)
+
+
+def _end(error: UserError) -> NoReturn:
+    """End the command, since Hydra passes on no Exception of a callback."""
+    say(one_line(error), file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
@@ -40,9 +62,8 @@ def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
             say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
     try:
         refuse_links(folder)
-    except UserError as error:  # Hydra would write there, and passes on no Exception of a callback
-        say(one_line(error), file=sys.stderr)
-        raise SystemExit(2) from None
+    except UserError as error:  # Hydra would write there
+        _end(error)
     if not of_sweep:
         # Hydra resolves this again, and the folder's name may need data that takes seconds to make.
         with read_write(config):

@@ -116,13 +116,13 @@ class Composition:
         return named if named and named.values == resolved(cfg) else cls(cfg)
 
     @classmethod
-    def name(cls, cfg: DictConfig) -> str:
-        """Check a configuration that still holds Hydra's node, and name its folder."""
+    def begun(cls, cfg: DictConfig) -> "Composition":
+        """Check a configuration that still holds Hydra's node; `of` takes it then."""
         cfg = cfg.copy()
         OmegaConf.set_readonly(cfg, False)
         complete(cfg, cfg.hydra)
         cls._named = named = cls.of(cfg)
-        return named.folder_name
+        return named
 
     @cached_property
     def data(self) -> "Data":
@@ -197,7 +197,7 @@ def run_folder(*, _root_: DictConfig) -> str:
         raise UserError("${run_folder:}: the name of a run's folder is made of its values")
     _resolving = True
     try:
-        return Composition.name(_root_)
+        return Composition.begun(_root_).folder_name
     except UserError:
         arm = OmegaConf.select(_root_, "study.arm")
         return folder_name(arm, digest(first_form(content(_root_)), NO_DATA, {}))

@@ -33,11 +33,12 @@ class RunLogger(ABC):
 
     Nothing is opened before Lightning or one of the methods needs it. log_maps: attention maps are
     added at every validation, not only at the end. log_predictions: the run writes predictions.csv,
-    which `close` adds.
+    which `close` adds. packages: those that it needs beside ours, without which no run begins.
     """
 
     log_maps = False
     log_predictions = False
+    packages: Sequence[str] = ()
 
     lost = False  # whether something did not arrive
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.errors import UserError
 from ablate.logger import RunLogger
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ class TensorBoard(RunLogger):
 
     log_maps: attention maps at every validation, too.
     """
+
+    packages = ("tensorboard",)
 
     def __init__(self, *, log_maps: bool = False, **run: Any) -> None:
         super().__init__(**run)
@@ -40,12 +41,7 @@ class TensorBoard(RunLogger):
                 super().log_metrics(metrics, step)
                 self.experiment.flush()  # a kill loses nothing
 
-        try:
-            return Logger(self.run_dir, name="", version="tensorboard", default_hp_metric=False)
-        except ModuleNotFoundError as error:
-            raise UserError(
-                "logger=tensorboard needs a package: pip install tensorboard"
-            ) from error
+        return Logger(self.run_dir, name="", version="tensorboard", default_hp_metric=False)
 
     @property
     def where(self) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from ablate.cli import job
 from ablate.cli.folder import Folder, remember
-from ablate.config.keys import locate, plain
+from ablate.config.keys import locate, plain, resolved
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
 from ablate.memory import freeze_imports
@@ -27,7 +27,7 @@ from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.cells import Cell, Cells, Composer, with_more
+from ablate.study.plan.cells import Cell, Cells, Composed, Composer, with_more
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.design import arm_named
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
@@ -60,6 +60,9 @@ def sweep(
     ]
     config.study.name = request.name
     folder = Path(str(config.hydra.sweep.dir))
+    launcher = launcher_of(config, context, task)
+    if config.hydra.runtime.choices["hydra/launcher"] in ("basic", "local"):
+        check_arms(composed for _, _, layout, _ in made for composed in layout.arms)
     studies = [
         Study(part, layout, composer, folder, block) for part, block, layout, composer in made
     ]
@@ -81,7 +84,6 @@ def sweep(
         for study in studies:
             study.show(slots=at_once)
         return []
-    launcher = launcher_of(config, context, task)
 
     def decide(alone: bool) -> None:
         """Plan, unless other commands run the study now: they have the same plan, or are refused
@@ -307,6 +309,18 @@ class Study:
             own_parts=self.own_parts,
             cells=cells,
         )
+
+
+def check_arms(arms: Iterable[Composed]) -> None:
+    """Raise UserError for what an arm needs and this machine, which trains it, lacks."""
+    from ablate.training.preflight import check_machine
+
+    for composed in arms:
+        try:
+            check_machine(resolved(composed.config))
+        except UserError as error:
+            of_arm = "" if composed.arm.is_baseline else f"[{composed.name}] "
+            raise UserError(*(f"{of_arm}{mistake}" for mistake in error.args)) from error
 
 
 def _settings(launcher: DictConfig) -> Settings | None:

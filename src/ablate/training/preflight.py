@@ -1,13 +1,17 @@
 """Check the machine before a run: devices, a compiler, a writable folder; say what will be slow."""
 
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import torch
 
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
 from ablate.config.facts import Facts, Unreadable
+from ablate.config.keys import locate
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
@@ -19,9 +23,21 @@ WRITTEN = (
 MANY, FEWER = 512, 256  # tokens of an image: the most without a word, and what is offered instead
 
 
-def check_devices(composition: Composition) -> None:
+def check_machine(values: Mapping[str, Any]) -> None:
+    """Raise UserError for what a run needs and this machine lacks: devices, a compiler for
+    compile=true, a logger's packages. values: of its composition."""
+    check_devices(values)
+    for node in (values["logger"], *(values["logger"] or {}).values()):  # one, or several
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            continue
+        packages = getattr(locate(node["_target_"]), "packages", ())
+        if missing := [name for name in packages if find_spec(name) is None]:
+            name = node["_target_"].split(".")[-2]
+            raise UserError(f"logger={name} needs a package: pip install {' '.join(missing)}")
+
+
+def check_devices(values: Mapping[str, Any]) -> None:
     """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
-    values = composition.values
     trainer = values["trainer"]
     kind, gpus = accelerator(trainer["accelerator"])
     devices = trainer["devices"]

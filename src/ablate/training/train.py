@@ -45,7 +45,7 @@ from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.own_parts import own_parts, say_edited
 from ablate.training.planned import other_run, planned_id, require_unedited
 from ablate.training.predictions import write_predictions
-from ablate.training.preflight import check_devices, check_output, many_tokens
+from ablate.training.preflight import check_machine, check_output, many_tokens
 from ablate.training.progress import ProgressFile
 from ablate.training.record import (
     log_finished,
@@ -61,6 +61,7 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     require_composed(cfg, "run")
     composition = Composition(cfg)
     refuse_study(composition.values)
+    check_machine(composition.values)  # before the data are read, which the folder's name needs
     folder = run_dir or composition.folder
     return {**train(composition, folder), "folder": str(folder)}
 
@@ -83,7 +84,7 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
 
 def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     """Return result.json if the run is finished; UserError if the folder holds another run."""
-    check_devices(composition)
+    check_machine(composition.values)
     check_output(run_dir)
     done, wrong = read_result(run_dir)
     if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
