@@ -5,10 +5,13 @@ from multiprocessing import active_children
 
 import pytest
 import torch
+from refusals import refused
 from torch.utils.data import Dataset
 
+from ablate.config.composition import compose
 from ablate.data.loader import POOL, Bucketed, InOrder, Loader, Share, Shuffled, Stream, Windows
 from ablate.errors import UserError
+from ablate.training.build import build_data
 
 # Of the examples of "buckets": four pools of batches and a part of one.
 LENGTHS = torch.randint(1, 60, (4 * 103 * 8 + 5,), generator=torch.Generator().manual_seed(0))
@@ -99,6 +102,27 @@ def test_in_order_every_example_is_taken_and_no_process_left_without():
         assert len({len(share) for share in shares}) == 1
         assert all(batch for share in shares for batch in share)
         assert sorted(flat(flat(shares))) == list(range(count))
+
+
+@pytest.mark.parametrize("typed", ["data=copy model=rnn_seq2seq", "data=digits model=vit"])
+@pytest.mark.parametrize("world", [1, 3])
+def test_processes_share_out_the_same_part_of_the_validation_examples(typed, world, monkeypatch):
+    """In any order, whole and once."""
+    cfg = compose(*typed.split(), "data.batch_size=6")
+    data = build_data(cfg)
+    data.val_examples = 20
+
+    def chosen(rank, world):
+        monkeypatch.setattr(data, "_share", lambda: Share(rank, world))
+        return flat(request.indices.tolist() for request in data.val_dataloader().sampler)
+
+    alone = chosen(0, 1)
+    assert len(set(alone)) == len(alone) == 20
+    assert sorted(flat(chosen(rank, world) for rank in range(world))) == sorted(alone)
+    with refused("trainer.val_examples=20: must be 21 at least"):
+        chosen(0, 21)
+    data.seed = 1
+    assert sorted(chosen(0, 1)) != sorted(alone)
 
 
 @random_kinds

@@ -120,6 +120,10 @@ def last(run: Run) -> float:
     return run.rows[-1]["step"]
 
 
+def of_all(loss: float) -> bool:
+    return loss == trained("gpt").rows[-1]["val/loss"]
+
+
 # An epoch is 5 batches: 19,960 characters in windows of 8, 480 windows at a time.
 EPOCH = "data.batch_size=480 trainer.max_steps=-1 trainer.max_epochs=1"
 EPOCHS = f"{EPOCH} trainer.max_epochs=3 trainer.val_check_interval=null"
@@ -129,6 +133,7 @@ TRAINER: dict[str, tuple[str, Callable[[Run], Any], Any]] = {
     "max_epochs": (f"1 {EPOCH}", last, 5),
     "val_check_interval": ("1", validations, 4),
     "check_val_every_n_epoch": (f"1 {EPOCHS}", validations, 3),
+    "val_examples": ("1", lambda run: of_all(run.rows[-1]["val/loss"]), False),
     # batches, steps, windows, tokens
     "accumulate_grad_batches": ("3", lambda run: run.units, 3 * 4 * 2 * 8),
     "log_every_n_steps": ("2", lambda run: sum("train/loss" in row for row in run.rows), 2),

@@ -47,7 +47,7 @@ MISTAKES = {
     "device=cuda": "trainer=gpu or trainer=cpu",
     "model.pos_enc=rotary": "did you mean pos_enc=rotary?",
     "+trainer.max_time=1": "no key trainer.max_time: would cut training or measuring short",
-    "trainer.limit_val_batches=3": "no key trainer.limit_val_batches: | debug=fast",
+    "trainer.limit_val_batches=3": "no key trainer.limit_val_batches: | trainer.val_examples=N",
     "logger.mode=disabled": "must be auto, online or offline; logger=none logs nothing",
     # options of other names
     "pos_enc=rope": "did you mean pos_enc=rotary?",

@@ -63,6 +63,10 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
         "additive: it peeks.",
         "additive: not measured under evaluate.long: 16 positions.",
     )
+    for path in study.glob("*/result.json"):
+        change(path, chosen_on={"examples": 5, "of": 2000, "value": 1.5})
+    said = "5 of 2,000 validation examples chose the best weights (trainer.val_examples)"
+    assert any(said in line for line in judged(study).marks)
 
 
 def test_a_margin_of_another_metric_is_none(study):

@@ -19,6 +19,7 @@ from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.data.loader import Share
 from ablate.errors import RunFailed, UserError
+from ablate.evaluate import evaluate as measured
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
@@ -276,6 +277,37 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["best_step"] == 4
     assert result["metrics"]["val/loss"] == pytest.approx(float(losses[4]), abs=1e-6)
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
+
+
+def test_a_part_of_the_examples_chooses_the_weights_that_are_measured_on_all(
+    tmp_path, monkeypatch, capsys
+):
+    seen: dict[str, set[str]] = {}
+    evaluate = CausalLM.evaluate
+
+    def noted(task, batch):
+        of_pass = f"{task.data.val_examples}"
+        seen.setdefault(of_pass, set()).update(map(str, batch["tokens"].tolist()))
+        evaluate(task, batch)
+
+    monkeypatch.setattr(CausalLM, "evaluate", noted)
+    found = []
+    for arm in ("model.attention=dot", "model.depth=2"):
+        typed = overrides(tmp_path, *SMALL, "trainer.val_examples=5", "optimizer.lr=0.1", arm)
+        cfg = ablate.compose(*typed)
+        result = ablate.run(cfg)
+        some, every = seen.pop("5"), seen.pop("None")
+        assert len(some) == result["chosen_on"]["examples"] == 5
+        assert some < every
+        assert len(every) == result["chosen_on"]["of"]
+        rows = rows_of(folder := Composition(cfg).folder)
+        curve = {int(row["step"]): float(row["val/loss"]) for row in rows if row["val/loss"]}
+        assert curve[result["best_step"]] == min(curve.values()) == result["chosen_on"]["value"]
+        assert result["metric"]["value"] == measured(ablate.load(folder), {})["val/loss"]
+        found.append(some)
+    assert found[0] == found[1]
+    show_result(result, tmp_path, cfg)
+    assert f"5 of {len(every)} examples in training, all at the end" in capsys.readouterr().out
 
 
 def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):

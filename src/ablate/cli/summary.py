@@ -50,6 +50,9 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
         table.add_row("decoding state", f"{cache['per_token']:,} bytes per token{fixed}")
     best = "" if one_batch else f" (best weights: step {result['best_step']:,})"
     table.add_row("steps", f"{result['steps']:,}{best}")
+    if chosen := result.get("chosen_on"):
+        some = f"{chosen['examples']:,} of {chosen['of']:,} examples in training, all at the end"
+        table.add_row("validation", some)
     throughput = result["throughput"]
     table.add_row("rate", f"{throughput['value']:,.0f} {throughput['unit']}")
     table.add_row(

@@ -48,6 +48,7 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "trainer.context_parallel": None,  # since 2026-11-26; a null of the Trainer's counts
     "trainer.shards": None,
     "trainer.tensor_parallel": None,  # since 2026-11-26; a null of the Trainer's counts
+    "trainer.val_examples": None,
 }
 
 # Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.

@@ -81,6 +81,7 @@ VALUES: dict[str, Rule] = {
     "trainer.max_steps": either(COUNT, Exactly(-1)),
     "trainer.max_epochs": or_null(COUNT),
     "trainer.val_check_interval": or_null(COUNT),
+    "trainer.val_examples": or_null(COUNT),
     "trainer.check_val_every_n_epoch": or_null(COUNT),
     "trainer.gradient_clip_val": or_null(POSITIVE),
     "trainer.accumulate_grad_batches": COUNT,

@@ -28,6 +28,7 @@ from ablate.data.loader import (
     share_of,
 )
 from ablate.errors import UserError
+from ablate.random.seeding import derive
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 
@@ -72,6 +73,7 @@ class Data(LightningDataModule):
         self.workers = self.checked("workers", workers)
         self.seed = seed
         self.train_batches: int | None = None
+        self.val_examples: int | None = None  # that `val_dataloader` has, by seed; None: all
         self.one_batch = False  # training uses only the first batch
         # Processes that share each example in training; in validation each has examples of its own.
         self.context_parallel = 1
@@ -141,7 +143,7 @@ class Data(LightningDataModule):
         return "test" in self.splits and self.length("test") > 0
 
     def val_dataloader(self) -> Loader:
-        return self._full_pass("val")
+        return self._full_pass("val", self.val_examples)
 
     def test_dataloader(self) -> Loader | None:
         """None where the data has no test split."""
@@ -189,7 +191,7 @@ class Data(LightningDataModule):
         """The number of examples in a split."""
         return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one
 
-    def _full_pass(self, split: str) -> Loader:
+    def _full_pass(self, split: str, some: int | None = None) -> Loader:
         share, count = self._share(), self.length(split)
         if not count:
             raise UserError(f"data: the {split} split has no {self.unit}; it needs one at least")
@@ -198,7 +200,16 @@ class Data(LightningDataModule):
                 f"trainer.devices: {share.world} processes are more than the {count} example(s) "
                 f"of the {split} split"
             )
-        return self._loader(split, InOrder(count, self.batch_size, share=share))
+        order = None
+        if some is not None and some < count:
+            if some < share.world:
+                raise UserError(
+                    f"trainer.val_examples={some}: must be {share.world} at least, as many as there"
+                    " are processes"
+                )
+            generator = torch.Generator().manual_seed(derive(self.seed, "val_examples"))
+            order = torch.randperm(count, generator=generator)[:some].sort().values
+        return self._loader(split, InOrder(count, self.batch_size, share=share, order=order))
 
     def _loader(self, split: str, order: Order) -> Loader:
         trainer = self.trainer

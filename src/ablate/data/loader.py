@@ -169,7 +169,7 @@ class OneBatch(Stream):
 
 
 class InOrder(Order):
-    """Every example once, over all processes together, in stored order or in `order`.
+    """Every example once, over all processes together, in stored order; or those of `order`.
 
     A last batch with fewer examples than processes is merged into the one before it, so that all
     processes get the same number of batches and none is empty.
@@ -178,13 +178,14 @@ class InOrder(Order):
     def __init__(
         self, count: int, batch_size: int, *, share: Share, order: Tensor | None = None
     ) -> None:
+        self.order = torch.arange(count) if order is None else order
+        count = len(self.order)
         assert count >= share.world, "a process would have nothing to evaluate"
         batches = -(-count // batch_size)
         if count - (batches - 1) * batch_size < share.world:
             batches -= 1
         super().__init__(batches, share=share)
         self.count, self.batch_size = count, batch_size
-        self.order = torch.arange(count) if order is None else order
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
         def indices(number: int) -> Tensor:

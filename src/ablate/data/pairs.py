@@ -195,7 +195,8 @@ class Pairs(Targets):
 
     def _loader(self, split: str, order: Order) -> Loader:
         if isinstance(order, InOrder):
-            ranks = self._encoded_split(split).by_length.argsort(stable=True)
+            lengths = self._encoded_split(split).by_length[order.order]
+            ranks = order.order[lengths.argsort(stable=True)]
             order = InOrder(order.count, order.batch_size, share=order.share, order=ranks)
         return super()._loader(split, order)
 

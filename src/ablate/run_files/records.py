@@ -44,6 +44,7 @@ RESULT_SHAPE = {
     "run_id?": (str, NoneType),
     "arm?": (str, NoneType),
     "peak_memory_bytes?": int,
+    "chosen_on?": {"examples": int, "of": int, "value": NUMBER},
     "logged_steps?": {str: int},
     "cache_bytes?": {"per_token": int, "state": int},
     "not_evaluated?": {str: str},

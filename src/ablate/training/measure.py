@@ -24,6 +24,7 @@ from ablate.training.same_model import same_function
 
 def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
     """Compute every metric on the validation split, and on the test split if there is one."""
+    data.val_examples = None
     trainer.loggers = []  # a result, not a further point of the curves
     measured = dict(trainer.validate(task, datamodule=data, verbose=False)[0])
     if data.has_test:

@@ -335,8 +335,10 @@ def measure(
     if not weights.exists():  # of a run that was resumed without them
         raise UserError(f"{run_dir}: {LOST}")
     load_weights(task, weights, checkpoints.run_id)
+    chosen = chosen_on(data, checkpoints.best)
     metrics = full_pass(trainer, task, data)
     return {
+        **chosen,
         "metric": {"name": task.metric, "value": metrics[task.metric], "mode": task.mode},
         "metrics": metrics,
         "steps": steps,
@@ -346,6 +348,14 @@ def measure(
         "train_seconds": curves.train_seconds,
         "throughput": {"unit": f"{task.unit}/s", "value": int(curves.units) / curves.train_seconds},
     }
+
+
+def chosen_on(data: Data, best: float | None) -> dict[str, Any]:
+    """For result.json: how many validation examples chose the best weights, if not all did."""
+    some, every = data.val_examples, data.length("val")
+    if some is None or some >= every:
+        return {}
+    return {"chosen_on": {"examples": some, "of": every, "value": best}}
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]:

@@ -41,6 +41,7 @@ def make_trainer(
         "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
     data.context_parallel = settings.pop("context_parallel", None) or 1  # older configs lack it
+    data.val_examples = settings.pop("val_examples", None)
     tensor, shards = settings.pop("tensor_parallel", None) or 1, settings.pop("shards", None)
     sharded = settings["strategy"] == "fsdp"
     if sharded or tensor > 1:  # Lightning's own FSDP needs a GPU

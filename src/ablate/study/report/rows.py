@@ -233,6 +233,11 @@ def _cautions(result: Mapping[str, Any]) -> list[str]:
     """What a run says of its measures, and those that it does not have."""
     lacking = (result.get("not_evaluated") or {}).items()
     own = [str(result["caution"])] if "caution" in result else []
+    if chosen := result.get("chosen_on"):
+        own.append(
+            f"{chosen['examples']:,} of {chosen['of']:,} validation examples chose the best weights"
+            " (trainer.val_examples), which were then measured on all"
+        )
     return own + [f"not measured under evaluate.{name}: {why}" for name, why in lacking]
 
 
