@@ -18,6 +18,7 @@ from torch.testing import assert_close
 from ablate.errors import UserError
 from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
 from ablate.kernel.additive_cpu import LIMITS, tanh_sum
+from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 
@@ -163,16 +164,19 @@ def test_compiled_chunks_equal_eager_ones():
         assert run.describe() == "chunked (compiled)"
 
 
-def test_it_compiles_in_training_where_a_call_is_large_enough(monkeypatch):
+def test_it_compiles_in_training_if_asked(monkeypatch):
     made = []
     monkeypatch.setattr(chunked, "compiler", lambda device: True)
     compiled = lambda: made.append("compiled") or chunked.run_score  # noqa: E731
     monkeypatch.setattr(chunked, "compiled_score", compiled)
+    monkeypatch.setattr(Chunked, "ELEMENTS", 1)  # every call is a large one
     attend = make("gatv2")
-    run = kernel("chunked").resolve(Parts(attend.score, attend.pos))
-    run(attend)
-    assert (made, run.describe()) == ([], "chunked")  # too small to pay
-    monkeypatch.setattr(Chunked, "ELEMENTS", B * H * LENGTH * LENGTH * K)
+    layer = Parts(attend.score, attend.pos)
+    for unasked in (Auto(), kernel("chunked"), kernel("chunked", compile=False)):
+        run = unasked.resolve(layer)
+        run(attend)
+        assert (made, run.describe()) == ([], "chunked")
+    run = kernel("chunked", compile=True).resolve(layer)
     with torch.no_grad():
         run(attend)
     assert made == []  # generation has a new shape for every token

@@ -123,6 +123,53 @@ def test_what_fails_when_the_model_is_made_is_refused(tmp_path, monkeypatch):
     assert measured["model.norm=post"].no_effect is None
 
 
+OWN = """
+import torch
+from ablate.model.ffn.gelu import GELU
+class Drawn(GELU):
+    def __init__(self, dim, **more):
+        super().__init__(dim, **more)
+        self.extra = self.made(dim)
+    def made(self, dim):
+        return torch.nn.Linear(dim, dim)  # with torch's reset_parameters
+    def forward(self, x, *more):
+        return super().forward(x, *more) + self.extra(x)
+class Undrawn(Drawn):
+    def made(self, dim):
+        self.scale = torch.nn.Parameter(torch.ones(dim))
+        return super().made(dim)
+class Wrong(Drawn):
+    def forward(self, x, *more):
+        return super().forward(x, *more) if x.is_meta else x + torch.ones(3, 5)
+class Halting(Drawn):
+    def made(self, dim):
+        linear = super().made(dim)
+        linear.reset_parameters = lambda: 1 // 0
+        return linear
+"""
+
+
+def test_what_a_run_would_refuse_before_its_first_step_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "parts_of_mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = "model.ffn._target_=parts_of_mine."
+    arms = {
+        f"{own}Drawn": None,
+        f"{own}Undrawn": "belongs to no module with reset_parameters()",
+        f"{own}Wrong": "RuntimeError: The size of tensor a",
+        f"{own}Halting": "ZeroDivisionError",
+        "schedule.warmup=13": "schedule.warmup=13",
+        "callbacks=early_stopping callbacks.early_stopping.monitor=val/los": "mean 'val/loss'?",
+        "+callbacks.mine._target_=torch.nn.Linear": "cannot be constructed",
+        "evaluate={long:{}}": "evaluate.long: must be a name",
+    }
+    by_epoch = ("trainer.max_steps=-1", "trainer.max_epochs=1", "data.batch_size=64")
+    base = overrides(tmp_path, *by_epoch, "trainer.val_check_interval=2")
+    measured, refused = budgets(composed(base, *arms), baseline="baseline", sets=DataSets())
+    assert [*measured] == ["baseline", f"{own}Drawn"], refused
+    assert {arm: said for arm, said in arms.items() if said and said not in refused[arm]} == {}
+
+
 @pytest.mark.slow
 def test_large_models_are_counted_and_not_judged(tmp_path, monkeypatch):
     large = ("model.dim=16384", "model.depth=4")

@@ -33,9 +33,9 @@ class Chunked(Kernel):
 
     On a GPU, `GPU_ELEMENTS`: there a chunk of `ELEMENTS` costs more to start than to compute.
 
-    `compile` fuses the score of a chunk into one loop (torch.compile): worth its few seconds where
-    the score is not a dot product. `auto` uses the score's own fused implementation on a CPU if it
-    has one; else it compiles in training if there is a compiler and a call is large enough.
+    `compile=true` fuses the score of a chunk into one loop in training (torch.compile): worth its
+    many seconds in long training where the score is not a dot product. `auto` compiles nothing; on
+    a CPU it uses the score's own fused implementation if it has one, which `false` does not.
     """
 
     name: ClassVar[str] = "chunked"
@@ -45,18 +45,13 @@ class Chunked(Kernel):
 
     def __init__(self, *, chunk: Count | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
-        self.may_compile = False
         # Whether the score was compiled or fused: set by the first call.
         self.compiled = self.fused = False
 
     def resolve(self, layer: Parts) -> Kernel:
-        kernel = Chunked(chunk=self.chunk, compile=self.compile)
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")
-        kernel.may_compile = self.compile is True or (
-            self.compile == "auto" and not layer.score.lowers
-        )
-        return kernel
+        return Chunked(chunk=self.chunk, compile=self.compile)
 
     def describe(self) -> str:
         how = " (fused)" if self.fused else " (compiled)" if self.compiled else ""
@@ -75,10 +70,8 @@ class Chunked(Kernel):
             score = fused_score
             if not torch.compiler.is_compiling():
                 self.fused = True
-        elif training and self.may_compile and not torch.compiler.is_compiling():
-            large = per_query * attend.queries >= self.ELEMENTS // 4
-            if self.compile is True or (large and compiler(attend.v.device.type)):
-                score, self.compiled = compiled_score(), True
+        elif training and self.compile is True and not torch.compiler.is_compiling():
+            score, self.compiled = compiled_score(), True
 
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))

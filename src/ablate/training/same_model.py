@@ -114,6 +114,18 @@ class SameModel:
         return list(_answers(deepcopy(self._model), self._inputs))
 
 
+def try_out(cfg: DictConfig, task: Task) -> None:
+    """Build the model of a composition with its initial values, and compute its outputs and
+    gradients of what the task reads. Raises whatever its parts raise.
+
+    task: that of the composition, with a model on any device. Models of more than `LARGEST`
+    parameters are not built.
+    """
+    if parameters(task.model) <= LARGEST:
+        model = build_checked(_with_reference(cfg), task.data)
+        list(_answers(model, _inputs(task, task.data)))
+
+
 def same_function(task: Task, data: Data, models: Iterable[Model]) -> bool:
     """Whether models of the kind of the task's compute the same, with the task's parameters, of
     what it reads. They are changed."""

@@ -1,7 +1,7 @@
 """One run: build, fit, measure, record."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,14 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ablate.config.check import refuse_study
 from ablate.config.composition import Composition, require_composed
-from ablate.config.keys import plain
+from ablate.config.keys import plain, resolved
 from ablate.config.make import make
 from ablate.config.saved import names_file, read_yaml
 from ablate.data import Data
@@ -52,7 +53,8 @@ from ablate.training.record import (
     only_one,
     recorded,
 )
-from ablate.training.trainer import make_trainer
+from ablate.training.same_model import try_out
+from ablate.training.trainer import check_warmup, length_of_training, make_trainer
 from ablate.training.transfer import describe_transfer
 
 
@@ -292,16 +294,37 @@ def prepare(
     callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
-    task.require_metric()
-    # A task or a callback of one's own may log more.
-    if all(type(each).__module__.startswith(("ablate.", "lightning.")) for each in (task, *own)):
-        for callback in own:
-            if isinstance(callback, EarlyStopping):
-                callback.require_monitor(task.measured("val"))
+    require_measured(task, own)
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
         task.require_one_model(trainer.strategy)
         trainer.strategy.require(model)
     return trainer, task, curves, checkpoints
+
+
+def require_measured(task: Task, callbacks: Sequence[Callback]) -> None:
+    """Raise UserError unless the task measures its metric, and what `callbacks` watch. Needs a
+    trainer that is not fitting."""
+    task.require_metric()
+    # A task or a callback of one's own may log more.
+    every = (task, *callbacks)
+    if all(type(each).__module__.startswith(("ablate.", "lightning.")) for each in every):
+        for callback in callbacks:
+            if isinstance(callback, EarlyStopping):
+                callback.require_monitor(task.measured("val"))
+
+
+def require_runnable(cfg: DictConfig, task: Task) -> None:
+    """Raise what a run of a composition would raise before its first step, but for what its machine
+    and its folder decide. task: its task, with a model on the meta device."""
+    conditions(cfg)
+    own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
+    if own or not type(task).__module__.startswith("ablate."):
+        task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
+        require_measured(task, own)
+    if cfg.schedule.get("warmup") != "auto":  # which is only said
+        check_warmup(cfg.schedule, length_of_training(resolved(cfg)["trainer"], task.data)[0])
+    if own_parts(resolved(cfg)):
+        try_out(cfg, task)
 
 
 def fit(

@@ -18,6 +18,7 @@ from ablate.task import Task
 from ablate.training.build import build_data, count_flops
 from ablate.training.measure import conditions
 from ablate.training.same_model import SameModel, on_meta, parameters
+from ablate.training.train import require_runnable
 from ablate.training.trainer import length_of_training
 
 
@@ -55,7 +56,8 @@ def budgets(
     """Return the budget of every arm (the baseline's first), and the error of each unbuildable arm.
 
     Some errors show only when a model is built for its data, such as a score's table that is
-    shorter than the text; external parts may raise anything.
+    shorter than the text, or that a run would make before its first step; external parts may raise
+    anything.
     """
     measured: dict[str, Budget] = {}
     refused: dict[str, str] = {}
@@ -66,7 +68,9 @@ def budgets(
             task = on_meta(cfg, sets(cfg))
             unknown = baseline in refused
             no_effect = None if unknown else arm != baseline and same(cfg, task.model)
-            measured[arm] = _budget(cfg, task, no_effect)
+            budget = _budget(cfg, task, no_effect)
+            require_runnable(cfg, task)
+            measured[arm] = budget
         except UserError as error:
             refused[arm] = str(error)
         except Exception as error:
