@@ -3,6 +3,8 @@
 import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
@@ -26,6 +28,11 @@ settings.load_profile("ablate")
 SHARED_DATA = Path(
     os.environ.get("ABLATE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")
 )
+
+# No test reads or leaves what is kept of texts and downloads.
+if "ABLATE_CACHE" not in os.environ:
+    os.environ["ABLATE_CACHE"] = tempfile.mkdtemp(prefix="ablate-cache-")
+    atexit.register(shutil.rmtree, os.environ["ABLATE_CACHE"], ignore_errors=True)
 
 # Tests never talk to Weights & Biases; runs are written offline and read back from disk.
 os.environ["WANDB_MODE"] = "offline"

@@ -81,7 +81,7 @@ def test_a_download_is_kept_and_its_fingerprint_is_that_of_the_content(
     stop(server)
     again = text(url(server), sha256)
     again.setup()
-    assert "".join(again.texts.values()).encode() == CONTENT
+    assert "".join(again.pieces()).encode() == CONTENT
     assert {data.fingerprint() for data in (again, text(hamlet), text(hamlet, None))} == {before}
 
 

@@ -1,7 +1,6 @@
 """What a person can get wrong with data: each mistake is one line."""
 
 import gzip
-from pathlib import Path
 
 import make_files
 import pytest
@@ -11,6 +10,7 @@ from omegaconf import OmegaConf
 
 from ablate.config.keys import option_content
 from ablate.config.make import make as made
+from ablate.data import source
 from ablate.errors import UserError
 
 
@@ -115,10 +115,10 @@ def test_a_missing_file_of_pairs_is_named_with_its_key(key):
 
 
 def test_a_file_without_permission_is_refused(monkeypatch):
-    def denied(path):
-        raise PermissionError(13, "Permission denied", str(path))
+    def denied(file, shown, key):
+        raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(source, "require_file", denied)
     assert "cannot be read (Permission denied)" in refusal("text")
 
 

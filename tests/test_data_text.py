@@ -27,6 +27,11 @@ def text(tmp_path):
     return made
 
 
+def text_of(data, split):
+    """The text of a split, by its tokens."""
+    return data.tokenizer.decode(data.tokens[split].tolist())
+
+
 def everything(data, split):
     return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
@@ -43,7 +48,7 @@ def test_a_full_pass_predicts_every_token_but_the_first_once(text, changes):
         counted = batch["targets"] != -100
         inputs += batch["tokens"][counted].tolist()
         targets += batch["targets"][counted].tolist()
-    expected = data.tokenizer.encode(data.texts["val"])
+    expected = data.tokenizer.encode(text_of(data, "val"))
     assert targets == expected[1:]
     assert inputs == expected[:-1]
 
@@ -53,7 +58,7 @@ def test_training_windows_are_pieces_of_the_training_split(text):
     for batch in data.train_dataloader():
         assert torch.equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
         for row in torch.cat([batch["tokens"], batch["targets"][:, -1:]], dim=1).tolist():
-            assert data.tokenizer.decode(row) in data.texts["train"]
+            assert data.tokenizer.decode(row) in text_of(data, "train")
 
 
 def test_every_window_of_the_training_split_is_drawn(text):
@@ -67,7 +72,7 @@ def test_every_window_of_the_training_split_is_drawn(text):
 
 def test_the_split_is_nanogpts(shared_data):
     data = ready("shakespeare", path=str(shared_data / "tinyshakespeare" / "input.txt"))
-    assert [len(part) for part in data.texts.values()] == [1_003_854, 111_540]
+    assert list(data.characters.values()) == [1_003_854, 111_540]
     assert data.sizes == {"vocab_size": 65, "length": 64}
     assert data.length("train") == 1_003_854 - 64
     assert data.characters_per_token("val") == 1
@@ -80,7 +85,8 @@ def test_text_survives_the_tokenizer(text, tokenizer):
     assert data.tokenizer.decode(tokens) == POEM
     assert max(tokens) < data.sizes["vocab_size"] == data.tokenizer.vocab_size
     low, high = {"char": (1, 1), "byte": (0.7, 0.9), "bpe": (1.05, 9)}[tokenizer]
-    for split, part in data.texts.items():
+    for split in data.tokens:
+        part = text_of(data, split)
         tokens = data.tokenizer.encode(part)
         predicted = len(part) - len(data.tokenizer.decode(tokens[:1]))
         assert low <= data.characters_per_token(split) == predicted / (len(tokens) - 1) <= high
@@ -92,7 +98,7 @@ def test_the_tokenizer_sees_the_training_split_alone(text, tokenizer):
     for ending in ("the quick brown fox " * 20, "zzzz wwww zzzz wwww " * 20):
         content = "The lazy dog jumps over it, qu, brown fox.\n" * 84 + ending
         data = text(content, tokenizer=tokenizer)
-        assert "zzzz" not in data.texts["train"]
+        assert "zzzz" not in text_of(data, "train")
         known = data.tokenizer.vocab_size - bool(getattr(data.tokenizer, "unknown", False))
         vocabularies.append([data.tokenizer.decode([token]) for token in range(known)])
     assert vocabularies[0] == vocabularies[1]
@@ -105,14 +111,14 @@ def test_unknown_characters_of_the_validation_split_share_one_token(text):
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
     data = text()  # without need there is none
     assert data.sizes["vocab_size"] == len(set(POEM))
-    with pytest.raises(UserError, match="'星' is not in the training text"):
+    with pytest.raises(UserError, match=r"'星' is not in the training text"):
         data.tokenizer.encode("界世界星")
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20, encoding="utf-8-sig")
     data = ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=4)
-    assert data.texts["train"].startswith("to be")
+    assert text_of(data, "train").startswith("to be")
     before = data.fingerprint()
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     assert data.fingerprint() != before  # under which earlier versions read it as a letter
@@ -121,8 +127,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 def test_pydoc_is_long_english_from_this_python():
     data = ready("pydoc")
-    assert sum(map(len, data.texts.values())) > 400_000
-    assert data.texts["train"].startswith('assert\n\nThe "assert" statement')
+    assert sum(data.characters.values()) > 400_000
+    assert text_of(data, "train").startswith('assert\n\nThe "assert" statement')
     assert data.fingerprint() == make("pydoc", seed=5).fingerprint()
 
 

@@ -9,7 +9,7 @@ from make_model import normal
 from torch.testing import assert_close
 
 from ablate.config.composition import compose
-from ablate.data.tokenizer import tokenizer_maker
+from ablate.data.tokenizer import ready_made
 from ablate.errors import UserError
 from ablate.training.build import build
 
@@ -194,7 +194,7 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match=r"\Amodel\.pretrained=hf:.*/no could not be loaded.*\Z"):
         build(wanted, Sizes(LANGUAGE))
     with pytest.raises(UserError, match=r"^data\.tokenizer=hf:.*could not be loaded"):
-        tokenizer_maker(f"hf:{tmp_path}/no")("", "", None)
+        ready_made(f"hf:{tmp_path}/no")
     with pytest.raises(UserError, match="must be hf:NAME_OR_PATH, or null"):
         compose(*GPT2, "model.pretrained=gpt2")
 
@@ -204,7 +204,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
-        tokenizer_maker("hf:gpt2")("", "", None)
+        ready_made("hf:gpt2")
 
 
 def test_tokens_are_theirs(tmp_path):
@@ -215,7 +215,7 @@ def test_tokens_are_theirs(tmp_path):
     trained.train_from_iterator([text], vocab_size=280)
     saved = transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer)
     saved.save_pretrained(tmp_path)
-    mine = tokenizer_maker(f"hf:{tmp_path}")("", "", None)
+    mine = ready_made(f"hf:{tmp_path}")
     assert mine.encode(text) == trained.encode(text).ids
     assert mine.decode(mine.encode(text)) == text
     assert mine.vocab_size == trained.get_vocab_size()

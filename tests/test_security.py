@@ -39,7 +39,7 @@ from ablate.version import checkout
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A finished run that started from another, so that it has a tokens.yaml."""
+    """A finished run that started from another, with tokens of that one."""
     return second_run(tmp_path_factory.mktemp("trust"))
 
 
@@ -85,7 +85,6 @@ NAMES = list(attacks(Path(), Path()))
     ("file", "way", "name"),
     [
         *(("config.yaml", "load", name) for name in NAMES),  # as the commands do
-        *(("tokens.yaml", "load", name) for name in NAMES[1::4]),
         *(("config.yaml", "init_from", name) for name in NAMES[::8]),
     ],
 )
@@ -325,6 +324,13 @@ def finish(folder, whole):
 
 # The commands load.
 AGAIN = {"load": WAYS["load"], "init_from": start, "resume": finish}
+
+
+def test_what_is_kept_of_the_data_runs_no_code(folder, tmp_path):
+    torch.save({"fitted": Attack(tmp_path / "made")}, folder / "data.pt")
+    with refused("data.pt holds Python objects"):
+        ablate.load(folder)
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("form", ["torch", "with a checksum", "pickle", "safetensors"])

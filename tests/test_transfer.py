@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from refusals import refused
 from tiny import overrides
 
@@ -15,8 +14,8 @@ from ablate.config.composition import Composition
 from ablate.config.saved import read_config
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
-from ablate.training.build import build, build_data
-from ablate.training.transfer import Source, describe_transfer, fitting
+from ablate.training.build import build, build_data, data_of_run
+from ablate.training.transfer import describe_transfer, fitting
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +88,8 @@ def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(first, tmp_
     batch = run.data.example()
     before = run.model(batch["tokens"], batch["keep"])
     # One that starts from it has the tokens of the first.
-    third = read_config(Source(str(folder)).tokens)
-    assert third.data._target_ == OmegaConf.load(first / "config.yaml").data._target_
+    third = data_of_run(folder, read_config(folder / "config.yaml"))
+    assert third.tokenizer.characters == run.data.tokenizer.characters
     shutil.rmtree(here)
     again = ablate.load(folder)
     assert before.equal(again.model(batch["tokens"], batch["keep"]))

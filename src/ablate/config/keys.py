@@ -19,6 +19,13 @@ from ablate.config.tree import config_dir
 from ablate.errors import UserError, ended_by, suggest
 from ablate.version import extra_with, install
 
+# Paths of files in data.*; the content of the files enters ids through the data's fingerprint.
+FILES = (
+    "path",
+    "root",
+    *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
+)
+
 OURS = "ablate."
 FREE = {"callbacks", "evaluate"}  # its keys are names
 

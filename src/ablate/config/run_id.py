@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from ablate.config.check import put, run_folders
 from ablate.config.history import first_form
-from ablate.config.keys import plain
+from ablate.config.keys import FILES, plain
 from ablate.config.layers import of_layers
 from ablate.config.make import make
 from ablate.config.revision import revisions
@@ -23,12 +23,6 @@ from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.run_files import Damaged, best_weights, open_file, refuse_links
 
-# Paths of files in data.*; the content of the files enters through the data's fingerprint.
-FILES = (
-    "path",
-    "root",
-    *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
-)
 # Keys that cannot change a result: locations, what is logged, how fast data is read, and what is
 # kept for the backward pass.
 EXCLUDED = (

@@ -18,10 +18,10 @@ from ablate.run_files.shape import misfit
 
 LONGEST = 1 << 20  # bytes of a config
 PART = {"_target_": str}
-TOKENS = {"seed": int, "data": PART, "task": PART, "model": PART}  # of tokens.yaml
+PARTS = ("data", "task", "model", "pos_enc", "optimizer", "schedule", "kernel")
 NODES = {
-    **TOKENS,
-    **dict.fromkeys(("pos_enc", "optimizer", "schedule", "kernel"), PART),
+    "seed": int,
+    **dict.fromkeys(PARTS, PART),
     "trainer": {"precision": str},
     "study": {"name": (str, int, float)},
     "choices?": {"model?": str, "data?": str, "task?": str},
@@ -36,7 +36,7 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
         _leave_out(config, allow)
         require_trusted(config, allow)
         values = plain(upgrade(config))
-        lines = [misfit(values, NODES if path.name == "config.yaml" else TOKENS)]
+        lines = [misfit(values, NODES)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
             raise UserError(wrong)
     return config

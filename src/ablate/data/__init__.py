@@ -3,7 +3,8 @@
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate.config.keys import FILES
 from ablate.config.rules import PROCESSES, Count, Int, refusal
 from ablate.config.stated import parameter_rules
 from ablate.data.loader import (
@@ -35,6 +37,7 @@ __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 Value = TypeVar("Value")
 Workers = Annotated[int, Int(0, PROCESSES)]
 
+FIRST, DRAWN = 3, 4  # validation examples that a run keeps, for exports and figures
 IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cross_entropy
 
 
@@ -57,13 +60,15 @@ class Data(LightningDataModule):
     batch_size: examples in a global batch, summed over all processes.
     for_training: keys that change nothing that a finished run is measured on.
     dividing: keys that move the boundary between training, validation and test.
+    whole: whether all of a file of no splits of its own is for validation, since it is another than
+    that of training.
     """
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "examples"
     reads_text: ClassVar[bool] = False
     sizes: dict[str, Any]
-    splits: dict[str, Dataset[Any]]
+    class_names: Sequence[str] = ()
     for_training: ClassVar[tuple[str, ...]] = ("train_examples",)
     dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
 
@@ -78,6 +83,9 @@ class Data(LightningDataModule):
         # Processes that share each example in training; in validation each has examples of its own.
         self.context_parallel = 1
         self.measured_as: Data | None = None
+        self.whole = False
+        self.kept: dict[str, Any] = {}  # of a finished run: see `restore_run`
+        self.trained_on: str | None = None  # the fingerprint of its data
         self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
         self._ready = False
 
@@ -106,8 +114,46 @@ class Data(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Load once; calling it again changes nothing."""
         if not self._ready:
-            self.load()
             self._ready = True
+            try:
+                self.require_unchanged()
+                self.load()
+            except BaseException:
+                self._ready = False
+                raise
+
+    def require_unchanged(self) -> None:
+        """Raise UserError for data that a finished run was not trained on."""
+        if self.trained_on is not None and self.fingerprint() != self.trained_on:
+            raise UserError(
+                f"{self.where}: its content is not that which the run was trained on"
+                " (data_fingerprint in provenance.json); put it back, or measure another:"
+                " python -m ablate.evaluate RUN_DIR data.path=OTHER"
+            )
+
+    @property
+    def where(self) -> str:
+        """The keys of the files with their values, for messages."""
+        files = {key: getattr(self, key, None) for key in FILES}
+        return " ".join(f"data.{k}={v}" for k, v in files.items() if isinstance(v, str)) or "data"
+
+    def __getattr__(self, name: str) -> Any:
+        """What `load` makes, of a finished run whose data were not read yet."""
+        mine = self.__dict__
+        if name.startswith("__") or mine.get("_ready", True) or not mine.get("kept"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.setup()
+        return getattr(self, name)
+
+    @property
+    def splits(self) -> dict[str, Dataset[Any]]:
+        """The data sets, which are read now if they were not."""
+        self.setup()
+        return self._splits
+
+    @splits.setter
+    def splits(self, splits: dict[str, Dataset[Any]]) -> None:
+        self._splits = splits
 
     def measure_as(self, other: "Data") -> None:
         """Use the tokenizer and normalisation of `other`, from its training split; before `setup`.
@@ -115,6 +161,43 @@ class Data(LightningDataModule):
         A finished model can then be measured on this data.
         """
         self.measured_as = other
+
+    @property
+    def known_classes(self) -> Sequence[str]:
+        """The class names of the data that a finished model was trained on; else none."""
+        return () if self.measured_as is None else self.measured_as.class_names
+
+    def fitted(self) -> dict[str, Any] | None:
+        """What a model needs of its training data, such as the tokenizer: plain values and tensors,
+        which a run keeps in its folder. None: a finished run reads its data again."""
+        return None
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        """Take over what `fitted` returned."""
+        raise NotImplementedError
+
+    def save_as_hf(self, folder: Path) -> None:
+        """Write what transformers needs to prepare such data for an exported model."""
+
+    def run_state(self) -> dict[str, Any] | None:
+        """`fitted`, with sizes and the examples that figures show, for `restore_run`."""
+        if (fitted := self.fitted()) is None:
+            return None
+        val, count = self.splits["val"], self.length("val")
+        drawn = self.drawn(DRAWN)
+        return {
+            "fitted": fitted,
+            "sizes": self.sizes,
+            "count": count,
+            "drawn": drawn,
+            "examples": {n: val[Request(0, torch.tensor([n]))] for n in {0, *drawn}},
+            "first": val[Request(0, torch.arange(min(count, FIRST)))],
+        }
+
+    def restore_run(self, state: dict[str, Any]) -> None:
+        """Be what a model was trained on, without its data: they are read when `splits` is."""
+        self.use_fitted(state["fitted"])
+        self.sizes, self.kept, self.measured_as = state["sizes"], state, self
 
     def train_order(self, share: Share) -> Order:
         """The training batches: a new permutation of the examples in every epoch."""
@@ -151,10 +234,27 @@ class Data(LightningDataModule):
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation example, as a batch of size 1."""
+        if index in (kept := self.kept.get("examples", {})):
+            return dict(kept[index])
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
+
+    def first_examples(self, count: int) -> Batch:
+        """The first validation examples, at most `FIRST`."""
+        assert count <= FIRST
+        if (first := self.kept.get("first")) is not None:
+            all_of_them = count == min(FIRST, self.length("val"))
+            return first if all_of_them else {name: each[:count] for name, each in first.items()}
+        batch: Batch = self.splits["val"][Request(0, torch.arange(count))]
+        return batch
 
     def drawn(self, count: int) -> list[int]:
         """The numbers of the validation examples that figures show, at most `count`."""
+        if self.kept and count <= DRAWN:
+            return list(self.kept["drawn"][:count])
+        return self.choose(count)
+
+    def choose(self, count: int) -> list[int]:
+        """`drawn`, of the data: of more examples first those of fewer."""
         return list(range(min(count, self.length("val"))))
 
     def from_text(self, text: str) -> dict[str, Any]:
@@ -187,8 +287,14 @@ class Data(LightningDataModule):
             f"{amount}, {counts[few]:,} of class {names[few]} to {counts[many]:,} of {names[many]}"
         )
 
+    def measured_amount(self, split: str) -> str:
+        """The size of a split with its unit."""
+        return f"{self.length(split):,} {self.unit}"
+
     def length(self, split: str) -> int:
         """The number of examples in a split."""
+        if split == "val" and self.kept:
+            return int(self.kept["count"])
         return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one
 
     def _full_pass(self, split: str, some: int | None = None) -> Loader:

@@ -13,7 +13,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 
@@ -61,15 +61,17 @@ class ClassFolders:
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
                 raw = source.contents(path, key="data.root")
-                content.update(bytes.fromhex(source.hashed(raw)))
+                content.update(bytes.fromhex(source.hashed([raw])))
         for path in beside:
             content.update(sha256(source.contents(path, key="data.root")).digest())
         by_class = [] if self.only or "val" in given else ["by class"]
         return digest(content.hexdigest(), BOUNDS, VALIDATION, *by_class)
 
-    def splits(self) -> dict[str, list[Path]]:
-        """The files of each split, in order; none of the splits is empty."""
-        files = self._split(self._given_files())
+    def splits(self, *, whole: bool = False) -> dict[str, list[Path]]:
+        """The files of each split, in order; none of the splits is empty. whole: all of a folder
+        without splits are for validation."""
+        given = self._given_files()
+        files = {"val": given[""]} if whole and "" in given else self._split(given)
         for split, paths in files.items():
             if not paths:
                 raise UserError(
@@ -79,10 +81,14 @@ class ClassFolders:
                 )
         return files
 
-    def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:
-        """The class names, sorted, and the label of each file; a given train/ holds every class."""
+    def labels(
+        self, splits: dict[str, list[Path]], known: Sequence[str] = ()
+    ) -> tuple[list[str], dict[str, list[int]]]:
+        """The class names, sorted, and the label of each file; a given train/ holds every class.
+        known: the names, if the model was trained on other files."""
         files = self._given_files()
-        names = sorted({self.class_of(path) for path in files.get("train", files.get("", []))})
+        found = {self.class_of(path) for path in files.get("train", files.get("", []))}
+        names = list(known) or sorted(found)
         if len(names) < 2:
             raise UserError(
                 f"data.root={self.root}: has the one class {names[0]}, and a classifier needs two"
@@ -91,7 +97,7 @@ class ClassFolders:
             for path in paths:
                 if (name := self.class_of(path)) not in names:
                     raise UserError(
-                        f"data.root={self.root}: class {name} of {split} is not in train"
+                        f"data.root={self.root}: class {name} of {split} is not in training"
                         f"{suggest(name, names)}"
                     )
         files_of = Counter(self.class_of(path) for paths in splits.values() for path in paths)

@@ -66,10 +66,10 @@ class ImageFolder(Images):
         return self.files.fingerprint()
 
     def read(self) -> dict[str, Source]:
-        splits = self.files.splits()
-        count = min(CHUNK, MEASURED, len(splits["train"]))
+        splits = self.files.splits(whole=self.whole)
+        count = min(CHUNK, MEASURED, len(splits.get("train", splits["val"])))
         memory.require(3 * count * self.size**2, f"data.size={self.size}: {count} images at once")
-        self.class_names, labels = self.files.labels(splits)
+        self.class_names, labels = self.files.labels(splits, self.known_classes)
         return {
             split: Files(paths, labels[split], self.size, self.background)
             for split, paths in splits.items()

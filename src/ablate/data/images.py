@@ -3,6 +3,7 @@ or, for a model with pretrained weights, by those that the weights expect."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -129,11 +130,13 @@ class Images(Data):
 
     def load(self) -> None:
         sources = self.read()
-        if self.train_examples is not None:
+        if self.train_examples is not None and not self.whole:
             train = sources["train"]
             numbers = chosen(len(train.labels), self.train_examples, "images")
             sources["train"] = Some(train, numbers)
-        height, width, channels = sources["train"].pixels(np.arange(1)).shape[1:]
+        height, width, channels = (
+            sources.get("train", sources["val"]).pixels(np.arange(1)).shape[1:]
+        )
         check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
             mean, std = (t * self.white for t in (self.measured_as.mean, self.measured_as.std))
@@ -172,6 +175,24 @@ class Images(Data):
                     f"data: a label of the {split} split is {min(wrong)}, and class_names has"
                     f" {len(self.class_names)} names, so 0 to {len(self.class_names) - 1}"
                 )
+
+    def fitted(self) -> dict[str, Any]:
+        return {"mean": self.mean, "std": self.std, "class_names": self.class_names}
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.mean, self.std = fitted["mean"], fitted["std"]
+        self.class_names = fitted["class_names"]
+
+    def save_as_hf(self, folder: Path) -> None:
+        from transformers import ViTImageProcessor
+
+        height, width = self.sizes["image_size"]
+        ViTImageProcessor(
+            size={"height": height, "width": width},
+            rescale_factor=1 / self.white,
+            image_mean=self.mean.tolist(),
+            image_std=self.std.tolist(),
+        ).save_pretrained(folder)
 
     def measured(self, count: int) -> NDArray[np.int64]:
         """The training images from which mean and deviation are computed: all of them."""

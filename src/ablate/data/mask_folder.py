@@ -72,7 +72,7 @@ class MaskFolder(Segments):
         return self.images.fingerprint(beside=masks)
 
     def read(self) -> dict[str, Objects]:
-        splits = self.images.splits()
+        splits = self.images.splits(whole=self.whole)
         count = sum(map(len, splits.values()))
         memory.require(7 * count * self.size**2, f"data.size={self.size}: {count} images")
         self._framed, self._like_void = list[str](), list[str]()

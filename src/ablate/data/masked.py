@@ -14,9 +14,8 @@ it. Without pairs an example is one span: [CLS] text [SEP].
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -46,11 +45,22 @@ class WithSpecials(Tokenizer):
 
     def __init__(self, plain: Tokenizer) -> None:
         self.plain, self.text_size = plain, plain.vocab_size
+        self.unknown_id = plain.unknown_id
         self.vocab_size = self.text_size + len(SPECIALS)
         self.cls, self.sep, self.mask = range(self.text_size, self.vocab_size)
 
     def array(self, text: str) -> NDArray[np.int32]:
         return self.plain.array(text)
+
+    def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+        return self.plain.arrays(pieces)
+
+    def restores(self, text: str, tokens: NDArray[np.int32]) -> bool:
+        return self.plain.restores(text, tokens)
+
+    def state(self) -> dict[str, Any]:
+        """That of the plain tokenizer: who restores it adds the special tokens."""
+        return self.plain.state()
 
     def encode(self, text: str) -> list[int]:
         pieces = re.split(f"({'|'.join(map(re.escape, SPECIALS))})", text)
@@ -107,15 +117,18 @@ class Masked(Cut):
     def sizes(self) -> dict[str, Any]:
         return {"segments": 2 if self.next_sentence else 1, "next_sentence": self.next_sentence}
 
-    def splits(self, tokens: dict[str, Tensor], data: TextData) -> dict[str, Dataset[Any]]:
+    def examples(self, tokens: Tensor, data: TextData, *, training: bool) -> Dataset[Any]:
         """All spans of the training tokens; consecutive spans of the validation tokens, without an
         incomplete last one."""
         assert isinstance(data.tokenizer, WithSpecials)
-        cut = partial(MaskedText, masked=self, seq_len=data.seq_len, tokenizer=data.tokenizer)
-        return {
-            "train": cut(tokens["train"], step=1, seed=data.seed),
-            "val": cut(tokens["val"], step=self.tokens(data.seq_len), seed=None),
-        }
+        return MaskedText(
+            tokens,
+            step=1 if training else self.tokens(data.seq_len),
+            masked=self,
+            seq_len=data.seq_len,
+            tokenizer=data.tokenizer,
+            seed=data.seed if training else None,
+        )
 
     def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
         """[CLS] text [SEP]; the text may contain [MASK], and [SEP] before a second segment."""

@@ -8,9 +8,9 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ablate.data.tokenizer import UNKNOWN as STRANGE
 from ablate.data.tokenizer import Bpe, printable
@@ -50,6 +50,14 @@ class PairTokenizer(ABC):
         """A sequence in printable characters, token by token."""
         return [self.label(token) for token in tokens]
 
+    def state(self) -> dict[str, Any] | None:
+        """Plain values from which `restored` makes this tokenizer; None if it is made anew."""
+        return None
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Be the tokenizer of a `state`."""
+        raise NotImplementedError
+
     @abstractmethod
     def _encode(self, text: str) -> list[int]: ...
 
@@ -68,9 +76,19 @@ class Characters(PairTokenizer):
         characters: set[str] = set()
         for text in training:
             characters.update(text.lower() if lower else text)
+        self._set(characters)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._set(state["characters"])
+
+    def _set(self, characters: Iterable[str]) -> None:
         self.characters = ["", "", "", STRANGE, *sorted(characters)]
         self.numbers = {c: n for n, c in enumerate(self.characters) if n >= len(SPECIALS)}
         self.vocab_size = len(self.characters)
+
+    def state(self) -> dict[str, Any]:
+        known = "".join(self.characters[len(SPECIALS) :])
+        return {"kind": "char", "characters": known, "lower": self.lower}
 
     def _encode(self, text: str) -> list[int]:
         return [self.numbers.get(character, UNKNOWN) for character in text]
@@ -96,6 +114,8 @@ class Words(PairTokenizer):
     min_count: words with fewer occurrences are unknown, and unknown ones decode to <unk>.
     """
 
+    runs: dict[str, list[int]]  # the tokens of a run of characters without spaces
+
     def __init__(self, training: Iterable[str], *, min_count: int = 1, lower: bool = False) -> None:
         super().__init__(lower=lower)
         texts = (text.lower() if lower else text for text in training)
@@ -106,10 +126,21 @@ class Words(PairTokenizer):
                 counts[word] += times
         words = [word for word, count in counts.items() if count >= min_count]
         words.sort(key=lambda word: (-counts[word], word))
-        self.words = [Word(False, special) for special in SPECIALS] + words
+        self._set(words)
+        self.runs |= {run: self._run(run) for run in runs}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._set([Word(*word) for word in state["words"]])
+
+    def _set(self, words: Sequence[Word]) -> None:
+        self.words = [*(Word(False, special) for special in SPECIALS), *words]
         self.numbers = {word: number for number, word in enumerate(words, len(SPECIALS))}
         self.vocab_size = len(self.words)
-        self.runs = {run: self._run(run) for run in runs}
+        self.runs = {}
+
+    def state(self) -> dict[str, Any]:
+        words = [[word.joined, word.text] for word in self.words[len(SPECIALS) :]]
+        return {"kind": "word", "words": words, "lower": self.lower}
 
     def _encode(self, text: str) -> list[int]:
         known = self.runs
@@ -140,8 +171,16 @@ class Subwords(PairTokenizer):
     ) -> None:
         super().__init__(lower=lower)
         spaced = (" " + (text.lower() if lower else text).strip() for text in training)
-        self.bpe = Bpe(spaced, vocab_size=vocab_size, reserved=len(SPECIALS))
-        self.vocab_size = self.bpe.vocab_size
+        self._set(Bpe.of(spaced, vocab_size=vocab_size, reserved=len(SPECIALS)))
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._set(Bpe.from_state(state))
+
+    def _set(self, bpe: Bpe) -> None:
+        self.bpe, self.vocab_size = bpe, bpe.vocab_size
+
+    def state(self) -> dict[str, Any]:
+        return {**self.bpe.state(), "lower": self.lower}
 
     def _encode(self, text: str) -> list[int]:
         text = text.strip()
@@ -178,6 +217,15 @@ def make(
     if kind == "word":
         return Words(training, min_count=min_count, lower=lower)
     return Characters(training, lower=lower)
+
+
+def restored(state: Mapping[str, Any]) -> PairTokenizer:
+    """The tokenizer of a `state`."""
+    kinds: dict[str, type[PairTokenizer]] = {"char": Characters, "word": Words, "bpe": Subwords}
+    made = object.__new__(kinds[state["kind"]])
+    made.lower = state["lower"]
+    made.set_state(state)
+    return made
 
 
 def _words(run: str) -> list[Word]:

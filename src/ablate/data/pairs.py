@@ -27,7 +27,15 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count
 from ablate.data import IGNORED, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
-from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
+from ablate.data.pair_tokenizer import (
+    BOS,
+    EOS,
+    PAD,
+    UNKNOWN,
+    Characters,
+    PairTokenizer,
+    restored,
+)
 from ablate.data.split import SPOKEN
 from ablate.data.targets import Targets
 from ablate.errors import UserError
@@ -163,6 +171,18 @@ class Pairs(Targets):
             "target_length": max(int(target.lengths.max()) for _, target in sides),
             "joint": self.source_tokenizer is self.target_tokenizer,
         }
+
+    def fitted(self) -> dict[str, Any] | None:
+        source, target = self.source_tokenizer.state(), self.target_tokenizer.state()
+        if source is None or target is None:
+            return None
+        joint = self.source_tokenizer is self.target_tokenizer
+        return {"source": source, "target": None if joint else target}
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.source_tokenizer = source = restored(fitted["source"])
+        target = fitted["target"]
+        self.target_tokenizer = source if target is None else restored(target)
 
     def train_order(self, share: Share) -> Order:
         shuffled = super().train_order(share)

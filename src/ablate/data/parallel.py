@@ -149,6 +149,9 @@ class Parallel(Translations):
             for split, files in self.files.items()
         }
         everything = read["train"]
+        if self.whole and len(self.files) == 1:
+            self.lines = {"val": list(range(len(everything)))}
+            return {"val": everything}
         self.lines = self._divided(everything)
         read |= {s: [everything[line] for line in lines] for s, lines in self.lines.items()}
         return {split: read[split] for split in ("train", "val", "test") if split in read}

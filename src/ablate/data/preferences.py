@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from ablate.data.preference_rules import RULES, RuleName
 from ablate.data.pydoc import Pydoc
 from ablate.data.split import BOUNDS, text_key, three_way
 from ablate.data.text import TextData
-from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
+from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
 from ablate.decode.rollout import rollout
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
@@ -215,7 +216,8 @@ class Preferences(Data):
             lines = _lines(source.text(source.read(self.path), self.path), self.path)
             pairs = [_pair(line, number, self.path) for number, line in lines]
             prompts = [text_key(pair.prompt) for pair in pairs]
-            split_lines = three_way(prompts)
+            every = {"val": list(range(len(pairs)))}
+            split_lines = every if self.whole else three_way(prompts)
             if empty := [split for split, numbers in split_lines.items() if not numbers]:
                 raise UserError(
                     f"data.path={self.path}: {len(pairs)} pairs of {len(set(prompts))} prompts are"
@@ -225,16 +227,21 @@ class Preferences(Data):
                 split: [pairs[n] for n in numbers[: self.limits.get(split)]]
                 for split, numbers in split_lines.items()
             }
-            training, others = (
-                "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
-                for splits in (["train"], ["val", "test"])
-            )
+
+            def texts_of(*splits: str) -> Iterator[str]:
+                pairs = (pair for split in splits for pair in texts[split])
+                return ("".join(pair) + "\n" for pair in pairs)  # type: ignore[arg-type]
+
             make: dict[str, Callable[[], list[Pair]]] = {
                 split: partial(list, of_split) for split, of_split in texts.items()
             }
             counts = {split: len(of_split) for split, of_split in texts.items()}
-            maker = tokenizer_maker(self.tokenizer_name)
-            known = self._known or maker(training, others, self.vocab_size)
+            known = self._known or make_tokenizer(
+                self.tokenizer_name,
+                self.vocab_size,
+                partial(texts_of, "train"),
+                partial(texts_of, "val", "test"),
+            )
         else:
             make = {split: partial(self._generated, split) for split in self.counts}
             counts, known = self.counts, self._known or self.source.tokenizer
@@ -246,6 +253,15 @@ class Preferences(Data):
         self.sizes = {"vocab_size": known.vocab_size, "length": self.seq_len}
         if self.task_settings == SCORES:
             self.sizes["classes"] = 1
+
+    def fitted(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.state()}
+
+    def save_as_hf(self, folder: Path) -> None:
+        self.tokenizer.save_as_hf(folder)
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.tokenizer = restored(fitted["tokenizer"])
 
     @property
     def _known(self) -> Tokenizer | None:
@@ -355,6 +371,7 @@ class Preferences(Data):
             self._help.setup()
             return self._help
         assert isinstance(self.run.data, TextData)
+        self.run.data.setup()
         return self.run.data
 
     def _generated(self, split: str) -> list[Pair]:

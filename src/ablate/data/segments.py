@@ -98,7 +98,7 @@ class Segments(Data):
 
     def load(self) -> None:
         objects = self.read()
-        pixels = objects["train"].pixels
+        pixels = objects.get("train", objects["val"]).pixels
         if isinstance(self.measured_as, Segments):
             self.mean, self.std = self.measured_as.mean, self.measured_as.std
         else:
@@ -120,6 +120,12 @@ class Segments(Data):
         """A validation example with its first prompt alone."""
         batch = super().example(index)
         return batch | {name: batch[name][:, :FIRST] for name in ("points", "labels")}
+
+    def fitted(self) -> dict[str, Any]:
+        return {"mean": self.mean, "std": self.std}
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.mean, self.std = fitted["mean"], fitted["std"]
 
     def visible(self, image: Tensor) -> Tensor:
         """Undo the normalisation: c y x -> y x 3 between black 0 and white 1."""

@@ -72,7 +72,9 @@ class Series(Data):
     a file.
 
     `mean` and `deviation` (c) are those of the training values. All values in batches, `b i c`, are
-    normalised by them. Every value of the validation and of the test part is a target exactly once;
+    normalised by them. `latest`: the last window, 1 i c; `count`: of all values.
+
+    Every value of the validation and of the test part is a target exactly once;
     its window may reach into the part before.
     """
 
@@ -145,6 +147,8 @@ class Series(Data):
         for line in self._read_and_said[1]:
             log.warning("ablate: %s", line)
         count = len(self._read)
+        if self.whole:  # the first window is only read
+            self.shares = {"val": 1 - self.window / max(count, 1), "test": 0.0}
         held = {split: round(count * share) for split, share in self.shares.items()}
         ends = {"train": count - sum(held.values()), "val": count - held["test"], "test": count}
         self._require_room(ends, held)
@@ -157,9 +161,12 @@ class Series(Data):
                 f"data.columns: the model was trained on {len(self.mean)} column(s), these are"
                 f" {len(self.names)}: {', '.join(self.names)}"
             )
-        self.values = self.normalise(self._read)
+        self.values, self.count = self.normalise(self._read), count
+        self.latest = self.values[None, -self.window :].clone()
         self.starts = {"train": 0, "val": ends["train"], "test": ends["val"]}
-        self.splits = {"train": TrainingWindows(self.values[: ends["train"]], self.window)}
+        self.splits = {}
+        if not self.whole:
+            self.splits["train"] = TrainingWindows(self.values[: ends["train"]], self.window)
         for split, share in self.shares.items():
             if share:
                 self.splits[split] = MeasuredWindows(
@@ -169,6 +176,17 @@ class Series(Data):
                     horizon=self.horizon,
                 )
         self.sizes = {"channels": len(self.names), "length": self.window}
+
+    def fitted(self) -> dict[str, Any]:
+        return {
+            **{"mean": self.mean.tolist(), "deviation": self.deviation.tolist()},
+            **{"count": self.count, "latest": self.latest, "starts": self.starts},
+        }
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.mean, self.deviation = np.array(fitted["mean"]), np.array(fitted["deviation"])
+        self.count, self.latest = fitted["count"], fitted["latest"]
+        self.starts = fitted["starts"]
 
     def normalise(self, values: NDArray[np.float64]) -> Tensor:
         """n c in the unit of the data -> normalised values."""
@@ -182,11 +200,6 @@ class Series(Data):
     def time(self, step: int) -> str:
         """The label of a time step: the year for the sunspots, else its row, from 1."""
         return str(step + (FIRST_YEAR if self.path is None else 1))
-
-    @property
-    def latest(self) -> Tensor:
-        """The last window of the series: 1 i c."""
-        return self.values[None, -self.window :]
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its time steps."""
@@ -215,7 +228,7 @@ class Series(Data):
     def _require_room(self, ends: dict[str, int], held: dict[str, int]) -> None:
         shares = ", ".join(f"data.{s}_fraction={v}" for s, v in self.shares.items() if v)
         where = f"of {ends['test']} values ({shares})"
-        if ends["train"] <= self.window:
+        if ends["train"] <= self.window and not (self.whole and ends["train"] == self.window):
             raise UserError(
                 f"data.window={self.window}: the training part {where} has"
                 f" {max(ends['train'], 0)} and needs at least {self.window + 1}"

@@ -2,6 +2,7 @@
 
 Every data file that a user names is read here: only regular files, which no pipe or device is, and
 only up to `largest()` bytes, as downloads are. The messages name the config key of the path, `key`.
+A text can be read in pieces (`text_pieces`), so that it need not be in memory.
 """
 
 import codecs
@@ -14,11 +15,13 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import FileIO
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from ablate.errors import UserError, suggest
 
@@ -26,10 +29,22 @@ from ablate.errors import UserError, suggest
 PATIENCE = 20
 PLAIN = "http://"  # whose downloads anybody on the way can change
 KEY = "data.path"
-# Bytes of a file, and of what a gzip file holds. A text takes several times as much in memory.
+# Bytes of a file, and of what a gzip file holds.
 LARGEST = 2e9
 LIMIT = "ABLATE_MAX_FILE_GB"  # the environment variable that sets another limit
-CHUNK = 2**24  # bytes decompressed at a time
+CHUNK = 2**20  # bytes read at a time
+# How files begin that are no text, and what their readers call them.
+FORMATS = {
+    b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file", b"PK\3\4": "a ZIP archive",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd", b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz", b"\x93NUMPY": "a NumPy array", b"%PDF": "a PDF file",
+    b"SQLite format 3": "an SQLite database", b"\x89HDF": "an HDF5 file", b"\x80\x04": "a pickle",
+    codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
+
+
+class NoCache(UserError):
+    """The folder of downloads cannot be written."""
 
 
 def largest() -> float:
@@ -52,7 +67,7 @@ def cache() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
+        raise NoCache(
             f"cannot write downloads to {folder} ({error.strerror}); "
             "set the environment variable ABLATE_CACHE to a folder that can be written"
         ) from None
@@ -70,14 +85,16 @@ def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
 
     sha256: of the file before decompression.
     """
-    fetched = is_url(path, key=key)
-    raw = contents(fetch(path, sha256, key=key) if fetched else path, shown=path, key=key)
-    if sha256 is not None and (digest := hashlib.sha256(raw).hexdigest()) != sha256:
+    with opened(path, sha256, key=key) as file:
+        return b"".join(iter(partial(file.read, CHUNK), b""))
+
+
+def _require_hash(found: str, sha256: str, path: str, key: str) -> None:
+    if found != sha256:
         raise UserError(
-            f"{key}={path}: is not the file with data.sha256={sha256} (it has {digest}); "
+            f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
             "set data.sha256=null to use it anyway"
         )
-    return _unpacked(raw, path, key) if raw[:2] == b"\x1f\x8b" else raw
 
 
 def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
@@ -93,36 +110,106 @@ def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
     return read(str(existing), key="data.root")
 
 
+@contextmanager
+def opened(path: str, sha256: str | None = None, *, key: str = KEY) -> Iterator[IO[bytes]]:
+    """A local file or a download to read in pieces, decompressed if it is gzip; `read` has its
+    content. sha256: as there."""
+    file = fetch(path, sha256, key=key) if is_url(path, key=key) else local(path)
+    with ExitStack() as stack:
+        with _readable(file, path, key):
+            require_file(file, path, key)
+            raw = stack.enter_context(open(file, "rb"))
+            if sha256 is not None:
+                _require_hash(hashlib.file_digest(raw, "sha256").hexdigest(), sha256, path, key)
+            raw.seek(0)
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+        yield cast(IO[bytes], _Gunzipped(raw, path, key)) if packed else raw
+
+
+class _Gunzipped:
+    """What a gzip file holds; UserError where it is damaged, empty, or longer than `largest()`."""
+
+    def __init__(self, raw: IO[bytes], shown: str, key: str) -> None:
+        self.unpacked, self.count = gzip.GzipFile(fileobj=raw), 0
+        self.shown, self.key = shown, key
+
+    def read(self, size: int) -> bytes:
+        try:
+            part: bytes = self.unpacked.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{self.key}={self.shown}: damaged gzip file ({error})") from None
+        self.count += len(part)
+        require_room(self.count, self.shown, key=self.key)
+        if not self.count:
+            raise UserError(f"{self.key}={self.shown}: the gzip file is empty inside")
+        return part
+
+
 def content_hash(path: str, sha256: str | None) -> str:
     """The sha256 of the file before decompression; of a download, its expected sha256, if any."""
+    file: str | Path = path
     if is_url(path):
         if sha256 is not None:
             return sha256
-        return hashed(contents(fetch(path, None), shown=path))
-    return hashed(contents(path))
+        file = fetch(path, None)
+    with _readable(local(file), path, KEY):
+        require_file(local(file), path, KEY)
+        with open(local(file), "rb") as raw:
+            return hashed(iter(partial(raw.read, CHUNK), b""))
 
 
-def hashed(raw: bytes) -> str:
+def hashed(pieces: Iterable[bytes]) -> str:
     """The sha256 of a file for a fingerprint; another one with a byte order mark, which was a
     letter of a text in earlier versions."""
-    return hashlib.sha256(raw + b"mark" * raw.startswith(codecs.BOM_UTF8)).hexdigest()
+    digest, marked = hashlib.sha256(), None
+    for piece in pieces:
+        if marked is None:
+            marked = piece.startswith(codecs.BOM_UTF8)
+        digest.update(piece)
+    if marked:
+        digest.update(b"mark")
+    return digest.hexdigest()
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:
-    """Decode strict UTF-8, without a byte order mark; line ends are kept. NUL, which no text holds,
-    is refused: UTF-16 without a mark would be read as letters with NULs in between."""
-    if (at := raw.find(b"\0")) >= 0:
-        raise UserError(
-            f"{key}={path}: has a NUL byte at byte offset {at}, so it is UTF-16 or no text; convert"
-            " it to UTF-8 first, for example with iconv"
-        )
-    try:
-        return raw.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{key}={path}: not UTF-8 at byte offset {error.start} "
-            f"(0x{raw[error.start]:02x}); convert it first, for example with iconv"
-        ) from None
+    """Decode strict UTF-8, without a byte order mark; line ends are kept."""
+    return "".join(decoded([raw], path, key=key))
+
+
+def text_pieces(path: str, sha256: str | None, *, key: str = KEY) -> Iterator[str]:
+    """The text of a file in pieces; see `text`."""
+    with opened(path, sha256, key=key) as file:
+        yield from decoded(iter(partial(file.read, CHUNK), b""), path, key=key)
+
+
+def decoded(pieces: Iterable[bytes], path: str, *, key: str = KEY) -> Iterator[str]:
+    """Decode strict UTF-8, without a byte order mark. What no text is, is named: a known format of
+    files, or NUL, since UTF-16 without a mark would be read as letters with NULs in between."""
+    decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+    for piece in chain(pieces, [b""]):
+        if at == 0:
+            known = (what for begin, what in FORMATS.items() if piece.startswith(begin))
+            if what := next(known, None):
+                raise UserError(
+                    f"{key}={path}: is {what}, and plain UTF-8 text is read; convert it first"
+                )
+        if (nul := piece.find(b"\0")) >= 0:
+            raise UserError(
+                f"{key}={path}: has a NUL byte at byte offset {at + nul}, so it is UTF-16 or no"
+                " text; convert it to UTF-8 first, for example with iconv"
+            )
+        held: bytes = decoder.getstate()[0]
+        try:
+            part = decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{key}={path}: not UTF-8 at byte offset {at - len(held) + error.start} "
+                f"(0x{(held + piece)[error.start]:02x}); convert it first, for example with iconv"
+            ) from None
+        if part:
+            yield part.removeprefix("\ufeff") if at == 0 else part
+        at += len(piece)
 
 
 def lines(text: str) -> list[str]:
@@ -221,14 +308,26 @@ def hidden(name: str) -> bool:
 def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> bytes:
     """The bytes of a regular file as they lie there. shown: the path in messages, if not `path`."""
     shown, file = shown or str(path), local(path)
-    try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{key}={shown}: is a {_kind(status.st_mode)}, must be a file")
-        if status.st_size == 0:  # files of /proc too: reading some of them never ends
-            raise UserError(f"{key}={shown}: the file is empty")
-        require_room(status.st_size, shown, key=key)
+    with _readable(file, shown, key):
+        require_file(file, shown, key)
         return file.read_bytes()
+
+
+def require_file(file: Path, shown: str, key: str) -> None:
+    """Raise UserError for anything but a regular file of at most `largest()` bytes, and not 0."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{key}={shown}: is a {_kind(status.st_mode)}, must be a file")
+    if status.st_size == 0:  # files of /proc too: reading some of them never ends
+        raise UserError(f"{key}={shown}: the file is empty")
+    require_room(status.st_size, shown, key=key)
+
+
+@contextmanager
+def _readable(file: Path, shown: str, key: str) -> Iterator[None]:
+    """Raise UserError for a file that cannot be opened."""
+    try:
+        yield
     except FileNotFoundError:
         near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise UserError(f"{key}={shown}: no such file{suggest(file.name, near)}") from None
@@ -242,8 +341,8 @@ def require_room(size: float, path: str, *, key: str = KEY) -> None:
     """Raise UserError if a file, plain or decompressed, has more than `largest()` bytes."""
     if size > (most := largest()):
         raise UserError(
-            f"{key}={path}: holds more than {most / 1e9:g} GB, and a data set is in memory several"
-            f" times; the environment variable {LIMIT} sets another limit"
+            f"{key}={path}: holds more than {most / 1e9:g} GB; the environment variable {LIMIT}"
+            " sets another limit"
         )
 
 
@@ -251,17 +350,3 @@ def _kind(mode: int) -> str:
     if stat.S_ISDIR(mode):
         return "folder"
     return "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-
-
-def _unpacked(raw: bytes, shown: str, key: str) -> bytes:
-    unpacked = io.BytesIO()
-    try:
-        with gzip.open(io.BytesIO(raw)) as packed:
-            while part := packed.read(CHUNK):
-                unpacked.write(part)
-                require_room(unpacked.tell(), shown, key=key)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{key}={shown}: damaged gzip file ({error})") from None
-    if not unpacked.tell():
-        raise UserError(f"{key}={shown}: the gzip file is empty inside")
-    return unpacked.getvalue()

@@ -14,10 +14,11 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from ablate.config.rules import Count, Int, Seed
 from ablate.data import digest
-from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, make
+from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, make, restored
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
@@ -138,9 +139,23 @@ class SpokenPairs(Pairs):
         return digest(self.codebook.centres.tolist())
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
-        codes, synthesis = Codes(self.codes), self.direction == "synthesis"
-        texts = make(self.tokenizer, [p.source if synthesis else p.target for p in training])
-        return (texts, codes) if synthesis else (codes, texts)
+        synthesis = self.direction == "synthesis"
+        return self._both(
+            make(self.tokenizer, [p.source if synthesis else p.target for p in training])
+        )
+
+    def _both(self, texts: PairTokenizer) -> tuple[PairTokenizer, PairTokenizer]:
+        codes = Codes(self.codes)
+        return (texts, codes) if self.direction == "synthesis" else (codes, texts)
+
+    def fitted(self) -> dict[str, Any]:
+        both = self.source_tokenizer, self.target_tokenizer
+        texts = both[self.direction != "synthesis"]
+        return {"texts": texts.state(), "centres": torch.from_numpy(self.codebook.centres)}
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.codebook = Codebook(fitted["centres"].numpy())
+        self.source_tokenizer, self.target_tokenizer = self._both(restored(fitted["texts"]))
 
     def utterance(self, split: str, index: int) -> Spoken:
         return self._spoken[split][self.numbers[split][index]]

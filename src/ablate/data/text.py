@@ -1,26 +1,45 @@
 """Any UTF-8 text for language models: the first part is for training, the last for validation.
 
 The split and the random training windows are nanoGPT's (github.com/karpathy/nanoGPT,
-data/shakespeare_char/prepare.py and train.py). Validation is one full pass.
+data/shakespeare_char/prepare.py and train.py). Validation is one full pass. A text is read in
+pieces, and its tokens are mapped from disk (ablate.data.token_cache), so that neither has to fit
+into memory.
 """
 
+import json
 import re
+import sys
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
 from ablate import memory
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.tokenizer import BLANKS, Tokenizer, TokenizerName, tokenizer_maker
+from ablate.data.pieces import Pieces, Unit, Units, between, progress, recut
+from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
+from ablate.data.tokenizer import (
+    BLANKS,
+    Tokenizer,
+    TokenizerName,
+    make_tokenizer,
+    ready_made,
+    restored,
+)
 from ablate.errors import UserError
+from ablate.terminal.say import say
 
 
 class RandomWindows(Dataset[Batch]):
@@ -44,16 +63,17 @@ class AllWindows(Dataset[Batch]):
     """
 
     def __init__(self, tokens: Tensor, length: int) -> None:
-        missing = -(len(tokens) - 1) % length
-        self.tokens = pad(tokens[:-1], (0, missing)).view(-1, length)
-        self.targets = pad(tokens[1:], (0, missing), value=IGNORED).view(-1, length)
+        self.tokens, self.length = tokens, length
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return -(-(len(self.tokens) - 1) // self.length)
 
     def __getitem__(self, request: Request) -> Batch:
-        rows = request.indices
-        return {"tokens": self.tokens[rows].long(), "targets": self.targets[rows].long()}
+        where = request.indices[:, None] * self.length + torch.arange(self.length)
+        last = len(self.tokens) - 2
+        real, where = where <= last, where.clamp(max=last)
+        tokens, targets = self.tokens[where].long(), self.tokens[where + 1].long()
+        return {"tokens": tokens.where(real, 0), "targets": targets.where(real, IGNORED)}
 
 
 class Cut:
@@ -75,12 +95,9 @@ class Cut:
         """The least number of tokens of a split."""
         return seq_len + 1
 
-    def splits(self, tokens: dict[str, Tensor], data: "TextData") -> dict[str, Dataset[Any]]:
+    def examples(self, tokens: Tensor, data: "TextData", *, training: bool) -> Dataset[Any]:
         """All windows of the training tokens, and consecutive ones of the validation tokens."""
-        return {
-            "train": RandomWindows(tokens["train"], data.seq_len),
-            "val": AllWindows(tokens["val"], data.seq_len),
-        }
+        return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
 
     def sizes(self) -> dict[str, Any]:
         """Sizes that a model needs beside the vocabulary and the length."""
@@ -92,6 +109,9 @@ class Cut:
 
 
 SEARCHED = 64  # validation windows, for one to draw
+KEPT = 2**20  # bytes of a file, from which on its tokens are kept on disk
+JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+SORTED = 200  # lines in order, from which on a text counts as sorted
 
 
 class TextData(Data):
@@ -101,15 +121,23 @@ class TextData(Data):
     vocab_size: of bpe, null for 1024 or as many as the training text gives; must be null for the
     others, whose vocabulary is fixed.
     seq_len: tokens of a window.
-    val_fraction: share of the characters, taken from the end, for validation.
+    val_fraction: share of the characters, or of the units, taken from the end, for validation.
+    unit: line or document (between blank lines): these are shuffled first, in one order for every
+    seed, and none is divided; null: the text as it is.
 
-    An epoch has as many windows as fit into the training split side by side.
+    An epoch has as many windows as fit into the training split side by side. characters: of each
+    split. lost: of each split, the number of unknown tokens where `decode` does not give the text
+    back, else null.
     """
 
     kind: ClassVar[str] = "text"
     reads_text: ClassVar[bool] = True
     for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
+    dividing: ClassVar[tuple[str, ...]] = (*Data.dividing, "unit")
     tokenizer: Tokenizer
+    tokens: dict[str, Tensor]
+    characters: dict[str, int]
+    lost: dict[str, int | None]
     task_settings: Cut | None
 
     def __init__(
@@ -121,9 +149,10 @@ class TextData(Data):
         batch_size: Count,
         val_fraction: Fraction,
         seed: int,
+        unit: Unit | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
+        self.tokenizer_name = self.checked("tokenizer", tokenizer)
         self.vocab_size = self.checked("vocab_size", vocab_size)
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(
@@ -132,6 +161,7 @@ class TextData(Data):
             )
         self.seq_len = self.checked("seq_len", seq_len)
         self.val_fraction = self.checked("val_fraction", val_fraction)
+        self.split_by = self.checked("unit", unit)
 
     @property
     def cut(self) -> Cut:
@@ -142,32 +172,47 @@ class TextData(Data):
     def read(self) -> str:
         """The whole text."""
 
+    def pieces(self) -> Iterator[str]:
+        """The text in pieces, for one that need not be in memory whole."""
+        yield self.read()
+
     @abstractmethod
     def content_hash(self) -> str:
         """A hash of the text, independent of its location."""
 
+    @property
+    def kept_on_disk(self) -> bool:
+        """Whether the tokens are worth keeping for other runs."""
+        return False
+
     def fingerprint(self) -> str:
-        return digest(self.content_hash(), "last", self.val_fraction)
+        units = [self.split_by] if self.split_by else []
+        return digest(self.content_hash(), "last", self.val_fraction, *units)
 
     def load(self) -> None:
-        text = self.read()
-        cut = int(len(text) * (1 - self.val_fraction))
-        if not 0 < cut < len(text):
-            raise UserError(
-                f"data.val_fraction={self.val_fraction}: a text of {len(text)} characters gives "
-                f"{cut} to training and {len(text) - cut} to validation"
-            )
-        training, validation = text[:cut], text[cut:]
-        if isinstance(self.measured_as, TextData):
-            self.tokenizer = self.measured_as.tokenizer
-        else:
-            plain = self.make_tokenizer(training, validation, self.vocab_size)
-            self.tokenizer = self.cut.tokenizer(plain)
-        self.texts = {"train": training, "val": validation}
-        self.tokens = {split: self._tokens(split) for split in self.texts}
-        self.splits = self.cut.splits(self.tokens, self)
+        known = getattr(self.measured_as, "tokenizer", None) or ready_made(self.tokenizer_name)
+        by: list[Any] = [known and known.state()]
+        if known is None:
+            by = [self.tokenizer_name, self.vocab_size, version("tokenizers")]
+        key = digest(self.fingerprint(), self.whole, *by)
+        make = partial(self._tokenized, known)
+        found = on_disk(key, make) if self.kept_on_disk else None
+        self._take(found or in_memory(*make()), known)
+        self.splits = {
+            split: self.cut.examples(tokens, self, training=split == "train")
+            for split, tokens in self.tokens.items()
+        }
         self.sizes = {"vocab_size": self.tokenizer.vocab_size, "length": self.seq_len}
         self.sizes |= self.cut.sizes()
+
+    def fitted(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.state()}
+
+    def save_as_hf(self, folder: Path) -> None:
+        self.tokenizer.save_as_hf(folder)
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.tokenizer = self.cut.tokenizer(restored(fitted["tokenizer"]))
 
     def train_order(self, share: Share) -> Order:
         targets = len(self.tokens["train"]) - 1
@@ -183,29 +228,35 @@ class TextData(Data):
     def amount(self) -> str:
         return f"{len(self.tokens['train']):,} training tokens"
 
-    def sequences(self, name: str) -> list[NDArray[np.int32]]:
-        return [self.tokens["train"].numpy()]
+    def measured_amount(self, split: str) -> str:
+        return f"{len(self.tokens[split]):,} tokens"
 
-    def characters_per_token(self, split: str) -> float:
-        """Mean number of characters per predicted token, over one full pass.
+    def sequences(self, name: str) -> list[NDArray[np.int32]]:
+        return [self.tokens["train"].numpy().astype(np.int32)]
+
+    def characters_per_token(self, split: str) -> float | None:
+        """Mean number of characters per predicted token, over one full pass; None where the tokens
+        do not hold the text, as unknown ones do not.
 
         The first token of a split is given, not predicted, and neither are its characters.
         """
+        if self.lost[split] is not None:
+            return None
         tokens = self.tokens[split]
         first = len(self.tokenizer.decode([int(tokens[0])]))
-        return (len(self.texts[split]) - first) / (len(tokens) - 1)
+        return (self.characters[split] - first) / (len(tokens) - 1)
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
         return self._labelled(super().example(index))
 
-    def drawn(self, count: int) -> list[int]:
+    def choose(self, count: int) -> list[int]:
         """Of the first windows those with the fewest blanks, such as indentation."""
 
         def blanks(index: int) -> int:
             return sum(not label.strip(BLANKS) for label in self.example(index)["labels"])
 
-        return sorted(super().drawn(SEARCHED), key=blanks)[:count]
+        return sorted(super().choose(SEARCHED), key=blanks)[:count]
 
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as the model reads it, a batch of size 1 with `labels`."""
@@ -214,15 +265,133 @@ class TextData(Data):
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
         return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
-    def _tokens(self, split: str) -> Tensor:
-        tokens = torch.from_numpy(self.tokenizer.array(self.texts[split]))
-        if len(tokens) < (least := self.cut.least(self.seq_len)):
-            raise UserError(
-                f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and "
-                f"needs at least {least} (the text is split by data.val_fraction="
-                f"{self.val_fraction})"
+    def _take(self, made: Tokens, known: Tokenizer | None) -> None:
+        """Use tokens that were made now or before, and name what a reader would not expect."""
+        self.tokens, notes = made.splits, made.notes
+        if known is None or self.measured_as is None:
+            known = self.cut.tokenizer(known or restored(notes["tokenizer"]))
+        self.tokenizer = known
+        self.characters, self.lost = notes["characters"], notes["lost"]
+        for split, tokens in self.tokens.items():
+            if len(tokens) < (least := self.cut.least(self.seq_len)):
+                raise UserError(
+                    f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and "
+                    f"needs at least {least} (the text is split by data.val_fraction="
+                    f"{self.val_fraction})"
+                )
+            if (unknown := self.lost[split]) is not None:
+                _say(
+                    f"{self.where}: the tokens of the {split} split do not hold its text"
+                    f" ({unknown:,} of {len(tokens):,} are unknown), so bits per character are left"
+                    " out"
+                )
+        if (units := notes["units"]) is not None:
+            _say(f"{self.where}: {units[0]:,} {self.split_by}s, shuffled; {units[1]:,} validate")
+        if notes["sorted"] and not self.whole:
+            _say(
+                f"{self.where}: its lines are sorted, and the last {self.val_fraction:g} of them"
+                " validate; data.unit=line shuffles them first"
             )
-        return tokens
+
+    def _tokenized(
+        self, known: Tokenizer | None
+    ) -> tuple[Mapping[str, Arrays], dict[str, Any], int]:
+        """Read the text and make its tokens. known: a tokenizer that is not made of it."""
+        notes: dict[str, Any] = {"units": None}
+        splits = self._divided(notes)
+        if known is None:
+            known = make_tokenizer(
+                self.tokenizer_name, self.vocab_size, splits["train"], splits["val"]
+            )
+        notes |= {
+            "tokenizer": known.state(),
+            "characters": dict.fromkeys(splits, 0),
+            "lost": dict.fromkeys(splits),
+            "sorted": self.split_by is None and _sorted(self.pieces()),
+        }
+        arrays = {
+            split: self._encoded(split, known, pieces, notes) for split, pieces in splits.items()
+        }
+        return arrays, notes, known.vocab_size
+
+    def _encoded(
+        self, split: str, tokenizer: Tokenizer, pieces: Pieces, notes: dict[str, Any]
+    ) -> Arrays:
+        """The tokens of each piece of a split; counts its characters and unknown tokens."""
+        ahead: list[str] = []  # pieces whose tokens are still to come
+
+        def noted() -> Iterator[str]:
+            for piece in recut(progress(pieces(), f"tokenizing {split}")):
+                ahead.append(piece)
+                yield piece
+
+        unknown, restores = 0, True
+        for tokens in tokenizer.arrays(noted()):
+            piece = ahead.pop(0)
+            notes["characters"][split] += len(piece)
+            unknown += int((tokens == tokenizer.unknown_id).sum())
+            restores = restores and tokenizer.restores(piece, tokens)
+            yield tokens
+        notes["lost"][split] = unknown if unknown or not restores else None
+
+    def _divided(self, notes: dict[str, Any]) -> dict[str, Pieces]:
+        """The pieces of training and validation; of a text that is measured whole, validation.
+        Notes how many units there are, and validate."""
+        if self.whole:
+            return {"val": self.pieces}
+        if self.split_by is not None:
+            raw = bytearray()
+            for piece in progress(self.pieces(), "reading"):
+                raw += piece.encode()
+            units = Units(raw, self.split_by)
+            cut = self._boundary(len(units), f"{self.split_by}s")
+            notes["units"] = len(units), len(units) - cut
+            return {
+                "train": partial(units.pieces, 0, cut),
+                "val": partial(units.pieces, cut, len(units)),
+            }
+        count = sum(map(len, progress(self.pieces(), "reading")))
+        cut = self._boundary(count, "characters")
+        return {
+            "train": lambda: between(self.pieces(), 0, cut),
+            "val": lambda: between(self.pieces(), cut, count),
+        }
+
+    def _boundary(self, count: int, what: str) -> int:
+        cut = int(count * (1 - self.val_fraction))
+        if not 0 < cut < count:
+            raise UserError(
+                f"data.val_fraction={self.val_fraction}: a text of {count} {what} gives "
+                f"{cut} to training and {count - cut} to validation"
+            )
+        return cut
+
+
+@on_first_process
+def _say(line: str) -> None:
+    say(line, file=sys.stderr)  # standard output may be read by a program
+
+
+def _sorted(pieces: Iterator[str]) -> bool:
+    """Whether the lines at the start of a text are in order, ascending and not all equal."""
+    lines = source.lines("".join(islice(pieces, 1))[: 2**20])[:-1]
+    full = [line for line in lines if line.strip()]
+    return len(full) >= SORTED and full[0] < full[-1] and full == sorted(full)
+
+
+def _require_plain(path: str, start: str) -> None:
+    """Raise UserError for JSON lines, whose braces and keys would be learned as text."""
+    line = start.lstrip().partition("\n")[0]
+    try:
+        first = json.loads(line)
+    except (ValueError, RecursionError):
+        first = None
+    if isinstance(first, dict) and (path.lower().endswith(JSON_LINES) or "text" in first):
+        raise UserError(
+            f"data.path={path}: holds JSON lines, and data=text reads plain text: write the texts"
+            " to a file, with blank lines between them; data=preferences path=FILE reads pairs of"
+            " responses as JSON lines, data=text_files root=FILE.csv texts with labels"
+        )
 
 
 class Text(TextData):
@@ -239,7 +408,20 @@ class Text(TextData):
         self.path, self.sha256 = self.checked("path", path), sha256
 
     def read(self) -> str:
-        return source.text(source.read(self.path, self.sha256), self.path)
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        pieces = source.text_pieces(self.path, self.sha256)
+        for number, piece in enumerate(pieces):
+            if not number:
+                _require_plain(self.path, piece)
+            yield piece
+
+    @property
+    def kept_on_disk(self) -> bool:
+        fetched = source.is_url(self.path)
+        file = source.fetch(self.path, self.sha256) if fetched else source.local(self.path)
+        return file.stat().st_size >= KEPT
 
     def content_hash(self) -> str:
         return source.content_hash(self.path, self.sha256)

@@ -11,7 +11,10 @@ paragraphs, those of validation and test too, though never with their class.
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -37,8 +40,8 @@ from ablate.data.split import (
 )
 from ablate.data.table import read_texts
 from ablate.data.text import TextData
-from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
-from ablate.errors import UserError
+from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
+from ablate.errors import UserError, suggest
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ class TextFiles(Data):
         self.table = root if root and _is_table(root) else None
         folder = root if self.table is None else None
         self.files = ClassFolders(folder, endings=ENDINGS, what="texts") if folder else None
-        self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
+        self.tokenizer_name = self.checked("tokenizer", tokenizer)
         self.vocab_size = self.checked("vocab_size", vocab_size)
         self.seq_len = self.checked("seq_len", seq_len)
         self.train_examples = self.checked("train_examples", train_examples)
@@ -124,14 +127,11 @@ class TextFiles(Data):
 
     def load(self) -> None:
         texts = self._by_hash() if self.files is None else self._files(self.files)
-        training, others = (
-            "\n".join(text for split in splits for text in texts[split][0])
-            for splits in (["train"], texts.keys() - {"train"})
-        )
-        self.tokenizer = self._tokenizer(training, others)
-        read, targets = texts["train"]
-        used = chosen(len(targets), self.train_examples, "texts").tolist()
-        texts["train"] = [read[n] for n in used], [targets[n] for n in used]
+        self.tokenizer = self._tokenizer(texts)
+        if not self.whole:
+            read, targets = texts["train"]
+            used = chosen(len(targets), self.train_examples, "texts").tolist()
+            texts["train"] = [read[n] for n in used], [targets[n] for n in used]
         self.splits = {split: self._labelled(split, *texts[split]) for split in texts}
         self.sizes = {
             "vocab_size": self.tokenizer.vocab_size,
@@ -155,19 +155,45 @@ class TextFiles(Data):
         batch = super().example(index)
         return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
-    def _tokenizer(self, training: str, others: str) -> Tokenizer:
+    def _tokenizer(self, texts: Texts) -> Tokenizer:
         """The tokenizer of `measured_as`, or one made from the texts."""
         if isinstance(self.measured_as, TextData | TextFiles):
             return self.measured_as.tokenizer
-        plain = self.make_tokenizer(training, others, self.vocab_size)
+
+        def lines(*splits: str) -> Iterator[str]:
+            return (f"{text}\n" for split in splits for text in texts[split][0])
+
+        training, others = partial(lines, "train"), partial(lines, *(texts.keys() - {"train"}))
+        return self._extended(
+            make_tokenizer(self.tokenizer_name, self.vocab_size, training, others)
+        )
+
+    def _extended(self, plain: Tokenizer) -> Tokenizer:
         return WithSpecials(plain) if self.specials else plain
+
+    def fitted(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.state(), "class_names": self.class_names}
+
+    def save_as_hf(self, folder: Path) -> None:
+        self.tokenizer.save_as_hf(folder)
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.tokenizer = self._extended(restored(fitted["tokenizer"]))
+        self.class_names = fitted["class_names"]
 
     def _by_hash(self) -> Texts:
         """Of a table or the chapters."""
         texts, names = paragraphs() if self.table is None else _rows(self.table)
-        self.class_names = sorted(set(names))
+        self.class_names = list(self.known_classes) or sorted(set(names))
         number = {name: label for label, name in enumerate(self.class_names)}
-        if self.table is None:
+        if strange := sorted(set(names) - set(number)):
+            raise UserError(
+                f"data.root={self.table}: the label {strange[0]} is none of the model's classes"
+                f"{suggest(strange[0], number)}"
+            )
+        if self.whole:
+            splits = {"val": list(range(len(texts)))}
+        elif self.table is None:
             splits = three_way([text.encode() for text in texts])
         else:
             warn_of_spellings(Counter(names), f"data.root={self.table}")
@@ -184,8 +210,8 @@ class TextFiles(Data):
         }
 
     def _files(self, files: ClassFolders) -> Texts:
-        splits = files.splits()
-        self.class_names, labels = files.labels(splits)
+        splits = files.splits(whole=self.whole)
+        self.class_names, labels = files.labels(splits, self.known_classes)
         texts = {split: [_text(str(path)) for path in paths] for split, paths in splits.items()}
         warn_of_shared(texts, "texts")
         return {split: (of_split, labels[split]) for split, of_split in texts.items()}

@@ -1,13 +1,20 @@
-"""Tokenizers: text to token ids and back. Ours are made from the training split alone."""
+"""Tokenizers: text to token ids and back. Ours are made from the training split alone.
+
+What a tokenizer is, is plain values (`state`), which a run keeps in its folder and a cache beside
+the tokens of a text; `restored` makes the tokenizer of them.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
+from ablate.data.pieces import Pieces, batches, interruptible, progress, recut
 from ablate.errors import UserError
 from ablate.version import install
 
@@ -22,11 +29,26 @@ def printable(text: str) -> str:
 
 
 class Tokenizer(ABC):
+    """unknown_id: the token of everything that the vocabulary lacks; None: there is none."""
+
     vocab_size: int
+    unknown_id: int | None = None
 
     @abstractmethod
     def array(self, text: str) -> NDArray[np.int32]:
-        """Token ids of a text of any length."""
+        """Token ids of a text."""
+
+    def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+        """Token ids of each piece of a text (`recut`)."""
+        return map(self.array, pieces)
+
+    def restores(self, text: str, tokens: NDArray[np.int32]) -> bool:
+        """Whether `decode` gives the text of these tokens back."""
+        return True
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Plain values from which `restored` makes this tokenizer; "kind" names its class."""
 
     def encode(self, text: str) -> list[int]:
         return self.array(text).tolist()
@@ -41,6 +63,19 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...
+
+    def save_as_hf(self, folder: Path) -> None:
+        """Write what transformers' AutoTokenizer reads; needs that library."""
+        from transformers import PreTrainedTokenizerFast
+
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=self.as_library(), clean_up_tokenization_spaces=False
+        )
+        made.save_pretrained(folder)
+
+    def as_library(self) -> Any:
+        """The same tokenizer of the library `tokenizers`."""
+        raise NotImplementedError
 
     def label(self, token: int) -> str:
         """One token in printable characters, for figures."""
@@ -59,11 +94,19 @@ class Char(Tokenizer):
     refused.
     """
 
-    def __init__(self, training: str, *, unknown: bool) -> None:
-        self.codes = np.unique(_codes(training))
-        self.characters = [chr(code) for code in self.codes] + [UNKNOWN] * unknown
+    kind: ClassVar[str] = "char"
+
+    def __init__(self, codes: NDArray[np.uint32], *, unknown: bool) -> None:
+        self.codes = codes
+        self.characters = [chr(code) for code in codes] + [UNKNOWN] * unknown
         self.unknown = unknown
+        self.unknown_id = len(codes) if unknown else None
         self.vocab_size = len(self.characters)
+
+    @classmethod
+    def of(cls, training: Iterable[str], others: Iterable[str]) -> "Char":
+        known = _distinct(training)
+        return cls(known, unknown=not np.isin(_distinct(others), known).all())
 
     def array(self, text: str) -> NDArray[np.int32]:
         codes = _codes(text)
@@ -72,18 +115,42 @@ class Char(Tokenizer):
         if strange.any() and not self.unknown:
             character = chr(codes[strange][0])
             raise UserError(
-                f"the character {character!r} is not in the training text and has no token; "
-                "data.tokenizer=byte can write any text"
+                f"the character {character!r} is not in the training text and has no token; a model"
+                " trained with data.tokenizer=byte reads any text"
             )
         return np.where(strange, len(self.codes), tokens).astype(np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
         return "".join(self.characters[token] for token in tokens)
 
+    def as_library(self) -> Any:
+        from tokenizers import Regex, decoders, models, pre_tokenizers
+        from tokenizers import Tokenizer as Model
+
+        names = list(self.characters)
+        if self.unknown and UNKNOWN in names[:-1]:
+            names[-1] = "<unk>"
+        vocabulary = {name: token for token, name in enumerate(names)}
+        # Without a token for them, other characters are refused there, too.
+        unknown = names[-1] if self.unknown else "<unk>"
+        model: Any = Model(models.WordLevel(vocabulary, unk_token=unknown))
+        model.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        model.decoder = decoders.Fuse()
+        return model
+
+    def state(self) -> dict[str, Any]:
+        known = "".join(map(chr, self.codes))
+        return {"kind": self.kind, "characters": known, "unknown": self.unknown}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Char":
+        return cls(_codes(state["characters"]), unknown=state["unknown"])
+
 
 class Byte(Tokenizer):
     """One token for each UTF-8 byte; broken sequences decode to U+FFFD."""
 
+    kind: ClassVar[str] = "byte"
     vocab_size = 256
 
     def array(self, text: str) -> NDArray[np.int32]:
@@ -92,6 +159,26 @@ class Byte(Tokenizer):
     def decode(self, tokens: Iterable[int]) -> str:
         return bytes(tokens).decode(errors="replace")
 
+    def as_library(self) -> Any:
+        from tokenizers import Tokenizer as Model
+        from tokenizers import decoders, models, pre_tokenizers
+
+        # The letters by which ByteLevel writes bytes: those that print as they are.
+        prints = {*range(33, 127), *range(161, 173), *range(174, 256)}
+        others = iter(range(256, 512))
+        letters = [chr(byte if byte in prints else next(others)) for byte in range(256)]
+        model: Any = Model(models.BPE({letter: byte for byte, letter in enumerate(letters)}, []))
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        model.decoder = decoders.ByteLevel()
+        return model
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Byte":
+        return cls()
+
 
 class Bpe(Tokenizer):
     """Byte-level byte pair encoding (BPE) of the `tokenizers` library.
@@ -99,14 +186,22 @@ class Bpe(Tokenizer):
     Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. There are no special
     tokens, so decoding restores any text unchanged.
 
-    training: one text or more, across which nothing is merged.
-    reserved: the number of first token ids left to others; vocab_size counts them.
-    vocab_size: None for 1024, or as many as the training text gives.
+    model: a `tokenizers.Tokenizer`. reserved: the number of first token ids left to others.
     """
 
-    def __init__(
-        self, training: Iterable[str], *, vocab_size: int | None, reserved: int = 0
-    ) -> None:
+    kind: ClassVar[str] = "bpe"
+
+    def __init__(self, model: Any, *, reserved: int = 0) -> None:
+        self.model, self.reserved = model, reserved
+        self.vocab_size = int(model.get_vocab_size()) + reserved
+
+    @classmethod
+    def of(cls, training: Iterable[str], *, vocab_size: int | None, reserved: int = 0) -> "Bpe":
+        """Learn the merges.
+
+        training: texts, or pieces of one (`recut`), across which nothing is merged.
+        vocab_size: with the reserved ids; None for 1024, or as many as the training text gives.
+        """
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -119,75 +214,135 @@ class Bpe(Tokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=size - reserved, initial_alphabet=alphabet, show_progress=False
         )
-        model.train_from_iterator(training, trainer)
-        self.model, self.reserved = model, reserved
-        self.vocab_size = int(model.get_vocab_size()) + reserved
-        if vocab_size not in (None, self.vocab_size):
+        interruptible(lambda: model.train_from_iterator(training, trainer))
+        made = cls(model, reserved=reserved)
+        if vocab_size not in (None, made.vocab_size):
             special = f" and {reserved} special tokens" if reserved else ""
-            more = " or more" if self.vocab_size == size else ""
+            more = " or more" if made.vocab_size == size else ""
             raise UserError(
                 f"data.vocab_size={vocab_size}: allowed: {least} (the 256 bytes{special}) to"
-                f" {self.vocab_size}{more}, which the training text gives"
+                f" {made.vocab_size}{more}, which the training text gives"
             )
+        return made
 
     def array(self, text: str) -> NDArray[np.int32]:
-        return np.array(self.model.encode(text).ids, np.int32) + np.int32(self.reserved)
+        return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
+
+    def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+        for batch in batches(pieces):
+            for encoding in self.model.encode_batch_fast(batch):
+                yield np.array(encoding.ids, np.int32) + np.int32(self.reserved)
 
     def decode(self, tokens: Iterable[int]) -> str:
         return str(self.model.decode([int(token) - self.reserved for token in tokens]))
 
+    def as_library(self) -> Any:
+        return self.model
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": self.kind, "model": self.model.to_str(), "reserved": self.reserved}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Bpe":
+        from tokenizers import Tokenizer as Model
+
+        return cls(Model.from_str(state["model"]), reserved=state["reserved"])
+
 
 class HuggingFace(Tokenizer):
-    """The tokenizer of a Hugging Face model, without the special tokens around a text."""
+    """The tokenizer of a Hugging Face model, without the special tokens around a text.
 
-    def __init__(self, name: str) -> None:
+    One that puts a blank before every text, as SentencePiece's do, has it before each piece.
+    """
+
+    kind: ClassVar[str] = "hf"
+
+    def __init__(self, name: str, *, shown: str | None = None) -> None:
+        what = shown or f"data.tokenizer={HUGGING_FACE}{name}"
         try:
             from transformers import AutoTokenizer, logging
         except ImportError:
-            raise UserError(
-                f"data.tokenizer={HUGGING_FACE}{name} needs the library transformers:"
-                f" {install('hf')}"
-            ) from None
+            raise UserError(f"{what} needs the library transformers: {install('hf')}") from None
         logging.set_verbosity_error()
         try:
             self.model: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             line = str(error).strip().splitlines()[0]
-            raise UserError(
-                f"data.tokenizer={HUGGING_FACE}{name} could not be loaded: {line}"
-            ) from error
+            raise UserError(f"{what} could not be loaded: {line}") from error
         self.vocab_size = len(self.model)
+        self.unknown_id = self.model.unk_token_id
 
     def array(self, text: str) -> NDArray[np.int32]:
-        ids = self.model(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return np.array(ids, np.int32)
+        return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
+
+    def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+        for batch in batches(pieces):
+            for ids in self.model(batch, add_special_tokens=False, verbose=False)["input_ids"]:
+                yield np.array(ids, np.int32)
+
+    def restores(self, text: str, tokens: NDArray[np.int32]) -> bool:
+        return self.decode(tokens) == text
 
     def decode(self, tokens: Iterable[int]) -> str:
         ids = [int(token) for token in tokens]
         return str(self.model.decode(ids, clean_up_tokenization_spaces=False))
+
+    def save_as_hf(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+
+    def state(self) -> dict[str, Any]:
+        with TemporaryDirectory() as folder:
+            self.model.save_pretrained(folder)
+            files = {p.name: p.read_bytes().decode("latin-1") for p in Path(folder).iterdir()}
+        return {"kind": self.kind, "files": files}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "HuggingFace":
+        with TemporaryDirectory() as folder:
+            for name, content in state["files"].items():
+                Path(folder, Path(name).name).write_bytes(content.encode("latin-1"))
+            return cls(folder, shown="the tokenizer of the run")
 
 
 def _codes(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-def _char(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    known = np.isin(np.unique(_codes(validation)), np.unique(_codes(training)))
-    return Char(training, unknown=not known.all())
+def _distinct(pieces: Iterable[str]) -> NDArray[np.uint32]:
+    """The code points of a text, in order."""
+    characters: set[str] = set()
+    for piece in pieces:
+        characters.update(piece)
+    return _codes("".join(sorted(characters)))
 
 
 # Enough merges for common words, and small compared with models that train on a CPU.
 DEFAULT_BPE = 1024
-TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
-    "char": _char,
-    "byte": lambda training, validation, vocab_size: Byte(),
-    "bpe": lambda training, validation, vocab_size: Bpe([training], vocab_size=vocab_size),
-}
 TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
+KINDS = {each.kind: each for each in (Char, Byte, Bpe, HuggingFace)}
 
 
-def tokenizer_maker(kind: TokenizerName) -> Callable[[str, str, int | None], Tokenizer]:
-    """The constructor for data.tokenizer, of training text, other text and data.vocab_size."""
-    if kind in TOKENIZERS:
-        return TOKENIZERS[kind]
-    return lambda training, validation, vocab_size: HuggingFace(kind.removeprefix(HUGGING_FACE))
+def restored(state: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a `state`."""
+    return KINDS[state["kind"]].from_state(state)
+
+
+def ready_made(name: TokenizerName) -> Tokenizer | None:
+    """The tokenizer of this name that no text is needed for; None for one that is made of it."""
+    if name in ("char", "bpe"):
+        return None
+    return Byte() if name == "byte" else HuggingFace(name.removeprefix(HUGGING_FACE))
+
+
+def make_tokenizer(
+    name: TokenizerName, vocab_size: int | None, training: Pieces, others: Pieces
+) -> Tokenizer:
+    """The tokenizer of this name, made of the training text.
+
+    others: validation text, for which char needs a token of unknown characters or none.
+    """
+    if (made := ready_made(name)) is not None:
+        return made
+    if name == "char":
+        return Char.of(progress(training(), "reading"), others())
+    return Bpe.of(progress(recut(training()), "learning BPE"), vocab_size=vocab_size)

@@ -21,6 +21,7 @@ from ablate.errors import CLOSED, FULL, RunFailed, UserError, shortened, suggest
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PREDICTIONS = "predictions.csv"
+DATA = "data.pt"  # what the model needs of its training data: `Data.run_state`
 PLAN = "plan.json"  # in a study's folder
 # There, locked by every command that runs the study (shared), and by the one that plans it.
 COMMANDS, PLANNING = ".commands", ".planning"
@@ -123,7 +124,8 @@ def read_text(path: Path, *, longest: int = LONGEST) -> str:
     """Return the content of a text file; raise Damaged, as `open_file` does."""
     with open_file(path, longest=longest) as file:
         try:
-            return file.read(longest).decode()
+            # No more than it had: `read` allocates what it is asked for.
+            return file.read(os.fstat(file.fileno()).st_size).decode()
         except UnicodeDecodeError as error:
             raise Damaged(path, f"it is no UTF-8 text ({error.reason})") from error
 

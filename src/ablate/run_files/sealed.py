@@ -137,6 +137,17 @@ def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None)
     return checksum
 
 
+def write_plain(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file for `read_plain`: tensors and plain values."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_state(temporary, content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
+        raise
+
+
 def write_shards(folder: Path, pieces: Mapping[Place, Piece], process: int) -> str:
     """Write what a process has of the tensors of a state; return the name of the file."""
     temporary = folder / f"shards-{process}.tmp"
@@ -229,6 +240,16 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
             raise Damaged(path, f"{name} is no dense tensor")
     _require_run(path, recorded, run_id)
     return weights
+
+
+def read_plain(path: Path, shape: Any) -> dict[str, Any]:
+    """Read tensors and plain values that `write_plain` wrote. Raises Damaged, also where they are
+    not of this shape (`misfit`)."""
+    content = _read_zip(path)
+    if wrong := misfit(content, shape):
+        raise Damaged(path, wrong)
+    plain: dict[str, Any] = content
+    return plain
 
 
 def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:

@@ -117,8 +117,10 @@ class CausalLM(Task):
     def measures(self, split: str) -> dict[str, Tensor]:
         assert isinstance(self.data, TextData)
         loss = self.mean_loss.compute()
-        bits = loss / math.log(2) / self.data.characters_per_token(split)
-        return {"loss": loss, "perplexity": loss.exp(), "bits_per_char": bits}
+        found = {"loss": loss, "perplexity": loss.exp()}
+        if (characters := self.data.characters_per_token(split)) is not None:
+            found["bits_per_char"] = loss / math.log(2) / characters
+        return found
 
     @property
     def caution(self) -> str | None:
@@ -153,7 +155,7 @@ class CausalLM(Task):
         """The prompt and its continuation by the model, at Ctrl-C as far as it was written;
         options: as for `sample.sample`."""
         assert isinstance(self.model, LanguageModel)
-        tokenizer: Tokenizer = self.data.tokenizer  # type: ignore[attr-defined]
+        tokenizer: Tokenizer = self.data.tokenizer
         ids = tokenizer.encode(prompt)
         try:
             for token in sample(self.model, torch.tensor([ids]), rng=rng, **options):
@@ -166,7 +168,7 @@ class CausalLM(Task):
 
 def opening(data: Data) -> str:
     """A prompt that the data's tokenizer knows: English, or the first tokens of validation."""
-    tokenizer: Tokenizer = data.tokenizer  # type: ignore[attr-defined]
+    tokenizer: Tokenizer = data.tokenizer
     if tokenizer.knows("The "):
         return "The "
     return tokenizer.decode(data.example()["tokens"][0, :4].tolist())

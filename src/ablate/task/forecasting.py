@@ -124,7 +124,7 @@ class Forecasting(Task):
 
     def forecast(self, steps: int) -> str:
         """The forecast after the end of the series as text: a line for each time step."""
-        first = len(self.data.values)
+        first = self.data.count
         values = roll_out(self.model, self.data.latest.to(self.device), steps)[0]
         lines = ["\t".join(["time", *self.data.names])]
         for step, row in enumerate(self.data.restore(values), first):

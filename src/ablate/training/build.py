@@ -1,7 +1,8 @@
 """Instantiate the data, model and task of a composed config."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,26 @@ from ablate.config.composition import require_composed
 from ablate.config.keys import locate
 from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, plain
-from ablate.config.saved import names_file, read_config
+from ablate.config.saved import names_file
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.random.seeding import derive
+from ablate.run_files import DATA, read_mapping
+from ablate.run_files.sealed import read_plain
 from ablate.task import Task
 from ablate.training import pretrained
 from ablate.training.cache import CacheBytes, cache_bytes
 from ablate.training.flops import flops_per_step
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
+
+# Of data.pt: see `Data.run_state`.
+STATE = {
+    "fitted": dict, "sizes": {str: object}, "count": int, "drawn": [int], "examples": dict,
+    "first": {str: torch.Tensor},
+}  # fmt: skip
 
 
 def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
@@ -34,27 +43,44 @@ def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
 
     data: as `make_data` makes it, if it is there already.
     """
-    if cfg.init_from is None:
-        return read_data(cfg, data=data)
-    source = Source.of(cfg)
-    source.require_same_parts(cfg)
-    return read_data(cfg, source.tokens, source.allow, data)
-
-
-def read_data(
-    cfg: DictConfig,
-    tokens: Path | None = None,
-    allow: Collection[str] = (),
-    data: Data | None = None,
-) -> Data:
-    """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`),
-    which may name what is in `allow`."""
     data = make_data(cfg) if data is None else data
-    if tokens is not None and data.kind in WITH_TOKENS:
-        with names_file(tokens):
-            data.measure_as(read_data(read_config(tokens, allow)))
+    if cfg.init_from is not None:
+        source = Source.of(cfg)
+        source.require_same_parts(cfg)
+        if data.kind in WITH_TOKENS:
+            data.measure_as(data_of_run(source.folder, source.config))
+            with naming(f"init_from={source.init_from}: its tokens are used"):
+                data.setup()
     data.setup()
     return data
+
+
+def data_of_run(run_dir: Path, config: DictConfig) -> Data:
+    """The data that a run was trained on. What its model needs of them is read from its folder, and
+    they themselves where they are used, if they are still the same."""
+    data = make_data(config)
+    provenance = read_mapping(run_dir / "provenance.json")
+    data.trained_on = provenance.get("data_fingerprint")
+    if (path := run_dir / DATA).exists():
+        with names_file(path):
+            data.restore_run(read_plain(path, STATE))
+    elif (run_dir / "tokens.yaml").exists():
+        raise UserError(
+            f"{run_dir} was made by a version that did not keep tokens ({DATA}), and its own are"
+            " those of another run; train it again"
+        )
+    else:
+        data.setup()
+    return data
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Begin a UserError with what it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{what}; {error}") from error
 
 
 def build(cfg: DictConfig, data: Data | None = None) -> Model:

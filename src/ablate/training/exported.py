@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.data import Request
 from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.training.load import Run
@@ -26,6 +25,7 @@ def as_hf(run: Run, folder: Path) -> float:
     """A folder of transformers. Raises UserError if the model has other parts than theirs."""
     network = network_of(run.model, run.config, run.data)
     network.save_pretrained(folder)
+    run.data.save_as_hf(folder)
     read = type(network).from_pretrained(folder).eval()
     return _compared(run, lambda *inputs: read(inputs[0]).logits)
 
@@ -64,7 +64,7 @@ def as_onnx(run: Run, file: Path) -> float:
 
 
 def _inputs(run: Run, count: int) -> tuple[Tensor, ...]:
-    batch = run.data.splits["val"][Request(0, torch.arange(count))]
+    batch = run.data.first_examples(count)
     return tuple(value for value in run.task.inputs(batch) if value is not None)
 
 

@@ -19,7 +19,6 @@ from ablate.run_files.sealed import read_weights
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.own_parts import say_edited
-from ablate.training.transfer import token_config
 
 
 @dataclass(repr=False)
@@ -73,14 +72,14 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
 
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
-    from ablate.training.build import make_task, read_data
+    from ablate.training.build import data_of_run, make_task
 
     path = Path(run_dir)
     require_run(path, str(path))
     weights = require_weights(path, str(path))
     config = read_config(path / "config.yaml", allow)
     with names_file(path / "config.yaml"):
-        data = read_data(config, token_config(path), allow)
+        data = data_of_run(path, config)
         task = make_task(config, data, model_of(config, data))
     result, wrong = read_result(path)
     if (identity := result.get("run_id")) is None:

@@ -1,6 +1,7 @@
 """Measure a trained model: a full pass over its data, and over other data or lengths."""
 
 import re
+import sys
 from typing import Any
 
 import lightning.pytorch as L
@@ -8,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
-from ablate.config.keys import locate, plain
+from ablate.config.keys import FILES, locate, plain
 from ablate.config.make import make_data
 from ablate.config.rules import refusal
 from ablate.config.schema import look_up
@@ -48,14 +49,23 @@ def measured_with(
     if any(key.startswith("data.") for key in changes):
         data = make_data(config)
         data.measure_as(read)
+        if not any(f"data.{key}" in changes for key in FILES):
+            read.require_unchanged()
+        else:
+            data.whole = read.trained_on not in (None, data.fingerprint())
         data.setup()
+        if data.whole:
+            parts = " and ".join(
+                f"{data.measured_amount(s)} of {s}" for s in data.splits if s != "train"
+            )
+            say(f"{data.where}: measured on {parts}", file=sys.stderr)
     for name, size in read.sizes.items():
         if not name.endswith("length") and data.sizes[name] != size:
             raise UserError(
                 f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
                 f"{name}={size}, this data has {data.sizes[name]}"
             )
-    classes, those = (list(getattr(each, "class_names", ())) for each in (read, data))
+    classes, those = (list(each.class_names) for each in (read, data))
     if classes != those:
         raise UserError(
             f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for the"

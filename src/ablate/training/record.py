@@ -25,8 +25,8 @@ from torch import nn
 
 from ablate.config.check import put, run_folders
 from ablate.config.composition import Composition, compose
+from ablate.config.keys import FILES
 from ablate.config.public import public
-from ablate.config.run_id import FILES
 from ablate.config.saved import read_config
 from ablate.config.schema import look_up
 from ablate.data import digest, source
@@ -36,6 +36,7 @@ from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.redact import redact, redacted, without_credentials
 from ablate.run_files import (
+    DATA,
     PREDICTIONS,
     RESULT,
     read_mapping,
@@ -44,6 +45,7 @@ from ablate.run_files import (
     write_text,
 )
 from ablate.run_files.records import read_result
+from ablate.run_files.sealed import write_plain
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.terminal.say import say
@@ -53,7 +55,6 @@ from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
 from ablate.training.own_parts import own_parts
 from ablate.training.predictions import write_predictions
-from ablate.training.transfer import keep_tokens
 from ablate.version import NAME, PACKAGE, checkout
 
 PACKAGES = (
@@ -273,8 +274,8 @@ def recorded(
 
     if trainer.is_global_zero:
         write_config(run_dir, composition.recorded)
-        if cfg.init_from is not None:
-            keep_tokens(cfg, run_dir)
+        if (state := task.data.run_state()) is not None:
+            write_plain(run_dir / DATA, state)
         now = {**provenance(composition.fingerprint), "own_parts": own_parts(composition.values)}
         changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
         if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:

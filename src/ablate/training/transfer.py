@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from ablate.config.facts import LABELLED, PAIRS, PREFERENCES, TEXT
 from ablate.config.keys import OURS, targets
 from ablate.config.overrides import value_text
-from ablate.config.saved import TOKENS, read_config
+from ablate.config.saved import read_config
 from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError, few
-from ablate.run_files import best_weights, require_run, write_text
+from ablate.run_files import best_weights, require_run
 from ablate.run_files.records import read_result, require_weights
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ FREE = {
 }
 WITH_TOKENS = {TEXT, LABELLED, PAIRS, PREFERENCES}  # kinds of data
 TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
-MADE_TOKENS = "tokens.yaml"  # config of the other run that made this run's tokens
 
 
 @dataclass
@@ -95,11 +94,6 @@ class Source:
                 f"init_from={self.init_from} is made of other parts: {few(lines, '; ')}"
             )
 
-    @property
-    def tokens(self) -> Path:
-        """The config of the run that made the tokens: this one, or one it started from."""
-        return token_config(self.folder) or self.folder / "config.yaml"
-
 
 def may_differ(cfg: DictConfig) -> tuple[str, ...]:
     """The keys that the task lets differ (`Task.may_differ`)."""
@@ -114,12 +108,6 @@ def check_start(cfg: DictConfig) -> None:
     """Raise UserError if init_from is not a run, or a run with other parts."""
     if cfg.init_from is not None:
         Source.of(cfg).require_same_parts(cfg)
-
-
-def token_config(run_dir: Path) -> Path | None:
-    """Return the config of the run that made this run's tokens; None if it made its own."""
-    path = run_dir / MADE_TOKENS
-    return path if path.exists() else None
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:
@@ -217,14 +205,6 @@ def describe_transfer(started_from: dict[str, Any]) -> str:
     counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
     rest = (f"{what}: {few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
     return f"{counted}; {'; '.join(rest)}"
-
-
-def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
-    """Save the config that made a run's tokens, so that it can be loaded without init_from."""
-    source = Source.of(cfg)
-    config = read_config(source.tokens, source.allow)
-    content = OmegaConf.create({key: config[key] for key in TOKENS})
-    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(content))
 
 
 def _shape(tensor: Tensor) -> str:

@@ -1,0 +1,144 @@
+"""Texts of any length in pieces: cut where no tokenizer joins characters, or in lines."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from threading import Thread
+from typing import Literal, TypeVar
+
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_only
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+Unit = Literal["line", "document"]
+Pieces = Callable[[], Iterator[str]]  # begins anew with every call
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+PIECE = 2**16  # characters
+LONGEST = 2**20  # characters without a blank, which byte pair encoding merges as one word
+BATCH = 16  # pieces that are encoded at a time
+
+
+def recut(pieces: Iterable[str], size: int = PIECE) -> Iterator[str]:
+    """The same text in pieces of about `size` characters, to tokenize one by one.
+
+    A piece ends before a space or newline that follows another character: there the pre-tokenizers
+    of GPT-2 and later models divide, whatever follows, so the tokens are those of the whole text. A
+    run of `LONGEST` characters without such a place is cut at its end.
+    """
+    rest, searched = "", 0
+    for piece in pieces:
+        rest += piece
+        while len(rest) >= max(size, searched + 1):
+            if not (at := _boundary(rest, searched)) and len(rest) >= LONGEST:
+                at = LONGEST
+            if not at:
+                searched = len(rest)
+                break
+            yield rest[:at]
+            rest, searched = rest[at:], 0
+    if rest:
+        yield rest
+
+
+def _boundary(text: str, start: int) -> int:
+    """The last position, at most `LONGEST`, of a space or newline after another character; 0 if
+    there is none from `start` on."""
+    for blank in " \n":
+        end = LONGEST
+        while (at := text.rfind(blank, max(1, start), end)) > 0:
+            if not text[at - 1].isspace():
+                return at
+            end = at
+    return 0
+
+
+def between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """The characters from `start` up to `stop`."""
+    seen = 0
+    for piece in pieces:
+        if part := piece[max(0, start - seen) : max(0, stop - seen)]:
+            yield part
+        seen += len(piece)
+        if seen >= stop:
+            return
+
+
+def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def progress(pieces: Iterable[str], what: str, characters: int | None = None) -> Iterator[str]:
+    """The pieces, with a bar from the second second on."""
+    hidden = getattr(rank_zero_only, "rank", 0) != 0
+    with tqdm(
+        desc=f"ablate: {what}", total=characters, unit=" characters", unit_scale=True, delay=1,
+        mininterval=0.5, leave=False, disable=hidden,
+    ) as bar:  # fmt: skip
+        for piece in pieces:
+            yield piece
+            bar.update(len(piece))
+
+
+def interruptible(function: Callable[[], Result]) -> Result:
+    """The result of a long call into native code, during which signals are handled."""
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+class Units:
+    """The lines or documents of a text in an order that is shuffled once, the same for every seed.
+
+    A document ends at blank lines, which are left out; between documents stands one. The text is
+    held once, as bytes, with two numbers for every unit.
+    """
+
+    def __init__(self, text: bytes | bytearray, unit: Unit) -> None:
+        self.raw = np.frombuffer(text.replace(b"\r\n", b"\n"), np.uint8)
+        ends = np.flatnonzero(self.raw == ord("\n")) + 1
+        if not len(ends) or ends[-1] != len(self.raw):
+            ends = np.append(ends, len(self.raw))
+        starts = np.concatenate([[0], ends[:-1]])
+        if unit == "line":
+            full = ends - starts > 1
+            starts, ends = starts[full], ends[full]
+        else:
+            starts, ends = _documents(starts, ends)
+        order = np.random.default_rng(0).permutation(len(starts))
+        self.starts, self.ends = starts[order], ends[order]
+        self.between = b"\n" * (unit == "document")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def pieces(self, first: int, last: int) -> Iterator[str]:
+        """The text of the units from number `first` up to `last`."""
+        for n in range(first, last):
+            text = self.raw[self.starts[n] : self.ends[n]].tobytes()
+            yield (text if text.endswith(b"\n") else text + b"\n" + self.between).decode()
+
+
+def _documents(
+    starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The spans of runs of lines that are not blank."""
+    full = np.concatenate([[False], ends - starts > 1, [False]])
+    first, last = full[1:-1] & ~full[:-2], full[1:-1] & ~full[2:]
+    return starts[first], ends[last]

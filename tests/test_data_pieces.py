@@ -1,0 +1,233 @@
+"""Texts in pieces: the tokens of the whole text, in bounded memory, made once for several runs."""
+
+import json
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from make_data import make, ready
+from refusals import refused
+
+from ablate.data import text
+from ablate.data.pieces import LONGEST, between, interruptible, recut
+from ablate.data.tokenizer import Bpe, Byte, Char, ready_made, restored
+
+WORDS = [
+    "the",
+    "cat's",
+    "we'll",
+    "12,345",
+    "déjà",
+    "世界",
+    "...",
+    "—",
+    "x",
+    "def f(x):",
+    "\U0001d518",
+]
+SPACES = [" ", " ", " ", "\n", "\n\n", "  ", "\t", " \n ", "\r\n", "\u3000", "\x1c", ""]
+
+
+def prose(seed, words=4000):
+    rng = random.Random(seed)
+    return "".join(rng.choice(WORDS) + rng.choice(SPACES) for _ in range(words))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_pieces_have_the_tokens_of_the_whole_text(seed):
+    whole = prose(seed)
+    rng = random.Random(seed)
+    chunks, rest = [], whole
+    while rest:
+        size = rng.randint(1, 300)
+        chunks.append(rest[:size])
+        rest = rest[size:]
+    pieces = list(recut(chunks, size=64))
+    assert "".join(pieces) == whole
+    assert len(pieces) > 20
+    tokenizer = Bpe.of([whole], vocab_size=380)
+    in_pieces = np.concatenate(list(tokenizer.arrays(pieces)))
+    assert in_pieces.tolist() == tokenizer.model.encode(whole).ids
+    assert Bpe.of(pieces, vocab_size=380).model.to_str() == tokenizer.model.to_str()
+
+
+def test_a_text_without_blanks_is_cut_too():
+    pieces = list(recut(["x" * 1000] * 3000))
+    assert [len(piece) for piece in pieces] == [LONGEST, LONGEST, 3_000_000 - 2 * LONGEST]
+
+
+def test_characters_between_two_places():
+    pieces = ["abc", "", "defg", "h"]
+    for start in range(9):
+        for stop in range(start, 9):
+            assert "".join(between(pieces, start, stop)) == "abcdefgh"[start:stop]
+
+
+def test_a_long_call_can_be_interrupted_and_its_error_arrives():
+    assert interruptible(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Char.of(["abc"], ["abz"]),
+        lambda: Char.of(["abc\n"], ["ab"]),
+        Byte,
+        lambda: Bpe.of([prose(0)], vocab_size=300, reserved=4),
+    ],
+)
+def test_a_tokenizer_is_its_state(made):
+    one = made()
+    again = restored(json.loads(json.dumps(one.state())))
+    assert again.vocab_size == one.vocab_size
+    assert again.encode("abc ab") == one.encode("abc ab") if one.knows("abc ab") else True
+    assert again.decode(one.encode("ab")) == "ab"
+    assert again.unknown_id == one.unknown_id
+
+
+@pytest.fixture
+def long(tmp_path, monkeypatch):
+    """A text that is kept on disk, and the number of times that it was tokenized."""
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(text, "KEPT", 100)
+    (tmp_path / "a.txt").write_text(prose(1))
+    calls = []
+    original = text.TextData._tokenized
+    monkeypatch.setattr(
+        text.TextData, "_tokenized", lambda *args: calls.append(1) or original(*args)
+    )
+    return tmp_path / "a.txt", calls
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe"])
+def test_tokens_are_made_once_for_all_runs_and_equal_those_in_memory(long, tokenizer, monkeypatch):
+    path, calls = long
+    options = {"path": str(path), "tokenizer": tokenizer, "seq_len": 8, "batch_size": 2}
+    one, two = (ready("text", seed=seed, **options) for seed in range(2))
+    assert len(calls) == 1
+    monkeypatch.setattr(text, "KEPT", 10**9)
+    three = ready("text", **options)
+    for split in ("train", "val"):
+        assert one.tokens[split].equal(two.tokens[split])
+        assert one.tokens[split].equal(three.tokens[split])
+        assert one.characters_per_token(split) == three.characters_per_token(split)
+    assert one.tokens["train"].dtype == torch.uint16
+    path.write_text(prose(2))
+    monkeypatch.setattr(text, "KEPT", 100)
+    assert not ready("text", **options).tokens["val"].equal(one.tokens["val"])
+    assert len(calls) == 3
+
+
+def test_damaged_tokens_are_made_again(long, tmp_path):
+    path, calls = long
+    options = {"path": str(path), "tokenizer": "byte", "seq_len": 8, "batch_size": 2}
+    one = ready("text", **options)
+    (file,) = (tmp_path / "cache" / "tokens").glob("*/val.bin")
+    expected = one.tokens["val"].tolist()
+    file.write_bytes(b"x")
+    assert ready("text", **options).tokens["val"].tolist() == expected
+    assert len(calls) == 2
+    assert not list((tmp_path / "cache" / "tokens").glob(".*"))
+
+
+def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monkeypatch, capsys):
+    path, _ = long
+    monkeypatch.setenv("ABLATE_CACHE", "/proc/none")
+    data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
+    assert len(data.tokens["train"]) > 1000
+    assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().out
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    peaks = []
+    for size in (3_000_000, 3_000_000, 15_000_000):  # the first imports what is used
+        (tmp_path / "a.txt").write_text(
+            f"{len(peaks)}: to be or not to be that is\n" * (size // 30)
+        )
+        tracemalloc.start()
+        data = ready("text", path=str(tmp_path / "a.txt"), tokenizer="byte", seq_len=8)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(map(len, data.tokens.values())) == size
+    assert peaks[2] < 1.1 * peaks[1]
+
+
+# What a text is taken to be
+
+
+@pytest.mark.parametrize("unit", ["line", "document"])
+def test_units_are_shuffled_and_none_is_divided(unit, tmp_path, capsys):
+    names = [f"name{n:03}" for n in range(300)]
+    between = "\n" if unit == "line" else "\nof a family\n\n\n"
+    (tmp_path / "a.txt").write_text(between.join(names))
+    plain, data, other = (
+        ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=8, unit=u, seed=s)
+        for u, s in ((None, 0), (unit, 0), (unit, 1))
+    )
+    decoded = {s: data.tokenizer.decode(t.tolist()) for s, t in data.tokens.items()}
+    found = [line for s in decoded for line in decoded[s].split("\n") if line.startswith("name")]
+    assert sorted(found) == names
+    assert found != names
+    assert decoded["val"].count("name") == 30
+    assert other.tokens["val"].equal(data.tokens["val"])  # for every seed
+    assert data.fingerprint() != plain.fingerprint()
+    said = capsys.readouterr().err
+    assert f"300 {unit}s, shuffled; 30 validate" in said
+    assert ("its lines are sorted" in said) == (unit == "line")
+
+
+JSON = '{"text": "to be"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b'{"id": 1}\n' * 99, "holds JSON lines"),
+        ("a.txt", JSON.encode() * 99, "holds JSON lines"),
+        ("a.txt", b"PAR1" + bytes(99), "is a Parquet file"),
+        ("a.txt", b"PK\3\4" + bytes(99), "is a ZIP archive"),
+        ("a.txt", b"\xff\xfea\0b\0" * 99, "is UTF-16"),
+        ("a.txt", b"\x28\xb5\x2f\xfd" * 99, "is compressed by zstd"),
+        ("a.bin", bytes(99), "has a NUL byte"),
+    ],
+)
+def test_what_is_no_text_is_named(name, content, says, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with refused(f"{name}: ", says):
+        make("text", path=str(tmp_path / name), tokenizer="char", seq_len=8).setup()
+
+
+def saved(folder, **parts):
+    """A tokenizer of Hugging Face that knows some words, and writes small letters."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    names = ["[UNK]", "the", "cat", "sat", "on", "a", "mat"]
+    model = Tokenizer(models.WordLevel({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    if parts.get("lower"):
+        model.normalizer = normalizers.Lowercase()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=model, unk_token="[UNK]").save_pretrained(
+        folder
+    )
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize(
+    ("content", "lost"),
+    [("the cat sat on a mat " * 110, 0), ("the dog ran on a mat " * 110, 2), ("The cat " * 99, 0)],
+)
+def test_bits_per_character_are_of_tokens_that_hold_the_text(content, lost, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(content)
+    name = saved(tmp_path / "tokenizer", lower=lost == 0)
+    data = ready("text", path=str(tmp_path / "a.txt"), tokenizer=name, seq_len=8, batch_size=2)
+    assert data.characters_per_token("val") is None  # without its blanks no text comes back
+    assert data.lost["val"] == data.tokens["val"].eq(0).sum() == 11 * lost
+    assert "are unknown), so bits per character are left out" in capsys.readouterr().err
+    again = restored(json.loads(json.dumps(ready_made(name).state())))
+    assert again.encode("the cat") == data.tokenizer.encode("the cat")
