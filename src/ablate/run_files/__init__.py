@@ -62,8 +62,8 @@ def refuse_links(folder: Path, within: Iterable[str] = FOLDERS) -> None:
             if root not in target.parents and not link.name.startswith(".#"):
                 raise UserError(
                     f"{link.path} is a link to {os.readlink(link.path)}, out of {folder}: nothing"
-                    " outside is read or written; put there what it leads to, or move the whole"
-                    f" folder and make {folder} the link"
+                    " outside is read or written; put there what it leads to (only the folder that"
+                    " is named may itself be reached by a link)"
                 )
 
 
