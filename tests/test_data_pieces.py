@@ -66,9 +66,9 @@ def test_characters_between_two_places():
 
 
 def test_a_long_call_can_be_interrupted_and_its_error_arrives():
-    assert interruptible(lambda: 3) == 3
+    assert interruptible(lambda: 3, "three") == 3
     with pytest.raises(ZeroDivisionError):
-        interruptible(lambda: 1 // 0)
+        interruptible(lambda: 1 // 0, "nothing")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from threading import Thread
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
@@ -73,18 +73,20 @@ def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
 
 def progress(pieces: Iterable[str], what: str, characters: int | None = None) -> Iterator[str]:
     """The pieces, with a bar from the second second on."""
-    hidden = getattr(rank_zero_only, "rank", 0) != 0
-    with tqdm(
-        desc=f"ablate: {what}", total=characters, unit=" characters", unit_scale=True, delay=1,
-        mininterval=0.5, leave=False, disable=hidden,
-    ) as bar:  # fmt: skip
+    with _bar(what, total=characters, unit=" characters", unit_scale=True) as bar:
         for piece in pieces:
             yield piece
             bar.update(len(piece))
 
 
-def interruptible(function: Callable[[], Result]) -> Result:
-    """The result of a long call into native code, during which signals are handled."""
+def _bar(what: str, **options: Any) -> tqdm[Any]:
+    hidden = getattr(rank_zero_only, "rank", 0) != 0
+    return tqdm(desc=f"ablate: {what}", delay=1, mininterval=0.5, disable=hidden, **options)
+
+
+def interruptible(function: Callable[[], Result], what: str) -> Result:
+    """The result of a long call into native code, during which signals are handled; with a line
+    that shows how long it has taken."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -96,8 +98,10 @@ def interruptible(function: Callable[[], Result]) -> Result:
 
     thread = Thread(target=call, daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.2)
+    with _bar(what, bar_format="{desc}: {elapsed}") as bar:
+        while thread.is_alive():
+            thread.join(0.2)
+            bar.update()
     if errors:
         raise errors[0]
     return results[0]

@@ -6,6 +6,7 @@ the tokens of a text; `restored` makes the tokenizer of them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal
@@ -214,7 +215,8 @@ class Bpe(Tokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=size - reserved, initial_alphabet=alphabet, show_progress=False
         )
-        interruptible(lambda: model.train_from_iterator(training, trainer))
+        learn = partial(model.train_from_iterator, training, trainer)
+        interruptible(learn, f"learning {size:,} tokens by BPE")
         made = cls(model, reserved=reserved)
         if vocab_size not in (None, made.vocab_size):
             special = f" and {reserved} special tokens" if reserved else ""
@@ -345,4 +347,4 @@ def make_tokenizer(
         return made
     if name == "char":
         return Char.of(progress(training(), "reading"), others())
-    return Bpe.of(progress(recut(training()), "learning BPE"), vocab_size=vocab_size)
+    return Bpe.of(recut(training()), vocab_size=vocab_size)
