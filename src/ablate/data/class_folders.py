@@ -30,6 +30,7 @@ from ablate.data.split import (
     three_way,
 )
 from ablate.errors import UserError, suggest
+from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class ClassFolders:
         content = sha256()
         given = self._given_files()
         for split, files in given.items():
-            for path in files:
+            for path in progress(files, f"reading {split or 'files'}", "files"):
                 content.update(f"{split}/{self._key(path)}\0".encode())
                 raw = source.contents(path, key="data.root")
                 content.update(bytes.fromhex(source.hashed([raw])))

@@ -18,6 +18,7 @@ from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
 from ablate.data.split import chosen
 from ablate.errors import UserError
+from ablate.terminal.bar import progress
 
 Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and deviation of each channel
 CHUNK = 512  # images processed at a time, which bounds the memory
@@ -209,7 +210,8 @@ def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor
     """Mean and standard deviation of each channel, exact: from counts of the 256 pixel values."""
     channels = source.pixels(numbers[:1]).shape[-1]
     counts = np.zeros((channels, 256))
-    for start in range(0, len(numbers), CHUNK):
+    starts = range(0, len(numbers), CHUNK)
+    for start in progress(starts, "mean and deviation of the images", "batches"):
         pixels = source.pixels(numbers[start : start + CHUNK])
         for channel in range(channels):
             counts[channel] += np.bincount(pixels[..., channel].ravel(), minlength=256)

@@ -26,6 +26,7 @@ from ablate.data.image_file import ORIENTATION
 from ablate.data.image_folder import ENDINGS
 from ablate.data.segments import Objects, Segments
 from ablate.errors import UserError, few
+from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 IMAGES, MASKS = "images", "masks"
@@ -101,7 +102,7 @@ class MaskFolder(Segments):
         owners = np.empty((len(paths), self.size, self.size), np.int32)
         images: list[int] = []
         numbers: list[int] = []
-        for n, path in enumerate(paths):
+        for n, path in enumerate(progress(paths, f"reading {split}", "masks")):
             image = image_file.read(path, key="data.root", background=self.background)
             pixels[n] = self._scaled(image)
             owners[n] = self._read_mask(path, image)

@@ -39,6 +39,7 @@ from ablate.data.pair_tokenizer import (
 from ablate.data.split import SPOKEN
 from ablate.data.targets import Targets
 from ablate.errors import UserError
+from ablate.terminal.bar import progress
 from ablate.terminal.say import say
 
 __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
@@ -245,7 +246,7 @@ class Pairs(Targets):
                 np.array(self.source_tokenizer.encode(pairs[number].source), np.int32),
                 np.array(self.target_tokenizer.encode(pairs[number].target), np.int32),
             )
-            for number in self.numbers[split]
+            for number in progress(self.numbers[split], f"tokenizing {split}", "pairs")
         }
         if split == "train" and self.max_length is not None:
             tokens = self._short(tokens, self.max_length)

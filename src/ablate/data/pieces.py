@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from threading import Thread
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
-from lightning.pytorch.utilities import rank_zero_only
 from numpy.typing import NDArray
-from tqdm import tqdm
+
+from ablate.terminal.bar import bar
 
 Unit = Literal["line", "document"]
 Pieces = Callable[[], Iterator[str]]  # begins anew with every call
@@ -71,17 +71,12 @@ def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
         yield batch
 
 
-def progress(pieces: Iterable[str], what: str, characters: int | None = None) -> Iterator[str]:
-    """The pieces, with a bar from the second second on."""
-    with _bar(what, total=characters, unit=" characters", unit_scale=True) as bar:
+def characters(pieces: Iterable[str], what: str) -> Iterator[str]:
+    """The pieces, whose characters are counted in a bar."""
+    with bar(what, unit=" characters", unit_scale=True) as shown:
         for piece in pieces:
             yield piece
-            bar.update(len(piece))
-
-
-def _bar(what: str, **options: Any) -> tqdm[Any]:
-    hidden = getattr(rank_zero_only, "rank", 0) != 0
-    return tqdm(desc=f"ablate: {what}", delay=1, mininterval=0.5, disable=hidden, **options)
+            shown.update(len(piece))
 
 
 def interruptible(function: Callable[[], Result], what: str) -> Result:
@@ -98,10 +93,10 @@ def interruptible(function: Callable[[], Result], what: str) -> Result:
 
     thread = Thread(target=call, daemon=True)
     thread.start()
-    with _bar(what, bar_format="{desc}: {elapsed}") as bar:
+    with bar(what, bar_format="{desc}: {elapsed}") as shown:
         while thread.is_alive():
             thread.join(0.2)
-            bar.update()
+            shown.update()
     if errors:
         raise errors[0]
     return results[0]

@@ -20,6 +20,7 @@ from ablate.data.speech import Spoken, SpokenPairs
 from ablate.data.split import text_key, three_way
 from ablate.errors import UserError, few
 from ablate.speech.mel import QUIET, RATE, log_mel
+from ablate.terminal.bar import progress
 from ablate.version import install
 
 ENDINGS = (".wav", ".flac")
@@ -59,7 +60,7 @@ class Recordings(SpokenPairs):
                 )
         return {
             split: [Spoken(text, _read(*_version(path)), None) for path, text in
-                    (transcribed[number] for number in numbers)]
+                    progress([transcribed[n] for n in numbers], f"reading {split}", "recordings")]
             for split, numbers in splits.items()
         }  # fmt: skip
 

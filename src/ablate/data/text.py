@@ -28,7 +28,7 @@ from ablate import memory
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.pieces import Pieces, Unit, Units, between, progress, recut
+from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
 from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
 from ablate.data.tokenizer import (
     BLANKS,
@@ -321,7 +321,7 @@ class TextData(Data):
         ahead: list[str] = []  # pieces whose tokens are still to come
 
         def noted() -> Iterator[str]:
-            for piece in recut(progress(pieces(), f"tokenizing {split}")):
+            for piece in recut(characters(pieces(), f"tokenizing {split}")):
                 ahead.append(piece)
                 yield piece
 
@@ -341,7 +341,7 @@ class TextData(Data):
             return {"val": self.pieces}
         if self.split_by is not None:
             raw = bytearray()
-            for piece in progress(self.pieces(), "reading"):
+            for piece in characters(self.pieces(), "reading"):
                 raw += piece.encode()
             units = Units(raw, self.split_by)
             cut = self._boundary(len(units), f"{self.split_by}s")
@@ -350,7 +350,7 @@ class TextData(Data):
                 "train": partial(units.pieces, 0, cut),
                 "val": partial(units.pieces, cut, len(units)),
             }
-        count = sum(map(len, progress(self.pieces(), "reading")))
+        count = sum(map(len, characters(self.pieces(), "reading")))
         cut = self._boundary(count, "characters")
         return {
             "train": lambda: between(self.pieces(), 0, cut),

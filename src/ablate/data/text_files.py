@@ -42,6 +42,7 @@ from ablate.data.table import read_texts
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
 from ablate.errors import UserError, suggest
+from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,10 @@ class TextFiles(Data):
     def _files(self, files: ClassFolders) -> Texts:
         splits = files.splits(whole=self.whole)
         self.class_names, labels = files.labels(splits, self.known_classes)
-        texts = {split: [_text(str(path)) for path in paths] for split, paths in splits.items()}
+        texts = {
+            split: [_text(str(path)) for path in progress(paths, f"reading {split}", "texts")]
+            for split, paths in splits.items()
+        }
         warn_of_shared(texts, "texts")
         return {split: (of_split, labels[split]) for split, of_split in texts.items()}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
-from ablate.data.pieces import Pieces, batches, interruptible, progress, recut
+from ablate.data.pieces import Pieces, batches, characters, interruptible, recut
 from ablate.errors import UserError
 from ablate.version import install
 
@@ -346,5 +346,5 @@ def make_tokenizer(
     if (made := ready_made(name)) is not None:
         return made
     if name == "char":
-        return Char.of(progress(training(), "reading"), others())
+        return Char.of(characters(training(), "reading"), others())
     return Bpe.of(recut(training()), vocab_size=vocab_size)
