@@ -279,6 +279,24 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
 
 
+def test_a_run_is_never_silent_for_long(tmp_path, monkeypatch, capsys):
+    """A bar on a terminal, lines elsewhere; and what is measured is printed without them."""
+    more = ("evaluate={short: {data.seq_len: 8}}", "trainer.val_check_interval=3")
+    cfg = ablate.compose(*overrides(tmp_path, *SMALL, *more))
+    monkeypatch.setattr(ablate.training.progress, "SILENCE", 0.0)
+    result = ablate.run(cfg)
+    out, errors = capsys.readouterr()
+    told = ["step 1/4: ", "validation: 1 of ", "step 4/4: ", "validating the last weights",
+            f"measuring the weights of step {result['best_step']} on ",
+            "drawing figures"]  # fmt: skip
+    places = [out.index(line) for line in told[:3]] + [out.rindex(line) for line in told[3:]]
+    assert places == sorted(places)
+    assert "validation: 1 of" in errors  # under a condition
+    measured(ablate.load(Composition(cfg).folder), {})
+    out, errors = capsys.readouterr()
+    assert (out, "validation: 1 of" in errors) == ("", True)
+
+
 def test_a_part_of_the_examples_chooses_the_weights_that_are_measured_on_all(
     tmp_path, monkeypatch, capsys
 ):

@@ -20,6 +20,7 @@ from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.build import make_task
 from ablate.training.load import model_of
+from ablate.training.progress import ProgressBar, progress
 from ablate.training.same_model import same_function
 
 
@@ -73,12 +74,14 @@ def measured_with(
         )
     task = make_task(config, data, model)
     task.load_state_dict(trained.state_dict())  # the copies of the model, too
+    shown = progress(sys.stderr)  # what is measured goes to the output
     trainer = L.Trainer(
+        callbacks=[shown],
         accelerator="auto",
         precision=config.trainer.precision,
         devices=1,
         logger=False,
-        enable_progress_bar=False,
+        enable_progress_bar=isinstance(shown, ProgressBar),
         enable_model_summary=False,
         use_distributed_sampler=False,
     )

@@ -1,4 +1,4 @@
-"""Show the progress of training: a bar on a terminal, a line per validation elsewhere, and a small
+"""Show the progress of training and measuring: a bar on a terminal, lines elsewhere, and a small
 file for other processes."""
 
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from ablate.run_files import PROGRESS, write_json
 
 SECONDS = 2.0  # between two writes of the file
+SILENCE = 30.0  # seconds, at most, without a line in a log file
 
 
 class ProgressBar(TQDMProgressBar):
@@ -47,19 +48,68 @@ class StepRate(Callback):
 
 
 class ProgressLines(StepRate):
-    """Print one line after every validation, for log files."""
+    """Print one line after every validation, and after `SILENCE` seconds without one, for log
+    files."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        super().__init__()
+        self.file = file
+        self._began = self._printed = 0.0  # the pass over a split; the last line
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._printed = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        self._print(trainer, "", after=SILENCE)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began = self._printed = time.perf_counter()
+
+    on_test_start = on_validation_start
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        now, done = time.perf_counter(), batch_idx + 1
+        if not trainer.is_global_zero or now - self._printed < SILENCE:
+            return
+        self._printed = now
+        split, batches = "validation", trainer.num_val_batches
+        if trainer.testing:
+            split, batches = "test", trainer.num_test_batches
+        seconds = (batches[0] - done) * (now - self._began) / done
+        line = f"{split}: {done:,} of {batches[0]:,} batches, {seconds:.0f} s left"
+        print(line, file=self.file, flush=True)
+
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero or not self.started or trainer.state.fn != "fit":
-            return
-        step, last, rate = trainer.global_step, trainer.max_steps, self.rate(trainer)
         values = ", ".join(
             f"{name} {float(value):.4g}"
             for name, value in sorted(trainer.callback_metrics.items())
             if name.count("/") == 1
         )
+        self._print(trainer, f"{values}; ")
+
+    def _print(self, trainer: L.Trainer, values: str, after: float = 0.0) -> None:
+        now = time.perf_counter()
+        if not trainer.is_global_zero or not self.started or trainer.state.fn != "fit":
+            return
+        if now - self._printed < after:
+            return
+        self._printed = now
+        step, last, rate = trainer.global_step, trainer.max_steps, self.rate(trainer)
         left = (last - step) / rate if rate else 0
-        print(f"step {step}/{last}: {values}; {rate:.1f} steps/s, {left:.0f} s left", flush=True)
+        print(f"step {step}/{last}: {values}{rate:.1f} steps/s, {left:.0f} s left", flush=True)
 
 
 class ProgressFile(StepRate):
@@ -91,6 +141,6 @@ class ProgressFile(StepRate):
             self.path.unlink(missing_ok=True)
 
 
-def progress() -> Callback:
-    """Return a bar on a terminal, else lines."""
-    return ProgressBar(refresh_rate=10, leave=True) if sys.stderr.isatty() else ProgressLines()
+def progress(file: TextIO | None = None) -> Callback:
+    """Return a bar on a terminal, else lines, by default on standard output."""
+    return ProgressBar(refresh_rate=10, leave=True) if sys.stderr.isatty() else ProgressLines(file)

@@ -353,12 +353,18 @@ def measure(
     """Validate and test the best weights; return the metrics and the cost of training."""
     steps = trainer.global_step
     if checkpoints.validated_step != steps:  # the last weights may be the best
+        on_first_process(say)("validating the last weights")
         trainer.validate(task, datamodule=data, verbose=False)
     weights = best_weights(run_dir := checkpoints.folder.parent)
     if not weights.exists():  # of a run that was resumed without them
         raise UserError(f"{run_dir}: {LOST}")
     load_weights(task, weights, checkpoints.run_id)
     chosen = chosen_on(data, checkpoints.best)
+    splits = ["val", "test"] if data.has_test else ["val"]
+    counts = [f"{data.length(split):,} {split} examples" for split in splits]
+    on_first_process(say)(
+        f"measuring the weights of step {checkpoints.best_step:,} on {' and '.join(counts)}"
+    )
     metrics = full_pass(trainer, task, data)
     return {
         **chosen,
@@ -387,6 +393,7 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]
     if not trainer.is_global_zero:
         return []
 
+    say("drawing figures")
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder, run=title)
     expert_figures(task, folder)
