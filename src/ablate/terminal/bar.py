@@ -9,7 +9,7 @@ from tqdm import tqdm
 Item = TypeVar("Item")
 
 
-def bar(what: str, **options: Any) -> tqdm[Any]:
+def bar(what: str, **options: Any) -> "tqdm[Any]":
     """An empty bar on standard error, of the first process alone."""
     hidden = getattr(rank_zero_only, "rank", 0) != 0
     return tqdm(desc=f"ablate: {what}", delay=1, mininterval=0.5, disable=hidden, **options)
