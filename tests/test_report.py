@@ -14,8 +14,9 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.plan.tune import result_with
-from ablate.study.report import write
+from ablate.study.report import blocks, write
 from ablate.study.report.any_runs import show_runs
+from ablate.study.report.printed import show
 from ablate.study.report.rows import assemble, unsettled
 from ablate.study.report.sentences import answers, sure
 
@@ -406,3 +407,28 @@ def test_several_metrics_stand_in_one_table(tmp_path):
     assert (found["arms"][1]["verdict"], also["verdict"]) == ("worse", "better")
     assert "val/accuracy |" in (root / "report.md").read_text()
     assert judged(root, metric="val/accuracy").also == {}
+
+
+def test_the_measures_of_a_task_are_in_a_table(tmp_path, capsys):
+    """Of the metric's split, each whole and once, but for what study.also has."""
+    more = {"val/accuracy/length_4": 0.9, "val/perplexity": 9.0, "test/exact_match": 0.1}
+
+    def measured(loss, exact):
+        return {"val/loss": loss, "val/exact_match": exact, "val/bleu": 20.0, **more}
+
+    arms = {
+        "baseline": arm([measured(1.50, 0.80), measured(1.52, 0.84)]),
+        ADDITIVE: arm([measured(1.40, 0.90), "failed: the loss became NaN"]),
+    }
+    root = make_study(tmp_path / "dates", arms, also=["val/bleu"])
+    show(written := write(root))
+    report = judged(root)
+    assert [*report.measures] == ["val/exact_match"]
+    assert [*judged(root, metric="val/exact_match").measures] == ["val/loss", "val/bleu"]
+    rows = [["baseline", "0.820 ± 0.028"], [ADDITIVE, "0.900"]]
+    assert [*blocks.measured(report)] == [["arm", "val/exact_match"], rows]
+    texts = [written.files[0].read_text(), (root / "report.md").read_text()]
+    texts.append(capsys.readouterr().out)
+    assert [text for text in texts if "0.820 ± 0.028" not in text] == []
+    found = json.loads((root / "report.json").read_text())["measures"]["val/exact_match"]
+    assert found[ADDITIVE] == {"n": 1, "mean": 0.9, "sd": None}

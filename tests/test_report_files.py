@@ -116,6 +116,9 @@ def test_runs_csv_has_every_run_once_and_its_numbers(everything):
         if row["state"] == "finished":
             assert float(row["val/loss"]) == content["metrics"]["val/loss"]
             assert int(row["flops_per_step"]) == content["flops_per_step"]
+            if "=" in row["arm"]:
+                factor, option = row["arm"].split("=")
+                assert row[factor] == option
             assert row["choice/model.attention"] == content["choices"]["model.attention"]
         else:
             assert (row["state"], row["val/loss"], row["detail"] > "") == ("failed", "", True)

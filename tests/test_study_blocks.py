@@ -57,6 +57,7 @@ def test_arms_are_paired_within_block_and_seed(tmp_path):
     """0.05 nats over blocks that lie 0.4 nats apart: unpaired it would be lost. Runs of a seed that
     are alike in both blocks are no more evidence than those of one."""
     found = load_study(blocks(tmp_path / "both", {"16": 0.05, "64": 0.05}))
+    assert {*found.runs["model.dim"]} == {*found.runs["seed"] // 1000 * 48 - 32} == {16, 64}
     arm = found.arms.loc[ROTARY]
     assert (arm.verdict, arm.n) == ("better", len(BASE))
     assert arm.difference == pytest.approx(-0.05, abs=1e-3)

@@ -271,6 +271,10 @@ def test_a_study_is_its_report_in_frames(tmp_path):
     assert study.verdicts[ADDITIVE].startswith("worse by 0.1")
     assert study.claims.loc["It is so.", "verdict"] == "confirmed"
     assert {"arm", "seed", "step", "val/loss"} <= {*study.curves.columns}
+    for frame in (runs, study.curves, study.arms.reset_index(names="arm")):
+        options = dict(zip(frame.arm, frame["model.attention"], strict=True))
+        assert (options["baseline"], options[ADDITIVE]) == ("scaled_dot", "additive")
+    assert study.runs.columns[2] == study.curves.columns[2] == "model.attention"
     assert f"{ADDITIVE}: worse by" in repr(study)
     assert "confirmed: It is so" in repr(study)
     assert "worse" in study._repr_html_()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.run_files import read_text
-from ablate.study.analysis.collect import Study, collect
+from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.derived import COSTS
 from ablate.study.numbers import counted
 from ablate.study.report.machine import machine
@@ -24,7 +24,9 @@ class LoadedStudy:
 
     runs: a row for each run, with its state, its metrics and what it cost. curves: the rows of all
     metrics.csv. arms: a row for each arm, with its mean, its difference from the baseline and its
-    verdict. claims: a row for each claim. report: all of it as report.json has it.
+    verdict. These three have a column for each factor, such as "model.attention", and runs and
+    curves one for study.blocks. claims: a row for each claim. report: all of it as report.json has
+    it.
     """
 
     def __init__(self, study: Study, report: Report) -> None:
@@ -41,7 +43,8 @@ class LoadedStudy:
 
         names = self._study.metrics
         rows = [
-            {"arm": run.arm, "seed": run.seed, "state": run.state, "folder": str(run.folder)}
+            self._head(run)
+            | {"state": run.state, "folder": str(run.folder)}
             | {name: run.value(name) for name in (*names, *COSTS)}
             for run in self._study.runs
         ]
@@ -56,14 +59,22 @@ class LoadedStudy:
             path = run.folder / "metrics.csv"
             if path.is_file():
                 frame = pd.read_csv(StringIO(read_text(path)))
-                frame.insert(0, "arm", run.arm)
-                frame.insert(1, "seed", run.seed)
+                head = {name: value for name, value in self._head(run).items() if name not in frame}
+                for place, (name, value) in enumerate(head.items()):
+                    frame.insert(place, name, value)
                 frames.append(frame)
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
+    def _head(self, run: Run) -> dict[str, Any]:
+        own = {"arm": run.arm, "seed": run.seed}
+        return own | self._study.options(run.arm, run.seed) | own
+
     @cached_property
     def arms(self) -> pd.DataFrame:
-        return self._frame("arms", "name", drop=("values", "changes", "interval"))
+        frame = self._frame("arms", "name", drop=("values", "changes", "interval"))
+        options = [self._study.options(name) for name in frame.index]
+        factors = dict.fromkeys(factor for of in options for factor in of)
+        return frame.assign(**{factor: [of.get(factor) for of in options] for factor in factors})
 
     @cached_property
     def claims(self) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ablate.study.analysis.compare import Summary
     from ablate.study.analysis.stats import Interval
 
 MINUS = "\u2212"
@@ -30,6 +31,12 @@ def number(value: float | None, digits: int) -> str:
     if value is None or not isfinite(value):
         return NOTHING
     return f"{value:,.{digits}f}".replace("-", MINUS)
+
+
+def mean_and_sd(of: "Summary", digits: int) -> str:
+    """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
+    mean = number(of.mean, digits)
+    return mean if of.sd is None else f"{mean} ± {number(of.sd, digits)}"
 
 
 def signed(value: float | None, digits: int) -> str:

@@ -7,12 +7,13 @@ and `Run.detail` says what was found instead. Curves are read on demand.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ablate.config.overrides import parse
 from ablate.errors import UserError, suggest
 from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
@@ -183,6 +184,16 @@ class Study:
         """Seed -> run."""
         return self._by_arm[arm]
 
+    def options(self, arm: str, seed: int | None = None) -> dict[str, Any]:
+        """Factor -> the option of an arm, numbers and truth values as such; of one of its runs,
+        with the block."""
+        # An arm that was left out for its tuning has no changes here.
+        changes = next((each.changes for each in self.arms if each.name == arm), {})
+        options: dict[str, Any] = {**self.plan.get("own", {}), **changes}
+        if (blocks := self.plan.get("blocks")) and seed is not None:
+            options[blocks["factor"]] = [*blocks["of"]][seed // EACH - 1]
+        return {factor: _value(option) for factor, option in options.items()}
+
     def values(self, arm: str, metric: str) -> dict[int, float]:
         """Seed -> value of the finished runs that have one."""
         runs = self.runs_of(arm).items()
@@ -213,6 +224,15 @@ class Study:
         """Names of all metrics of finished runs."""
         recorded = [run.result.get("metrics", {}) for run in self.runs if run.finished]
         return sorted({name for metrics in recorded for name in metrics})
+
+
+@cache
+def _value(option: str) -> Any:
+    try:
+        value = parse(f"option={option}").value()
+    except UserError:  # a name
+        return option
+    return value if isinstance(value, bool | int | float) else option.strip('"')
 
 
 def _differs(of_arm: Mapping[str, Any], of_other: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ablate.study.analysis.ladder import Climb, Ladder, Speedup, ladder
-from ablate.study.numbers import estimate, signed
+from ablate.study.numbers import decimals, estimate, mean_and_sd, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
@@ -24,6 +24,12 @@ ALSO = (
 )
 
 
+MEASURED = (
+    "What else the task measures, of the same weights: mean ± standard deviation over the seeds,"
+    " without a test, which study.also=[METRIC] adds. Measures by length or class: runs.csv."
+)
+
+
 class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -37,6 +43,18 @@ def by_block(report: Report) -> Table:
 def by_metric(report: Report) -> Table:
     """The same by the metrics of study.also."""
     return _verdicts(report, [*report.also.items()])
+
+
+def measured(report: Report) -> Table:
+    """What else the task measures, by arm."""
+    columns = []
+    for by_arm in report.measures.values():
+        means = [each.mean for each in by_arm.values() if each.mean is not None]
+        digits = decimals(means, [each.sd for each in by_arm.values()])
+        columns.append({arm: mean_and_sd(each, digits) for arm, each in by_arm.items()})
+    names = [row.arm.name for row in report.rows]
+    rows = [[name, *(column[name] for column in columns)] for name in names]
+    return Table(["arm", *report.measures], rows)
 
 
 def _verdicts(report: Report, columns: Sequence[tuple[str, Report]]) -> Table:

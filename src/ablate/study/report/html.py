@@ -39,6 +39,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _blocks(report),
         _table(report, charts),
         _copies(report),
+        _measures(report),
         _also(report),
         _listed("Over examples", sentences.OF_EXAMPLES, sentences.EXAMPLES, examples),
         _plan(report),
@@ -121,6 +122,12 @@ def _also(report: Report) -> Markup:
         return Markup()
     table = grid.plain(*blocks.by_metric(report))
     return _section("Other metrics", _note(blocks.ALSO), table)
+
+
+def _measures(report: Report) -> Markup:
+    if not report.measures:
+        return Markup()
+    return _section("Measures", _note(blocks.MEASURED), grid.plain(*blocks.measured(report)))
 
 
 def _plan(report: Report) -> Markup:

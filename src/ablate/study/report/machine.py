@@ -34,6 +34,10 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "also": {
             metric: [_arm(row) for row in other.rows] for metric, other in report.also.items()
         },
+        "measures": {
+            metric: {arm: asdict(each) for arm, each in by_arm.items()}
+            for metric, by_arm in report.measures.items()
+        },
         "examples": [
             asdict(each) | {"interval": _interval(each.interval)} for each in report.examples
         ],

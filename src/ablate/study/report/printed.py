@@ -48,6 +48,12 @@ def show(written: Written) -> None:
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
     console.print(table)
+    if report.measures:
+        heads, rows = blocks.measured(report)
+        measures = Table(*(Column(head, overflow="fold") for head in heads))
+        for cells in rows:
+            measures.add_row(*cells)
+        console.print(measures)
     for entry in report.claims:
         line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
         console.print(line, style=CLAIMS.get(entry.verdict))

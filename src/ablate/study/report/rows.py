@@ -117,6 +117,24 @@ class Report:
     def baseline(self) -> Row:
         return next(row for row in self.rows if row.arm.is_baseline)
 
+    @cached_property
+    def measures(self) -> dict[str, dict[str, Summary]]:
+        """What else the runs measured of the same split, by arm; not parts of a measure, as by
+        length or class, nor what is best where another is, nor what study.also has."""
+        split = (derived.measured(self.metric) or "val/").partition("/")[0]
+        names: list[str] = []
+        for name in sorted(self.study.metrics, key=lambda name: not name.endswith("/loss")):
+            known = any(best_together(name, shown) for shown in (self.metric, *self.also, *names))
+            if name.startswith(f"{split}/") and name.count("/") == 1 and not known:
+                names.append(name)
+        return {
+            name: {
+                row.arm.name: summary([*self.study.by_seed(row.arm.name, name).values()])
+                for row in self.rows
+            }
+            for name in names
+        }
+
     @property
     def others(self) -> list[Row]:
         return [row for row in self.rows if not row.arm.is_baseline]

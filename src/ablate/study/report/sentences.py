@@ -13,6 +13,7 @@ from ablate.study.numbers import (
     estimate,
     interval,
     listed,
+    mean_and_sd,
     number,
     share,
     shortened,
@@ -255,9 +256,7 @@ def runs_in_words(report: Report) -> str:
 
 
 def mean_words(row: Row, report: Report) -> str:
-    """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
-    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
-    return mean if row.summary.sd is None else f"{mean} ± {sd}"
+    return mean_and_sd(row.summary, report.decimals)
 
 
 def difference_words(row: Row, report: Report) -> str:

@@ -4,11 +4,11 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.study.analysis.collect import Run
+from ablate.study.analysis.collect import Run, Study
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, probability, signed
 from ablate.study.report import blocks, claims, sentences, trouble
@@ -84,6 +84,9 @@ def markdown(
     if report.also:
         lines += ["## Other metrics", "", _escaped(blocks.ALSO), ""]
         lines += [*_grid(*blocks.by_metric(report)), ""]
+    if report.measures:
+        lines += ["## Measures", "", _escaped(blocks.MEASURED), ""]
+        lines += [*_grid(*blocks.measured(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
         file = f"figures/{report.named(name)}"
@@ -206,9 +209,10 @@ def _label(name: str) -> str:
 
 
 def runs_csv(report: Report) -> str:
-    """Write one row per run, tuning runs included: folder, state, every number. The arm is the one
-    that trained it; `same_as` names the others that share the run."""
-    rows = [*_rows("run", report.study.runs), *_rows("tune", report.study.tuning)]
+    """Write one row per run, tuning runs included: factors, folder, state, every number. The arm is
+    the one that trained it; `same_as` names the others that share the run."""
+    study = report.study
+    rows = [*_rows("run", study.runs, study), *_rows("tune", study.tuning, study)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -217,15 +221,18 @@ def runs_csv(report: Report) -> str:
     return text.getvalue()
 
 
-def _rows(kind: str, runs: Iterable[Run]) -> list[dict[str, Any]]:
+def _rows(kind: str, runs: Iterable[Run], study: Study) -> list[dict[str, Any]]:
     """Return a row per folder; of several cells, the first one's arm trained there (cells.py)."""
     cells: dict[Path, list[Run]] = {}
     for run in runs:
         cells.setdefault(run.folder, []).append(run)
-    return [_flat(kind, run, [other.arm for other in others]) for run, *others in cells.values()]
+    return [
+        _flat(kind, run, [other.arm for other in others], study.options(run.arm, run.seed))
+        for run, *others in cells.values()
+    ]
 
 
-def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:
+def _flat(kind: str, run: Run, others: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     head: dict[str, Any] = {
         "arm": run.arm,
         "same_as": "; ".join(others),
@@ -245,4 +252,5 @@ def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:
     for name in ("total", "trainable", "non_embedding"):
         head[f"parameters/{name}"] = run.number("parameters", name)
     choices, metrics = (run.result.get(key, {}) for key in ("choices", "metrics"))
+    head = {"arm": run.arm, "same_as": "", "seed": run.seed, **options} | head
     return head | {f"choice/{key}": option for key, option in choices.items()} | metrics
