@@ -202,6 +202,16 @@ def test_what_is_no_text_is_named(name, content, says, tmp_path):
         make("text", path=str(tmp_path / name), tokenizer="char", seq_len=8).setup()
 
 
+def test_several_files_are_named_with_how_to_join_them(tmp_path):
+    for made, says in (("a", "is a folder"), ("b", "save_to_disk"), ("*.txt", "is a pattern")):
+        if made != "*.txt":
+            (tmp_path / made).mkdir()
+        if made == "b":
+            (tmp_path / made / "dataset_info.json").write_text("{}")
+        with refused(f"{made}: ", says):
+            make("text", path=str(tmp_path / made), tokenizer="char", seq_len=8).setup()
+
+
 def saved(folder, **parts):
     """A tokenizer of Hugging Face that knows some words, and writes small letters."""
     transformers = pytest.importorskip("transformers")

@@ -109,6 +109,7 @@ class Cut:
 
 
 SEARCHED = 64  # validation windows, for one to draw
+SAVED_TO_DISK = ("dataset_info.json", "dataset_dict.json", "state.json")
 KEPT = 2**20  # bytes of a file, from which on its tokens are kept on disk
 JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 SORTED = 200  # lines in order, from which on a text counts as sorted
@@ -379,6 +380,23 @@ def _sorted(pieces: Iterator[str]) -> bool:
     return len(full) >= SORTED and full[0] < full[-1] and full == sorted(full)
 
 
+def _require_one_file(path: str) -> None:
+    """Raise UserError for a folder or a pattern of names, with how to read several files."""
+    if source.is_url(path) or (file := source.local(path)).is_file():
+        return
+    join = "data=text reads one file; join several, for example with cat FOLDER/*.txt > all.txt"
+    if file.is_dir() and any((file / name).exists() for name in SAVED_TO_DISK):
+        what = "is a folder of save_to_disk of Hugging Face datasets; write its texts to a file"
+        raise UserError(f"data.path={path}: {what}, with blank lines between them")
+    if file.is_dir():
+        raise UserError(
+            f"data.path={path}: is a folder, and {join}; data=text_files root=FOLDER reads a folder"
+            " for each class"
+        )
+    if any(sign in path for sign in "*?["):
+        raise UserError(f"data.path={path}: is a pattern of names, and {join}")
+
+
 def _require_plain(path: str, start: str) -> None:
     """Raise UserError for JSON lines, whose braces and keys would be learned as text."""
     line = start.lstrip().partition("\n")[0]
@@ -424,4 +442,5 @@ class Text(TextData):
         return file.stat().st_size >= KEPT
 
     def content_hash(self) -> str:
+        _require_one_file(self.path)  # before anything else reads it
         return source.content_hash(self.path, self.sha256)
