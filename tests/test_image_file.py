@@ -139,6 +139,8 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path):
         (b"\x89PNG\r\n\x1a\n", "it (it is damaged, or in no known format)"),
         (lab()[:200], "cannot decode the image"),
     ],
+    # An image's colour profile has the second at which it was made.
+    ids=["32 bits", "floats", "pages", "no PNG", "Lab"],
 )
 def test_what_nothing_explains_is_refused(tmp_path, content, line):
     with pytest.raises(UserError) as caught:
