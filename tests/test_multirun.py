@@ -169,7 +169,12 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
     code, out, err = ablate_command(*write_sweep(tmp_path, WHAT), *tiny, "study.dry_run=true")
     assert (code, err, runs) == (0, "", [])
     assert not (tmp_path / "outputs").exists()
-    for words in ("0 finished, 12 to do", "They are compared by val/loss (min).", "0/3"):
+    for words in (
+        "0 finished, 12 to do",
+        "They are compared by val/loss (min).",
+        "0/3",
+        "Checkpoints take about",
+    ):
         assert words in " ".join(out.split())
     found = rows(out)
     assert [*found] == ["baseline", "model.depth=2", "again=x", "model.ffn_dim=64", "many=x"]

@@ -23,8 +23,10 @@ from ablate.evaluate import evaluate as measured
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
+from ablate.training.checkpoint import sizes
 from ablate.training.compile import Compiled
 from ablate.training.curves import Curves
+from ablate.training.same_model import on_meta
 from ablate.training.train import prepare, train
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -277,6 +279,26 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["best_step"] == 4
     assert result["metrics"]["val/loss"] == pytest.approx(float(losses[4]), abs=1e-6)
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
+
+
+def test_a_finished_run_keeps_the_checkpoints_that_are_asked_for(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path, *SMALL))
+    places = Composition(cfg).folder / "checkpoints"
+    state, weights = "last.ckpt", "best.safetensors"
+    every = {"last": {state, weights}, "best": {weights}, "none": set()}
+    for wanted, kept in {"all": {state, weights, "previous.ckpt"}, **every}.items():
+        typed = overrides(tmp_path, *SMALL, f"checkpoint_keep={wanted}")
+        result = ablate.run(ablate.compose(*typed))
+        assert {path.name for path in places.iterdir()} == kept
+        if wanted == "last":
+            found = sizes(on_meta(cfg, build_data(cfg)))
+            assert found.weights == pytest.approx((places / weights).stat().st_size, rel=0.3)
+            moments = 2 * 4 * result["parameters"]["total"]
+            assert found.state - found.weights == pytest.approx(moments, rel=0.01)
+            assert found.state < (places / state).stat().st_size
+    with pytest.raises(UserError, match=r"its weights, checkpoints/best\.safetensors, are missing"):
+        ablate.load(places.parent)
+    assert json.loads((places.parent / "result.json").read_text())["status"] == "finished"
 
 
 def test_a_run_is_never_silent_for_long(tmp_path, monkeypatch, capsys):

@@ -27,6 +27,7 @@ from ablate.run_files import Damaged, best_weights, open_file, refuse_links
 # kept for the backward pass.
 EXCLUDED = (
     "checkpoint_every",
+    "checkpoint_keep",
     "evaluate",
     "choices",
     "hydra",

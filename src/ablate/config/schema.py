@@ -67,6 +67,7 @@ VALUES: dict[str, Rule] = {
     "study.arm": or_null(Text()),
     "evaluate": or_null(Keys()),
     "checkpoint_every": COUNT,
+    "checkpoint_keep": one_of("all", "last", "best", "none"),
     "compile": Bool(),
     # Lightning's Trainer
     "trainer.accelerator": one_of("cpu", "gpu", "cuda", "mps", "auto"),

@@ -11,21 +11,24 @@ ablate.run_files.sealed says how a file is verified when it is read.
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
-from torch import nn
+from torch import Tensor, nn
 
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
-from ablate.run_files import BEST, Damaged
+from ablate.run_files import BEST, Damaged, best_weights
 from ablate.run_files.sealed import read_state, remove_unused_shards, write_state, write_weights
 from ablate.stop import StopOfRun
 from ablate.task import Task, require_finite
+from ablate.terminal.say import say
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 MEASURED = "while its best weights were measured"
@@ -215,6 +218,63 @@ class Checkpoints(Callback):
             if name == LAST:
                 remove_unused_shards(self.folder, (LAST, PREVIOUS))
         trainer.strategy.barrier("checkpoint")
+
+
+def keep(run_dir: Path, wanted: Literal["all", "last", "best", "none"]) -> None:
+    """Remove the checkpoints of a finished run that checkpoint_keep does not name."""
+    if wanted == "all":
+        return
+    folder = run_dir / "checkpoints"
+    unwanted = [folder / PREVIOUS]
+    unwanted += [folder / LAST] if wanted != "last" else []
+    unwanted += [best_weights(run_dir)] if wanted == "none" else []
+    try:
+        for path in unwanted:
+            path.unlink(missing_ok=True)
+        remove_unused_shards(folder, (LAST,))
+    except OSError as error:  # the run is finished all the same
+        say(f"checkpoint_keep={wanted}: {error.filename} cannot be removed ({error.strerror})")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the best weights, and of a state of training."""
+
+    weights: int
+    state: int
+
+    @property
+    def at_most(self) -> int:
+        """While a state is written, the two before it are there."""
+        return self.weights + 3 * self.state
+
+    def kept(self, wanted: str) -> int:
+        """By checkpoint_keep."""
+        states = {"last": 1, "all": 2}.get(wanted, 0)
+        return (self.weights if wanted != "none" else 0) + states * self.state
+
+
+def sizes(task: Task) -> Sizes:
+    """Those of a task on the meta device, about: an optimizer that does not work there counts as
+    Adam, with two numbers for each parameter."""
+    weights = sum(value.nbytes for value in task.state_dict().values())
+    trained = [p for p in task.model.parameters() if p.requires_grad]
+    try:
+        optimizer: Any = task.make_optimizer(task.parameter_groups())
+        if task.averages_itself:
+            optimizer.train()
+        for group in optimizer.param_groups:
+            group["fused"] = False
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        moments = sum(value.nbytes for value in values if isinstance(value, Tensor))
+    except Exception:  # of an optimizer of one's own: any
+        moments = 2 * sum(parameter.nbytes for parameter in trained)
+    for parameter in trained:
+        parameter.grad = None
+    return Sizes(weights, weights + moments)
 
 
 def require_finite_weights(task: Task, step: int) -> None:

@@ -49,7 +49,7 @@ from ablate.run_files.sealed import write_plain
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.terminal.say import say
-from ablate.training.checkpoint import LAST
+from ablate.training.checkpoint import LAST, keep
 from ablate.training.curves import Curves
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
@@ -302,6 +302,8 @@ def recorded(
             end()
         raise
     end()
+    if trainer.is_global_zero and not composition.debugged:
+        keep(run_dir, cfg.get("checkpoint_keep", "all"))  # older configs lack the key
 
 
 def close(

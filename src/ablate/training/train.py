@@ -37,7 +37,7 @@ from ablate.task.experts import expert_figures
 from ablate.terminal.say import printable, say
 from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
 from ablate.training.callbacks import EarlyStopping, own_callbacks
-from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
+from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
@@ -78,7 +78,9 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
     began = time.perf_counter() if began is None else began
     refuse_secrets(composition.cfg)
     if (done := finished(composition, run_dir)) is not None:
-        return measured_as_well(composition, run_dir, done)
+        done = measured_as_well(composition, run_dir, done)
+        on_first_process(keep)(run_dir, composition.cfg.get("checkpoint_keep", "all"))
+        return done
     with open_run(composition, run_dir, began) as run:
         finish(run)
     return run.result

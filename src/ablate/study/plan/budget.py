@@ -16,6 +16,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
 from ablate.training.build import build_data, count_flops
+from ablate.training.checkpoint import Sizes, sizes
 from ablate.training.measure import conditions
 from ablate.training.same_model import SameModel, on_meta, parameters
 from ablate.training.train import require_runnable
@@ -34,6 +35,7 @@ class Budget:
     flops_per_step: int
     steps: int
     no_effect: bool | None
+    checkpoints: Sizes
 
 
 class DataSets:
@@ -86,6 +88,7 @@ def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
         flops_per_step=count_flops(cfg, task),
         steps=length_of_training(settings, task.data)[0],
         no_effect=no_effect,
+        checkpoints=sizes(task),
     )
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from shutil import disk_usage
 
 from rich.table import Column, Table
 
 from ablate.config.keys import locate
 from ablate.config.overrides import value_text
+from ablate.memory import written
 from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
@@ -51,6 +53,22 @@ def show(
         f" {ended} finished, {len(folders) - ended} to do{time}."
         f" They are compared by {metric['name']} ({metric['mode']}){_weights(layout, metric)}.",
         soft_wrap=True,
+    )
+    console.print(_disk(layout, cells, folder), soft_wrap=True)
+
+
+def _disk(layout: Layout, cells: Sequence[Cell], folder: Path) -> str:
+    """What the checkpoints take, and what is free."""
+    sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}  # type: ignore[union-attr]
+    wanted = layout.baseline.config.checkpoint_keep
+    arms = {cell.folder: cell.arm for cell in cells}
+    kept = sum(sizes[arm].kept(wanted) for arm in arms.values())
+    largest = max(size.at_most for size in sizes.values())
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return (
+        f"Checkpoints take about {written(kept)} when all have finished (checkpoint_keep={wanted}),"
+        f" and up to {written(largest)} of a run that trains; {written(disk_usage(place).free)} are"
+        " free there."
     )
 
 

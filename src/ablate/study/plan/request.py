@@ -22,7 +22,7 @@ UNRESOLVED = ("baseline", "blocks", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change what a study asks.
-NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
+NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every", "checkpoint_keep")
 # But for these, with which the arms are other runs.
 OTHER_RUNS = ("study.match", "study.tune")
 # Typed beside what a sweep asks: the same data may lie elsewhere.
@@ -239,7 +239,7 @@ def _hash(texts: Iterable[str]) -> str:
     return sha256(" ".join(sorted(texts)).encode()).hexdigest()[:6]
 
 
-NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "sweep")
+NO_FACTOR = (*NOT_WORK[1:], "study", "hydra", "sweep")
 
 
 def read_factor(name: str, node: Any, within: str = "study.factors") -> Factor:

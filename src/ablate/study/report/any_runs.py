@@ -22,7 +22,7 @@ from ablate.terminal.say import say
 
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
-BESIDE = ("study.", "output_dir", "logger", "checkpoint_every", "debug", "sweep", "experiment")
+BESIDE = ("study.", "output_dir", "logger", "checkpoint_", "debug", "sweep", "experiment")
 FIRST = ("model", "data")  # named above the table where no run differs in them
 
 
