@@ -1,80 +1,167 @@
-"""Put the claims of finished studies into docs/claims.md; those of other studies stay.
+"""Judge the claims of finished studies: write docs/results/claims.csv and the page claims.md.
 
 python benchmarks/claims.py outputs/recall_mixers outputs/claims/*
+
+Studies that are not named keep their rows. Without arguments only the page is written again.
 """
 
+import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ablate.study.analysis.collect import Study, collect
-from ablate.study.report.claims import entries
+from ablate.study.numbers import certain, probability
+from ablate.study.report.claims import Entry, entries
 
-PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "docs" / "results" / "claims.csv"
+FIELDS = (
+    "study", "claim", "source", "arm", "than", "verdict", "measure", "unit", "effect", "low",
+    "high", "expected", "seeds", "p", "remark", "date", "commit",
+)  # fmt: skip
+VERDICTS = ("confirmed", "undecided", "refuted")
+# By the last part of a metric's name, or its kind.
+UNITS = {
+    "loss": "nats",
+    "accuracy": "fraction",
+    "exact_match": "fraction",
+    "aer": "fraction",
+    "der": "fraction",
+    "bleu": "BLEU",
+    "rmse": "unit of the series",
+    "horizon_rmse": "unit of the series",
+    "cost/throughput": "tokens/s",
+    "cost/memory": "bytes",
+    "steps_to": "steps",
+}
 HEAD = """# Claims
 
-What papers and lectures say of attention models, said before the first run of a study
-(`study.claims`) and judged by it: confirmed, the effect is larger than what counts; refuted, it is
-smaller; undecided, more seeds would be needed. Small models on a laptop: a verdict is on these
-settings, not on the paper's. Effects are positive in the sense of the claim, with 95 % intervals; p
-after Holm over the claims of the study. Made by `python benchmarks/claims.py STUDIES`.
+Claims of papers and lectures about attention models (`study.claims`), registered before the first
+run of a study and then judged by it. *Confirmed*: the effect is larger than the smallest one that
+counts. *Refuted*: it is smaller. *Undecided*: the seeds do not decide. The models are small, so a
+verdict is about the settings of its sweep, not about the paper.
+
+[claims.csv](claims.csv) lists every claim with its source, metric, unit, effect, 95 % interval,
+criterion, seeds, Holm-corrected p value, date and commit. Effects are positive in the direction of
+the claim; accuracies and error rates are fractions. Both files are written by
+`python benchmarks/claims.py STUDY_DIRS`.
 """
 
+Row = dict[str, str]
 
-def rows(study: Study) -> Iterator[tuple[str, ...]]:
+
+def measure(node: Mapping[str, Any], metric: str) -> tuple[str, str]:
+    """Return the quantity of a claim and its unit. metric: the study's."""
+    metric = str(node.get("metric") or metric)
+    over = dict(node.get("rising_over") or {})
+    names = [str(key) for key in over]
+    of_metrics = any("/" in name for name in names)
+    base = names[0] if of_metrics else metric
+    kind = base.split("@")[0].split(":")[0]
+    leaf = kind.split("/")[1] if kind.count("/") > 1 else kind.rpartition("/")[2]
+    unit = UNITS.get(kind) or UNITS[leaf]
+    if not over:
+        return metric, unit
+    places = names if of_metrics else [f"block {name}" for name in names]
+    start = "" if of_metrics else f"{metric}, "
+    if [*over.values()] == [0, 1]:
+        return f"{start}{places[1]} minus {places[0]}", unit
+    at = ", ".join(f"{name}: {x}" for name, x in zip(places, over.values(), strict=True))
+    return f"{start}slope over x = {at}", f"{unit} per unit of x"
+
+
+def rows(study: Study) -> Iterator[Row]:
     """A row for each claim."""
     found, _ = entries(study)
+    nodes = [entry["claim"] for entry in study.plan.get("claims") or () if not entry["dropped"]]
     code = {str(run.provenance.get("git", {}).get("commit") or "")[:7] for run in study.runs} - {""}
-    for entry in found:
-        claim = entry.settled.claim
-        yield (
-            claim.says.rstrip("."),
-            claim.source,
-            f"`python -m ablate sweep={study.plan['sweep']}`",
-            f"**{entry.verdict}**",
-            entry.evidence,
-            f"{str(study.plan['written'])[:10]}, {', '.join(sorted(code)) or 'no commit'}",
-        )
+    for entry, node in zip(found, nodes, strict=True):
+        name, unit = measure(node, study.metric)
+        yield {
+            "study": str(study.plan["sweep"]),
+            "claim": entry.settled.claim.says.rstrip("."),
+            "source": entry.settled.claim.source,
+            "arm": str(node["arm"]),
+            "than": str(node.get("than") or "baseline"),
+            "measure": name,
+            "unit": unit,
+            **_outcome(entry),
+            "date": str(study.plan["written"])[:10],
+            "commit": " ".join(sorted(code)),
+        }
 
 
-def earlier(text: str) -> Iterator[tuple[str, ...]]:
-    """The rows of a page that was made before."""
-    for line in text.splitlines():
-        if line.startswith("| ") and "`python -m ablate sweep=" in line:
-            cells = re.split(r" (?<!\\)\| ", line.removeprefix("| ").removesuffix(" |"))
-            yield tuple(cell.replace("\\|", "|") for cell in cells)
+def _outcome(entry: Entry) -> Row:
+    settled, claim = entry.settled, entry.settled.claim
+    known = settled.effect is not None
+    bounds = (settled.interval.low, settled.interval.high) if settled.interval else ()
+    low, high = [certain(bound, settled.interval) for bound in bounds] or ("", "")
+    needed = f"about {settled.seeds_needed} seeds needed" if settled.seeds_needed else ""
+    return {
+        "verdict": settled.verdict,
+        "effect": certain(settled.effect, settled.interval) if known else "",
+        "low": low,
+        "high": high,
+        "expected": f"> {claim.by:g}" if claim.within is None else f"within ±{claim.within:g}",
+        "seeds": str(settled.n),
+        "p": probability(settled.p) if known else "",
+        "remark": "; ".join(filter(None, (settled.why, needed, entry.after and "post hoc"))),
+    }
 
 
-def page(studies: list[Study], before: str) -> str:
-    by_command: dict[str, list[tuple[str, ...]]] = {}
-    for row in earlier(before):
-        by_command.setdefault(row[2], []).append(row)
-    for study in studies:
-        made = [*rows(study)]
-        by_command[made[0][2]] = made
-    every = [row for of_study in by_command.values() for row in of_study]
-    verdicts = [row[3].strip("*") for row in every]
+def cost(study: str) -> tuple[str, str]:
+    """Return the command of a sweep and its cost, from the header of its file."""
+    text = (ROOT / "sweeps" / f"{study}.yaml").read_text()
+    command = rf"python -m ablate sweep={study}.*?"
+    found = re.search(rf"# (?:Then:  )?({command})(?:  +(.*))?$", text, re.M)
+    assert found, study
+    return found[1], found[2] or ""
+
+
+def page(every: list[Row]) -> str:
+    verdicts = [row["verdict"] for row in every]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
-    heads = ("claim", "source", "command", "verdict", "evidence", "date, commit")
-    lines = [heads, ("---",) * len(heads), *every]
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
-    return f"{HEAD}\n{len(every)} claims: {counts}.\n\n{table}\n{reasons(every)}"
-
-
-def reasons(every: list[tuple[str, ...]]) -> str:
-    """What is known about claims that came out otherwise: claims_why.yaml, by their sentences."""
+    studies: dict[str, list[str]] = {}
+    for row in every:
+        studies.setdefault(row["study"], []).append(row["verdict"])
+    table = [("command", *VERDICTS, "cost"), ("---",) * 5]
+    for study, of_study in sorted(studies.items()):
+        command, price = cost(study)
+        table.append((f"`{command}`", *(str(of_study.count(kind)) for kind in VERDICTS), price))
+    refuted = [("claim", "effect (95 % interval)", "expected", "possible reason"), ("---",) * 4]
     known = yaml.safe_load(Path(__file__).with_name("claims_why.yaml").read_text())
-    refuted = {row[0]: row for row in every if row[3] == "**refuted**"}
-    if gone := known.keys() - refuted.keys():
-        raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(gone))}")
-    lines = [f"- {says} ({refuted[says][2]}): {why.strip()}" for says, why in known.items()]
-    return "\n## What is known about those refuted\n\n" + "\n".join(lines) + "\n"
+    for row in every:
+        if row["verdict"] == "refuted":
+            interval = f" ({row['low']} to {row['high']})" if row["low"] else ""
+            unit = "" if row["unit"] == "fraction" else f" {row['unit']}"
+            effect = f"{row['measure']}: {row['effect']}{interval}{unit}"
+            why = known.pop(row["claim"], "").strip()
+            refuted.append((f"{row['claim']} ({row['study']})", effect, row["expected"], why))
+    if known:
+        raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(known))}")
+    return (
+        f"{HEAD}\n{len(every)} claims: {counts}.\n\n## By study\n\n{_table(table)}\n"
+        f"## Refuted claims\n\n{_table(refuted)}"
+    )
+
+
+def _table(lines: list[tuple[str, ...]]) -> str:
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 if __name__ == "__main__":
-    studies = [collect(Path(name)) for name in sys.argv[1:]]
-    PAGE.write_text(page(studies, PAGE.read_text()))
+    with DATA.open(newline="") as file:
+        every = [*csv.DictReader(file)]
+    for made in ([*rows(collect(Path(name)))] for name in sys.argv[1:]):
+        every = [row for row in every if row["study"] != made[0]["study"]] + made
+    with DATA.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(every)
+    DATA.with_suffix(".md").write_text(page(every))

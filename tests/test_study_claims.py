@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
 from ablate.study.plan.claims import parse_claims, recorded
 from ablate.study.report.rows import assemble
+from ablate.version import PACKAGE
 
 pytest_plugins = ["command_line", "make_study"]
 
@@ -209,6 +211,22 @@ def with_claims(study, *claims, after=False):
     made = {"made": "2026-11-25T12:00:00+00:00", "after": after, "dropped": False}
     change(study / "plan.json", claims=[{"claim": node, **made} for node in claims])
     return study
+
+
+def test_a_row_of_docs_has_the_metric_and_the_unit_of_its_claim(tmp_path):
+    script = run_path(str(PACKAGE.parents[1] / "benchmarks" / "claims.py"))
+    arms = {"baseline": arm(BASE), "a": arm(shifted(0.5), {"a": "b"})}
+    rising = {"val/loss": 0, "val/loss/2": 1}
+    study = make_study(tmp_path / "s", arms, sweep="mixers")
+    with_claims(study, claim(by=0.1), claim(rising_over=rising))
+    first, second = script["rows"](collect(study))
+    found = [first[key] for key in ("study", "verdict", "measure", "unit", "expected")]
+    assert found == ["mixers", "confirmed", "val/loss", "nats", "> 0.1"]
+    assert float(first["low"]) <= float(first["effect"]) <= float(first["high"])
+    assert (second["measure"], second["verdict"]) == ("val/loss/2 minus val/loss", "not tested")
+    slope = script["measure"]({"rising_over": {64: 0, 256: 1, 1024: 2}}, "cost/memory")
+    places = "block 64: 0, block 256: 1, block 1024: 2"
+    assert slope == (f"cost/memory, slope over x = {places}", "bytes per unit of x")
 
 
 def test_a_claim_may_be_about_an_arm_that_sees_what_it_predicts(tmp_path):

@@ -4,7 +4,7 @@ GNU's libgomp, which torch's Linux wheels include, spins about 300,000 iteration
 thread before it sleeps. On a machine with other work, threads then spin while the one they wait for
 has no core: training beside one busy program takes more than 50 times as long, and with 10,000
 iterations 3 times. 1,000 lose least over quiet and busy machines together (benchmarks/busy.py,
-docs/benchmarks.md).
+docs/results/benchmarks.md).
 """
 
 import os

@@ -5,7 +5,7 @@
 Exponentials are taken once per query and key, and a pair costs a product and a reciprocal; with r
 for that reciprocal the derivative is 4 r (1 - r). Pairs are computed in pieces that fit in a core's
 cache, in the forward pass and again in the backward pass, so no tensor of queries x keys x width is
-ever made. Measured: docs/benchmarks.md.
+ever made. Measured: docs/results/benchmarks.md.
 """
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ class Auto(Kernel):
     scores; for sums over a width Triton's kernels where there is a GPU, but for small calls the
     reference; else chunks.
 
-    Measured order: benchmarks/attention.py, docs/benchmarks.md.
+    Measured order: benchmarks/attention.py, docs/results/benchmarks.md.
     """
 
     name: ClassVar[str] = "auto"

@@ -5,7 +5,7 @@ a table while the scores are computed, so that no tensor of queries x keys is ma
 blocks of keys that are fully masked are skipped.
 https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. It took more time than SDPA
 but for T5's bias at 8192 tokens, and a twelfth of the memory; kernel=auto never selects it:
-docs/benchmarks.md.
+docs/results/benchmarks.md.
 """
 
 from functools import cache

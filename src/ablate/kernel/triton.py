@@ -1,7 +1,7 @@
 """Additive attention fused by Triton on a GPU: memory linear in the length, as for dot products.
 
 For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for the method,
-ablate.kernel.additive_triton_kernels. Times on a GPU: docs/benchmarks.md.
+ablate.kernel.additive_triton_kernels. Times on a GPU: docs/results/benchmarks.md.
 """
 
 import os
@@ -26,7 +26,7 @@ class Triton(Kernel):
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
     the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto. There the
     reference computes what is `SMALL`, such as the single query of a decoder's step: starting
-    Triton's kernels takes longer (docs/benchmarks.md).
+    Triton's kernels takes longer (docs/results/benchmarks.md).
     """
 
     name: ClassVar[str] = "triton"

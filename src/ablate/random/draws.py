@@ -125,7 +125,7 @@ def _numbers(
 ) -> Tensor:
     """examples heads rows (last - first): numbers of 64 bits, by numpy, in pieces.
 
-    numpy takes as long for them as torch's own generator for as many (docs/benchmarks.md).
+    numpy takes as long for them as torch's own generator for as many (docs/results/benchmarks.md).
     """
     of_rows = np.zeros((), np.uint64)
     for begin, count, size in ((0, examples, EXAMPLE), (0, heads, HEAD), (row, rows, ROW)):

@@ -11,7 +11,7 @@ class CrossEntropy(nn.Module):
     """`F.cross_entropy` as a module, which compile=true compiles.
 
     torch alone writes the logarithms of all probabilities and reads them again for the gradient;
-    figures: docs/benchmarks.md.
+    figures: docs/results/benchmarks.md.
     """
 
     def forward(

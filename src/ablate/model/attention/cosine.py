@@ -75,7 +75,7 @@ def scaled(
 class Scaled(Function):
     """y = length x / |x|, and 1 / |x|, in float32 or wider: squares overflow or underflow in half
     precision. A Function of its own because autograd makes more tensors as large as x, whose memory
-    costs more than their arithmetic (docs/benchmarks.md).
+    costs more than their arithmetic (docs/results/benchmarks.md).
     """
 
     generate_vmap_rule = True

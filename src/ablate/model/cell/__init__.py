@@ -69,7 +69,7 @@ def written_out(x: Float[Tensor, ...]) -> bool:
 
 def decodes(x: Float[Tensor, "b i _"]) -> bool:
     """Whether x is one step of decoding. It needs no gradient, and what torch's layers and kernels
-    do around a step takes longer than the step: docs/benchmarks.md."""
+    do around a step takes longer than the step: docs/results/benchmarks.md."""
     alone = x.shape[1] == 1 and not torch.is_grad_enabled()
     return alone and written_out(x) and not torch.compiler.is_compiling()
 

@@ -3,7 +3,7 @@
 Autograd records some thirty operations for every step, and adds up a gradient of every weight for
 each. Here a step computes into buffers, and the way back computes gradients of states alone; those
 of the weights are one product over all steps afterwards, as in cuDNN's recurrent layers. It gives
-what the decoder's own steps give (tests/test_loop.py); how much faster: docs/benchmarks.md.
+what the decoder's own steps give (tests/test_loop.py); how much faster: docs/results/benchmarks.md.
 
 Time is the first axis of what is kept, the batch the second.
 """
