@@ -85,7 +85,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE = ROOT / "docs" / "options"  # by the site
+PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - set(MADE.glob("*.md")))]
 LOGS = ("decisions", "benchmarks")
 PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
 # A command after "$ " shows what it answers, which may be a refusal.
@@ -114,17 +115,23 @@ def test_every_command_composes(tmp_path, every):
             compose(*words)
 
 
+VARIABLE = re.compile(r"\b(?:ABLATE|WANDB)_[A-Z][A-Z_]+\b")
+FLAGS = (ROOT / "docs/reference/cli.md").read_text().split("## Flags")[1]
+
+
 class Parsed(Exception):
     """The arguments of a command were understood."""
 
 
 def test_every_other_command_is_parsed(monkeypatch):
-    """And every argument is explained. One that is cut by the end of a line, or refers to some of
-    its arguments alone, is not parsed."""
+    """And every argument is explained, in docs/reference/cli.md, too. One that is cut by the end of
+    a line, or refers to some of its arguments alone, is not parsed."""
 
     def parse(self, *_):
         ArgumentParser.parse_intermixed_args(self)
         assert all(action.help for action in self._actions), self.prog
+        for flag in self._option_string_actions:
+            assert flag in ("-h", "--help") or re.search(rf"`{flag}[` ]", FLAGS), (self.prog, flag)
         raise Parsed
 
     monkeypatch.setattr(Arguments, "parse_args", parse)
@@ -137,6 +144,13 @@ def test_every_other_command_is_parsed(monkeypatch):
         if name != "diff" or len(shlex.split(words)) > 1:
             with pytest.raises(Parsed):
                 import_module(f"ablate.{name}").main()
+
+
+def test_every_environment_variable_is_in_the_reference():
+    page = (ROOT / "docs/reference/environment-variables.md").read_text()
+    read = {name for f in PACKAGE.rglob("*.py") for name in VARIABLE.findall(f.read_text())}
+    assert len(read) > 3
+    assert [name for name in read if f"`{name}`" not in page] == []
 
 
 def test_every_name_that_docs_and_benchmarks_import_is_there():
@@ -155,7 +169,7 @@ def test_every_name_that_docs_and_benchmarks_import_is_there():
 def test_every_link_to_a_file_leads_somewhere():
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
-            made = link.startswith("options/")  # for the site
+            made = link.removeprefix("../").startswith("options/")  # for the site
             assert made or (page.parent / link).exists(), (page, link)
 
 

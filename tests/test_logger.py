@@ -522,8 +522,9 @@ def test_a_server_that_refuses_a_key_of_netrc_or_is_not_there_does_not_stop_the_
 
 @pytest.mark.slow
 def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
-    """`wandb agent` runs the command of docs/wandb.md; a trial that is given again is logged."""
-    block = re.search(r"(?:^    .*\n)+", (ROOT / "docs" / "wandb.md").read_text(), re.MULTILINE)
+    """The command of docs/how-to/wandb.md, run by `wandb agent`; a trial given again is logged."""
+    page = (ROOT / "docs/how-to/wandb.md").read_text()
+    block = re.search(r"^    program:.*\n(?:    .*\n)+", page, re.MULTILINE)
     assert block is not None
     sweep = yaml.safe_load(dedent(block[0]))
     tiny = [text for text in overrides(tmp_path, *SMALL) if text != "logger=none"]

@@ -1,8 +1,11 @@
 """From a sweep's file to the arms and cells of a plan: designs counted and enumerated by hand, what
 a fraction confuses, arms composed and checked, and the ids of their runs."""
 
+import re
 from itertools import product
+from pathlib import Path
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from make_sweep import asked, laid_out, write_sweep
@@ -10,9 +13,9 @@ from refusals import refused
 
 from ablate.config.composition import Composition
 from ablate.config.overrides import key_of, parse_one, value_text
-from ablate.config.tree import open_tree
-from ablate.study.plan import design
-from ablate.study.plan.cells import Cells
+from ablate.config.tree import config_dir, open_tree
+from ablate.study.plan import claims, design
+from ablate.study.plan.cells import Cells, Composer
 from ablate.study.plan.design import Factor
 from ablate.study.plan.fraction import fraction
 from ablate.study.plan.layout import lay_out
@@ -245,3 +248,39 @@ def _plain(value):
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return getattr(value, "text", value)
+
+
+# The pages on sweep files and claims
+
+HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
+
+
+def blocks_and_keys(page):
+    """The YAML blocks of a page, and the names in the first column of its tables."""
+    text = (HOW_TO / page).read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL), set(
+        re.findall(r"`(\w+)`", " ".join(rows))
+    )
+
+
+def test_the_page_on_sweep_files_has_every_key_and_its_file_is_a_plan(tmp_path):
+    (file, *_), keys = blocks_and_keys("write-a-sweep-file.md")
+    assert yaml.safe_load((config_dir() / "config.yaml").read_text())["study"].keys() <= keys
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "positions.yaml").write_text(file)
+    with open_tree(str(tmp_path)) as tree:
+        command = tree.load(["sweep=positions"])
+        question = parse_request(command, ["sweep=positions"], tree.loader)
+        layout = lay_out(question, Composer(tree.loader, command, question.fixed))
+    names = [composed.name for composed in layout.arms]
+    assert (len(names), len(layout.seeds), len(layout.excluded)) == (9, 5, 1)
+    assert claims.parse_claims(question.node["claims"], names, names[0])
+
+
+def test_the_page_on_claims_has_every_key_and_its_claims_are_ones():
+    (first, others), keys = blocks_and_keys("preregister-claims.md")
+    assert {*claims.KEYS} <= keys
+    said = [*yaml.safe_load(first)["study"]["claims"], *yaml.safe_load(others)]
+    arms = {name for each in said for name in (each["arm"], each.get("than"), "warmup=without")}
+    assert len(claims.parse_claims(said, arms, "baseline")) == 6

@@ -1,4 +1,4 @@
-"""report.json: what the report says, for programs (docs/studies.md)."""
+"""report.json: what the report says, for programs (docs/reference/report.md)."""
 
 from dataclasses import asdict
 from typing import Any
