@@ -201,7 +201,12 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     assert top - {"choices"} == {
         *("seed", "output_dir", "study", "checkpoint_every"),
         "checkpoint_keep",  # test_train.py
-        *("init_from", "compile", "evaluate"),  # test_transfer.py, _compiled.py, _conditions.py
+        *(
+            "init_from",
+            "init_optimizer",
+            "compile",
+            "evaluate",
+        ),  # test_transfer.py, _compiled.py, _conditions.py
     }
     assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
     assert trained("gpt").previous == 2

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.config.saved import read_config
 from ablate.run_files import best_weights
-from ablate.run_files.sealed import read_weights
+from ablate.run_files.sealed import read_state, read_weights
+from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data, data_of_run
 from ablate.training.transfer import describe_transfer, fitting
 
@@ -106,6 +109,68 @@ def test_the_id_of_a_run_depends_on_the_weights_and_not_on_their_place(first, tm
     with open(best_weights(copy), "ab") as file:
         file.write(b"other")
     assert id_from(copy) != id_from(first)
+
+
+GOES_ON = ("init_optimizer=true", "data.batch_size=8", "optimizer.lr=0.01", "trainer.max_steps=2",
+           "trainer.val_check_interval=2")  # fmt: skip
+
+
+def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, capsys):
+    """From its last weights, with its moments and averages, and with rates of its own."""
+    ablate.run(ablate.compose(*overrides(tmp_path, "task.ema=0.9")), here := tmp_path / "here")
+    typed = overrides(tmp_path, f"init_from={here}", "task.ema=0.9", *GOES_ON)
+    last, found = read_state(here / "checkpoints/last.ckpt"), {}
+    loss = CausalLM.loss
+
+    def noted(task, batch):
+        if task.training and not found:
+            optimizer = task.optimizers(use_pl_optimizer=False)
+            found.update(deepcopy({"state": optimizer.state_dict(), "task": task.state_dict()}))
+        return loss(task, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalLM, "loss", noted)
+        result = ablate.run(ablate.compose(*typed), tmp_path / "there")
+    assert result["steps"] == 2
+    (saved,) = last["optimizer_states"]
+    equal = partial(torch.testing.assert_close, rtol=0, atol=0)
+    equal(found["state"]["state"], saved["state"])
+    equal(found["task"], last["state_dict"])
+    assert {group["initial_lr"] for group in found["state"]["param_groups"]} == {0.01}
+    told = f"average, the optimizer's state and the weights after step 12 of {here} are kept;"
+    assert told in capsys.readouterr().out
+    ended = read_state(tmp_path / "there/checkpoints/last.ckpt")["optimizer_states"][0]["state"]
+    assert {float(each["step"]) for each in ended.values()} == {14}
+    both = [compose_id(*typed), compose_id(*(text for text in typed if text != GOES_ON[0]))]
+    assert both[0] != both[1]
+    with open(best_weights(here), "ab") as file:
+        file.write(b"other")
+    assert compose_id(*typed) == both[0]  # its last state counts
+
+
+def compose_id(*typed: str) -> str:
+    return Composition(ablate.compose(*typed)).id
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["optimizer=sgd"], "optimizer._target_ is torch.optim.AdamW there and torch.optim.SGD"),
+        (["model.tie_embeddings=false"], "head.weight is not in the other run"),
+        (["trainer=fsdp", "trainer.accelerator=cpu"], "init_optimizer=true needs the optimizer wh"),
+        (["init_from=null"], "set init_from=RUN_DIR"),
+    ],
+)
+def test_an_optimizer_that_does_not_fit_is_refused(more, says, first, tmp_path):
+    with refused(says):
+        ablate.run(ablate.compose(*overrides(tmp_path, f"init_from={first}", *GOES_ON, *more)))
+
+
+def test_a_run_without_its_last_state_is_refused(first, tmp_path):
+    copy = shutil.copytree(first, tmp_path / "copy")
+    (copy / "checkpoints/last.ckpt").unlink()
+    with refused("last.ckpt is missing; a run keeps it with checkpoint_keep=all or last"):
+        ablate.run(ablate.compose(*overrides(tmp_path, f"init_from={copy}", *GOES_ON)))
 
 
 @pytest.mark.parametrize(

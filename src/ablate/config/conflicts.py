@@ -306,4 +306,19 @@ CONFLICTS = [
         "init_from={init_from} and model.pretrained={model.pretrained} both say where the weights"
         " come from; leave one out",
     ),
+    Conflict(
+        lambda c: c("init_optimizer") and c("init_from") is None,
+        "init_optimizer=true goes on with the optimizer of another run; set init_from=RUN_DIR",
+    ),
+    Conflict(
+        lambda c: (
+            c("init_optimizer")
+            and (
+                c("trainer.strategy") == "fsdp"
+                or c.get("trainer.tensor_parallel", None) is not None
+            )
+        ),
+        "init_optimizer=true needs the optimizer whole, and here processes share it; use"
+        " trainer=ddp without trainer.tensor_parallel",
+    ),
 ]

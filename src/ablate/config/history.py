@@ -34,6 +34,7 @@ GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")
 # Key -> the value at which a run is what it was before there was the key.
 ADDED: dict[str, Any] = {  # since 2026-11-24
     "data.shift": 0,
+    "init_optimizer": False,  # since 2026-11-27
     "model.connection._partial_": True,
     "model.connection._target_": "ablate.model.connection.plain.Plain",
     "model.embedding_scale": 1.0,

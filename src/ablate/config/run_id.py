@@ -21,7 +21,7 @@ from ablate.config.make import make
 from ablate.config.revision import revisions
 from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.run_files import Damaged, best_weights, open_file, refuse_links
+from ablate.run_files import LAST, Damaged, best_weights, open_file, refuse_links
 
 # Keys that cannot change a result: locations, what is logged, how fast data is read, and what is
 # kept for the backward pass.
@@ -87,13 +87,14 @@ def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -
     return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def weights(start: str) -> str:
-    """Return the hash of the weights to start from, of a run or in a file; the run itself reports
-    unreadable ones."""
+def weights(start: str, *, last: bool = False) -> str:
+    """Return the hash of the weights to start from, of a run (with `last`, of its last state) or in
+    a file; the run itself reports unreadable ones."""
     path = Path(str(start)).expanduser()
     refuse_links(path)
+    best = path / "checkpoints" / LAST if last else best_weights(path)
     try:
-        with open_file(path if path.is_file() else best_weights(path)) as file:
+        with open_file(path if path.is_file() else best) as file:
             return file_digest(file, sha256).hexdigest()
     except (OSError, Damaged):
         return NO_WEIGHTS
@@ -104,7 +105,8 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = _canonical({k: v for k, v in plain(cfg).items() if k not in EXCLUDED})
     # The hash of the weights takes the place of their path.
     for path in run_folders(content):
-        put(content, path, weights(look_up(content, path)[0]))
+        last = path == "init_from" and bool(content.get("init_optimizer"))
+        put(content, path, weights(look_up(content, path)[0], last=last))
     if content.get("init_from") is None:
         content.pop("init_from", None)
     # A pattern counts as the values that it gives.

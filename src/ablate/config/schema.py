@@ -39,6 +39,7 @@ from ablate.config.tree import config_dir
 VALUES: dict[str, Rule] = {
     "seed": SEED,
     "init_from": or_null(RunFolder()),
+    "init_optimizer": Bool(),
     "output_dir": Text(),
     "study.name": Below("output_dir"),
     "study.baseline": ListOf(Text(), least=0),

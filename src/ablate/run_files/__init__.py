@@ -27,6 +27,7 @@ PLAN = "plan.json"  # in a study's folder
 COMMANDS, PLANNING = ".commands", ".planning"
 # Weights of a run with the best validation; the second is from before 2026-11-23.
 BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
+LAST = "last.ckpt"  # the newest state of training
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
 LARGEST = 1e100  # of a number, so that its square and sums are finite
 FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with files of ours

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
-from ablate.run_files import BEST, Damaged, best_weights
+from ablate.run_files import BEST, LAST, Damaged, best_weights
 from ablate.run_files.sealed import read_state, remove_unused_shards, write_state, write_weights
 from ablate.stop import StopOfRun
 from ablate.task import Task, require_finite
 from ablate.terminal.say import say
 
-LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+PREVIOUS = "previous.ckpt"
 MEASURED = "while its best weights were measured"
 HALF = ".tmp"  # suffix of a file that is being written
 

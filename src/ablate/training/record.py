@@ -37,6 +37,7 @@ from ablate.model.layers.stack import kernels
 from ablate.redact import redact, redacted, without_credentials
 from ablate.run_files import (
     DATA,
+    LAST,
     PREDICTIONS,
     RESULT,
     read_mapping,
@@ -49,7 +50,7 @@ from ablate.run_files.sealed import write_plain
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.terminal.say import say
-from ablate.training.checkpoint import LAST, keep
+from ablate.training.checkpoint import keep
 from ablate.training.curves import Curves
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras

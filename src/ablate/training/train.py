@@ -54,8 +54,9 @@ from ablate.training.record import (
     recorded,
 )
 from ablate.training.same_model import try_out
+from ablate.training.start_state import StartState
 from ablate.training.trainer import check_warmup, length_of_training, make_trainer
-from ablate.training.transfer import describe_transfer
+from ablate.training.transfer import Source, describe_transfer
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
@@ -293,7 +294,10 @@ def prepare(
     debug = [make(cfg.debug)] if "debug" in cfg else []
     # Before Checkpoints, so that a checkpoint holds what they have seen.
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
-    callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
+    start = []
+    if cfg.get("init_optimizer"):
+        start = [StartState(Source.of(cfg).state, task)]
+    callbacks = [curves, *own, *start, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
     require_measured(task, own)

@@ -21,7 +21,7 @@ from ablate.config.overrides import value_text
 from ablate.config.saved import read_config
 from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError, few
-from ablate.run_files import best_weights, require_run
+from ablate.run_files import LAST, best_weights, require_run
 from ablate.run_files.records import read_result, require_weights
 
 if TYPE_CHECKING:
@@ -48,14 +48,17 @@ TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "low
 @dataclass
 class Source:
     """A run to start from. init_from: its folder, as typed. allow: what its config may
-    name beside parts of ours: those that the new run has."""
+    name beside parts of ours: those that the new run has. goes_on: with init_optimizer, from
+    the last state of training, not from the best weights."""
 
     init_from: str
     allow: frozenset[str] = frozenset()
+    goes_on: bool = False
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Source:
-        return cls(cfg.init_from, frozenset(targets(cfg)))
+        # Older configs lack init_optimizer.
+        return cls(cfg.init_from, frozenset(targets(cfg)), cfg.get("init_optimizer", False))
 
     @property
     def folder(self) -> Path:
@@ -69,12 +72,31 @@ class Source:
         return read_config(self.folder / "config.yaml", self.allow)
 
     @property
-    def weights(self) -> Path:
-        return best_weights(self.folder)
+    def state(self) -> Path:
+        path = self.folder / "checkpoints" / LAST
+        if not path.is_file():
+            raise UserError(
+                f"init_optimizer=true: {path} is missing; a run keeps it with checkpoint_keep=all"
+                " or last"
+            )
+        return path
+
+    def read(self) -> dict[str, Tensor]:
+        """The weights to start from."""
+        from ablate.run_files.sealed import read_state, read_weights
+
+        if not self.goes_on:
+            return read_weights(best_weights(self.folder))
+        weights: dict[str, Tensor] = read_state(self.state)["state_dict"]
+        return weights
 
     def require_same_parts(self, cfg: DictConfig) -> None:
         """Raise UserError that lists the keys that differ, with both values."""
         source_parts, parts = parts_of(self.config), parts_of(cfg)
+        if self.goes_on:  # with the state of the same optimizer
+            _ = self.state
+            source_parts |= optimizers_of(self.config)
+            parts |= optimizers_of(cfg)
         # Leave out the keys of a part that is another class, and keys that only one data set has.
         other = tuple(f"{part}." for part in source_parts if source_parts[part] != parts.get(part))
         free = FREE | set(may_differ(cfg))
@@ -123,6 +145,13 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
     return by_option(nodes) | tokens
 
 
+def optimizers_of(cfg: DictConfig) -> dict[str, Any]:
+    """The optimizer's class, and those of its rules, by key."""
+    from ablate.config.check import leaves
+
+    return {k: v for k, v in leaves(cfg.optimizer, "optimizer") if k.endswith("._target_")}
+
+
 def by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted key, where a part of ours stands under its slot by its option's name."""
     by_key = {}
@@ -138,11 +167,9 @@ def _value(parts: dict[str, Any], key: str) -> str:
 
 def start_from(model: Model, cfg: DictConfig) -> None:
     """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
-    from ablate.run_files.sealed import read_weights
-
     source = Source.of(cfg)
     source.require_same_parts(cfg)
-    state = read_weights(source.weights)
+    state = source.read()
     weights = {
         name.removeprefix("model."): value
         for name, value in state.items()
