@@ -18,12 +18,16 @@ from ablate.training.checkpoint import Checkpoints
 OVERRIDE = "task._target_=accident.AccidentProne"
 SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
 
+if os.environ.get("LOCAL_RANK") == "1" and os.environ.get("ACCIDENT", "").startswith("start"):
+    os.kill(os.getppid() if os.environ["ACCIDENT"] == "start 0" else os.getpid(), signal.SIGKILL)
+
 
 class AccidentProne(CausalLM):
     """ACCIDENT="what rank step [seed]", several with a semicolon between them.
 
     what: kill or interrupt the process group, die or stop alone, nan, raise, hang, or pause until
-    somebody asks for a stop; die-once and the like spare the tries after it.
+    somebody asks for a stop; die-once and the like spare the tries after it. ACCIDENT="start rank":
+    this one of two processes dies while the second one starts.
     """
 
     def loss(self, batch: dict[str, Any]) -> Tensor:

@@ -284,11 +284,23 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
     require_same_to_the_last_bit(folder, straight)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_path, rank):
+@pytest.mark.parametrize(
+    ("disaster", "code", "line"),
+    [
+        ("die 0 6", -9, "the first process of this run was killed"),
+        ("die 1 6", 1, "process 1 of 2 was killed by SIGKILL"),
+        ("start 0", -9, "the first process of this run was killed"),
+        ("start 1", 1, "process 1 of 2 was killed by SIGKILL"),
+    ],
+)
+def test_when_one_process_dies_the_other_says_so(started, tmp_path, disaster, code, line):
+    """And does not wait for ever; while the processes start, too."""
     straight, _ = started("straight")
+    said = f"{line} (perhaps out of memory); the same command resumes"
     line = overrides(straight.parent, *PRONE)
-    assert command(line, tmp_path, f"die {rank} 6").code != 0
+    died = command(line, tmp_path, disaster)
+    assert (died.code, died.errors) == (code, f"ablate: {said}\n")
+    assert (died.result["status"], died.result["error"]) == ("failed", said)
     ended = command(line, tmp_path, "none")
     assert ended.code == 0, ended.errors
     assert (tmp_path / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()

@@ -38,6 +38,10 @@ class RunFailed(Exception):
         super().__init__(redact(message))
 
 
+class LostProcess(RunFailed):
+    """A run of several processes, one of which has ended or cannot be reached."""
+
+
 class Interrupted(BaseException):
     """A run stopped on request; the same command resumes. Exit code 130.
 
@@ -113,6 +117,9 @@ LOST_WORKER = (
     "a process that prepares batches was killed, for want of memory or by hand; the same command"
     " resumes, and data.workers=0 needs no such process"
 )
+# What torch's backends raise for a process that is gone: gloo, and NCCL by types of torch.
+GLOO = "third_party/gloo/"
+OF_BACKENDS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 # The linker's, and torch's when it is imported again after that.
 NO_TORCH = re.compile(r"^lib(torch|c10)\S*: |`torch` can only be initialized once")
 AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
@@ -143,6 +150,12 @@ def _by_the_machine(error: BaseException) -> UserError | RunFailed | None:
         return UserError(f"{name or 'a file'}: cannot be read or written here ({error.strerror})")
     if isinstance(error, RuntimeError) and text.startswith("DataLoader worker"):
         return RunFailed(LOST_WORKER)
+    if isinstance(error, RuntimeError) and (GLOO in text or type(error).__name__ in OF_BACKENDS):
+        why = shortened(" ".join(text.partition("]")[2].split()) or text, 120)
+        return LostProcess(
+            f"another process of this run ended or cannot be reached ({why}); the same command"
+            " resumes"
+        )
     if isinstance(error, ImportError) and NO_TORCH.search(text):
         return RunFailed("torch cannot be loaded here; `python -c 'import torch'` says why")
     if NO_ROOM.search(text):

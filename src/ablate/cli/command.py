@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ablate import processes
 from ablate.cli.folder import remove_created
 from ablate.errors import (
     Interrupted,
@@ -101,8 +102,7 @@ def report(error: BaseException) -> int:
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if ours is None:
         return 1
-    # All processes of a node fail alike; only one prints.
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if processes.speaks(ours):
         say(one_line(ours), file=sys.stderr)
     if isinstance(ours, UserError):
         remove_created()

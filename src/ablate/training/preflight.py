@@ -1,5 +1,6 @@
 """Check the machine before a run: devices, a compiler, a writable folder; say what will be slow."""
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +8,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
@@ -53,6 +55,7 @@ def check_devices(values: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.devices={devices}: holds a number twice")
         if max(numbers) >= gpus:
             raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPU(s)")
+    check_processes(trainer, gpus if devices == "auto" and gpus else devices)
     if kind == "mps" and trainer["strategy"] != "auto":
         raise UserError(
             f"trainer.strategy={trainer['strategy']} cannot run on Apple's GPU (mps); use"
@@ -66,6 +69,35 @@ def check_devices(values: Mapping[str, Any]) -> None:
     resolved = {**values, "trainer": {**trainer, "accelerator": kind}}
     if lines := list(conflicts(resolved)):
         raise UserError(*lines)
+
+
+def check_processes(trainer: Mapping[str, Any], devices: int | list[int] | str) -> None:
+    """Raise UserError for another number of processes than srun or torchrun has started, and for
+    several machines of which nothing says which one this is."""
+    nodes = trainer["num_nodes"]
+    each = 1 if devices == "auto" else devices if isinstance(devices, int) else len(devices)
+    by, started, here = "srun", tasks_of_srun(), int(os.environ.get("SLURM_STEP_NUM_NODES", nodes))
+    if TorchElasticEnvironment.detect():
+        by, started, here = "torchrun", int(os.environ["WORLD_SIZE"]), nodes
+    if started > 1 and (started, here) != (each * nodes, nodes):
+        raise UserError(
+            f"{by} has started {started} processes{f' on {here} nodes' if here != nodes else ''},"
+            f" and trainer.devices={trainer['devices']} with trainer.num_nodes={nodes} are"
+            f" {each * nodes}: start as many, or set these keys"
+        )
+    by_hand = "MASTER_ADDR" in os.environ and {"NODE_RANK", "GROUP_RANK"} & {*os.environ}
+    if nodes > 1 and started == 1 and not by_hand:
+        raise UserError(
+            f"trainer.num_nodes={nodes}: nothing says which of the {nodes} machines this is; start"
+            " the command on each by srun or torchrun, or with MASTER_ADDR, MASTER_PORT and"
+            " NODE_RANK in its environment"
+        )
+
+
+def tasks_of_srun() -> int:
+    """The processes that srun has started with this one; 1 in a shell that it opened, or that
+    salloc or sbatch did, where a run starts its processes by itself."""
+    return 1 if "SLURM_PTY_PORT" in os.environ else int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
 
 
 def accelerator(wanted: str) -> tuple[str, int]:

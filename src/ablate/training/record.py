@@ -30,7 +30,7 @@ from ablate.config.public import public
 from ablate.config.saved import read_config
 from ablate.config.schema import look_up
 from ablate.data import digest, source
-from ablate.errors import RunFailed, UserError, ended_by, unwrap
+from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
@@ -301,10 +301,19 @@ def recorded(
         # A second error, of the same disk or folder, would hide the first.
         with suppress(OSError, RunFailed):
             end()
+            if isinstance(unwrap(error), LostProcess) and not trainer.is_global_zero:
+                record_failure(run_dir, result, message)
         raise
     end()
     if trainer.is_global_zero and not composition.debugged:
         keep(run_dir, cfg.get("checkpoint_keep", "all"))  # older configs lack the key
+
+
+def record_failure(run_dir: Path, result: dict[str, Any], message: str) -> None:
+    """Write how a run failed for a first process that cannot do so itself; nothing, if it, or
+    another command by now, has the run."""
+    with suppress(OSError), FileLock(run_dir / ".lock", timeout=3):
+        write_json(run_dir / RESULT, {**result, "status": "failed", "error": message})
 
 
 def close(

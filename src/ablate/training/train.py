@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ablate.logger import RunLogger, refuse_secrets
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
+from ablate.processes import watching
 from ablate.redact import redacted
 from ablate.run_files import RESULT, best_weights, unwritable_as_run_failed, write_json
 from ablate.run_files.records import FINISHED, LOST, read_result
@@ -51,11 +52,12 @@ from ablate.training.progress import ProgressFile
 from ablate.training.record import (
     log_finished,
     only_one,
+    record_failure,
     recorded,
 )
 from ablate.training.same_model import try_out
 from ablate.training.start_state import StartState
-from ablate.training.trainer import check_warmup, length_of_training, make_trainer
+from ablate.training.trainer import check_warmup, length_of_training, make_trainer, started_by
 from ablate.training.transfer import Source, describe_transfer
 
 
@@ -207,6 +209,12 @@ def _opened(
             composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
         )
         on_first_process(print)(printable(line), flush=True)
+        if trainer.num_nodes > 1 and trainer.local_rank == 0:
+            cluster = trainer.strategy.cluster_environment  # type: ignore[attr-defined]
+            say(
+                f"machine {trainer.node_rank} of {trainer.num_nodes} (counted from 0) waits for the"
+                f" others at {cluster.main_address}:{cluster.main_port}"
+            )
         try:
             yield RunContext(
                 composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
@@ -230,13 +238,14 @@ def require_any_processes(task: Task) -> None:
 
 def finish(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
-    fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
-    run.checkpoints.leave_training(run.trainer)
-    if (steps := run.trainer.global_step) < run.trainer.max_steps:
-        on_first_process(say)(
-            f"a callback ended the training after step {steps:,} of {run.trainer.max_steps:,}"
-        )
-    measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
+    with together(run):
+        fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
+        run.checkpoints.leave_training(run.trainer)
+        if (steps := run.trainer.global_step) < run.trainer.max_steps:
+            on_first_process(say)(
+                f"a callback ended the training after step {steps:,} of {run.trainer.max_steps:,}"
+            )
+        measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
@@ -249,6 +258,20 @@ def finish(run: RunContext) -> None:
     if run.logger and run.logger.log_predictions:
         measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
         write_predictions(measured_run)
+
+
+def together(run: RunContext) -> AbstractContextManager[None]:
+    """Several processes work within the block: none waits for one that has ended."""
+    if run.trainer.world_size == 1:
+        return nullcontext()
+
+    def fail(line: str) -> None:
+        if run.trainer.is_global_zero:
+            write_json(run.run_dir / RESULT, {**run.result, "status": "failed", "error": line})
+        else:
+            record_failure(run.run_dir, run.result, line)
+
+    return watching(lambda: started_by(run.trainer), fail)
 
 
 def headline(

@@ -1,13 +1,24 @@
 """Lightning's Trainer for a run, and the length of training."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import lightning.pytorch as L
+from hydra.errors import InstantiationException
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
@@ -18,7 +29,11 @@ from ablate.errors import UserError
 from ablate.parallel import Sharing
 from ablate.schedule import AUTO_STEPS, warmup_steps
 from ablate.training.compile import CompileNotice
+from ablate.training.preflight import tasks_of_srun
 from ablate.training.progress import progress
+
+# It would kill the first process without a word; ablate.processes says what has happened.
+subprocess_script._launch_process_observer = lambda child_processes: None
 
 
 def make_trainer(
@@ -49,23 +64,47 @@ def make_trainer(
         settings |= {"strategy": strategy, "inference_mode": False}
         if settings["precision"] == "64-true":  # Lightning refuses the name alone
             settings |= {"precision": None, "plugins": [DoublePrecision()]}
+    if (cluster := environment(settings["devices"])) is not None:
+        settings["plugins"] = [*settings.get("plugins", ()), cluster]
     data.train_batches = steps * settings["accumulate_grad_batches"]
     shown = progress()
-    trainer: L.Trainer = make(
-        settings,
-        callbacks=[*callbacks, CompileNotice(), shown],
-        enable_progress_bar=isinstance(shown, ProgressBar),
-        logger=False,
-        default_root_dir=str(run_dir),
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        _convert_="all",
-    )
+    try:
+        trainer: L.Trainer = make(
+            settings,
+            callbacks=[*callbacks, CompileNotice(), shown],
+            enable_progress_bar=isinstance(shown, ProgressBar),
+            logger=False,
+            default_root_dir=str(run_dir),
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+            _convert_="all",
+        )
+    except InstantiationException as error:
+        if not isinstance(cause := error.__cause__, MisconfigurationException | ValueError):
+            raise
+        raise UserError(f"trainer: Lightning refuses its values ({cause})") from error
     # The run has its own handlers (ablate.stop).
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer
+
+
+def environment(devices: int | list[int] | str) -> ClusterEnvironment | None:
+    """What starts the processes of a run in a job of Slurm: srun, or the run itself; None to let
+    Lightning choose, which would take the variables of a shell of salloc for those of srun."""
+    if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
+        return None
+    if tasks_of_srun() == 1:
+        return LightningEnvironment()
+    if isinstance(devices, int):  # Lightning requires it, and srun --ntasks does not set it
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(devices))
+    return SLURMEnvironment()
+
+
+def started_by(trainer: L.Trainer) -> list[Popen[bytes]]:
+    """The processes that Lightning has started for a run, on this machine."""
+    return getattr(trainer.strategy.launcher, "procs", [])
 
 
 def check_warmup(schedule: DictConfig, steps: int) -> None:
