@@ -27,6 +27,7 @@ from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
 from ablate.version import described
 
+NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
 COMMANDS = ("diff", "evaluate", "export", "generate", "report", "show")
 
 
@@ -77,12 +78,15 @@ def _arguments() -> Namespace:
 
 def named_search(overrides: list[str]) -> list[str]:
     """With a name for a search by Optuna or the like, unless one was typed: the results of every
-    search stand in a folder of their own, that of the same command. Raises UserError for several
-    seeds of a trial, which are one job, with a launcher that starts a run as a job."""
+    search stand in a folder of their own, that of the same command. Optuna's goes on after trials
+    that failed, of which its own default ends it. Raises UserError for several seeds of a trial,
+    which are one job, with a launcher that starts a run as a job."""
     typed = {key_of(text): text.partition("=")[2] for text in overrides}
     sweeper = typed.get("hydra/sweeper")
     if sweeper in (None, "ablation", "basic"):
         return overrides
+    failures = "hydra.sweeper.max_failure_rate"
+    more = [f"{failures}=1"] if sweeper == "optuna" and failures not in typed else []
     if "study.seeds" in typed:
         if typed.setdefault("hydra/launcher", "basic") != "basic":
             raise UserError(
@@ -92,9 +96,9 @@ def named_search(overrides: list[str]) -> list[str]:
             )
         overrides = [*overrides, "hydra/launcher=basic"]
     if "study.name" in typed:
-        return overrides
+        return [*overrides, *more]
     search = sha256(" ".join(sorted(overrides)).encode()).hexdigest()[:6]
-    return [*overrides, f"study.name={sweeper}-{search}"]
+    return [*overrides, *more, f"study.name={sweeper}-{search}"]
 
 
 def _refuse_flag(parser: ArgumentParser, message: str) -> NoReturn:
@@ -121,6 +125,9 @@ def _compose_and_start(args: Namespace) -> None:
         line = f"output_dir: cannot write there ({error}); choose another folder"
         raise UserError(line) from error
     except COMPOSITION_ERRORS as error:
+        if str(error) == NO_TRIAL:
+            lost = RunFailed("no trial of the search finished; their folders say why")
+            raise _summary(lost) from error
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
