@@ -170,6 +170,11 @@ OWN = [
     ("model/mine", f"a: {'{a: ' * 3000}{'}' * 3000}", "mine.yaml: line 1: more than 50 nodes deep"),
     ("model/mine", f"a0: &a0 1\n{ALIASES}", "mine.yaml: more than 100,000 values"),
     ("experiment/mine", f"{GLOBAL}model: null\n", "mine.yaml: model: null is no set of keys"),
+    (
+        "experiment/mine",
+        f"{GLOBAL}output_dir: 2024_05\n",
+        "202405: must be a text; in a file write",
+    ),
     ("experiment/mine", f"{GLOBAL}study: 3\n", "mine.yaml: study: 3 is no set of keys"),
     ("experiment/mine", f"{GLOBAL}hydra: null\n", "mine.yaml: hydra: null is no set of keys"),
     ("experiment/mine", f"{GLOBAL}model:\n  hedas: 3\n", "'model.heads'?"),
@@ -257,6 +262,25 @@ def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
     assert str(parse(typed).value()) == value
     with open_tree() as tree:
         override_errors.refuse_unread([typed], tree)
+
+
+@pytest.mark.parametrize("value", ["2024_05", "007", "1e3", "-1.5E+3", ".5", "nan", "inf", "true"])
+def test_where_a_text_is_meant_a_number_is_one(value: str) -> None:
+    for key in ("study.name", "output_dir", "logger.project", "data.path", "init_from"):
+        assert parse(f"{key}={value}").value() == value
+    assert parse(f"logger.tags=[{value},a]").value() == [value, "a"]
+    several = parse(f"data.path={value},a").sweep_string_iterator()
+    assert [*several] == [f"'{value}'", "a"]
+    cfg = compose(f"+study.name={value}", f"hydra.run.dir={value}", "init_from=null")
+    assert (cfg.study.name, cfg.init_from) == (value, None)
+    for key in ("model.heads", "model.ffn_dim", "optimizer.lr", "seed", "study.seeds"):
+        assert parse(f"{key}=64").value() == 64
+
+
+def test_the_folder_has_the_name_that_was_typed(ablate_command: Command, tmp_path: Path) -> None:
+    for typed in ((), ("-m", "seed=0,1", "hydra/launcher=basic")):
+        assert ablate_command("study.name=2024_05", "logger=none", *typed)[0] == 0
+        assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["2024_05"]
 
 
 def test_spaces_inside_of_a_word() -> None:

@@ -20,12 +20,20 @@ MOST = 10_000  # values of one key, and seeds of a study
 _ARMS = re.compile(r"(\+*study\.only)=\[([^\[\]{}'\"]*)\]")
 # study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
 _DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
+# Values after commas, or a list, of which some are no texts to Hydra: 2024_05, 1e3, nan, true.
+_LISTED = re.compile(r"[^\[\]{}()'\"\\$]+|\[[^\[\]{}()'\"\\$]*\]")
+_LITERAL = re.compile(
+    r"(?<![^,\[\s])[-+]?(?:\d[\d_]*(?:\.[\d_]*)?(?:e[-+]?[\d_]+)?|\.\d[\d_]*(?:e[-+]?[\d_]+)?|inf|nan"
+    r"|true|false)(?![^,\]\s])",
+    re.IGNORECASE,
+)
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
 
 def readable(text: str) -> str:
     """An override as Hydra's grammar wants it: a path with = or ~ in it, such as a run's folder, in
-    quotes, and so the name of an arm; a factor of a study as the item of a mapping."""
+    quotes, and so the name of an arm, and what looks like a number where a text is meant; a factor
+    of a study as the item of a mapping."""
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
         return f"++{node}={{{name}:{options}}}"  # of one that is not there, too
@@ -33,7 +41,17 @@ def readable(text: str) -> str:
         quoted = re.sub(r"[^\s,](?:[^,]*[^\s,])?", r"'\g<0>'", arms[2])
         return f"{arms[1]}=[{quoted}]"
     key, _, value = text.partition("=")
-    return f"{key}='{value}'" if {"=", "~"} & {*value} and _PATH.fullmatch(value) else text
+    if {"=", "~"} & {*value} and _PATH.fullmatch(value):
+        return f"{key}='{value}'"
+    if _LISTED.fullmatch(value) and _LITERAL.search(value) and _takes_texts(key_of(text), value):
+        return f"{key}=" + _LITERAL.sub(r"'\g<0>'", value)
+    return text
+
+
+def _takes_texts(key: str, value: str) -> bool:
+    from ablate.config.schema import takes_texts  # which imports this
+
+    return takes_texts(key, listed=value.startswith("["))
 
 
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:

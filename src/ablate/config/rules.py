@@ -248,6 +248,8 @@ def refusal(path: str, value: object, rule: Rule) -> str:
     near = suggest(str(value), names_of(rule)) if isinstance(value, str) else ""
     if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
         near = f", and this is {rounded:g} in single precision"
+    if isinstance(value, bool | int | float) and rule.allows(str(value)):
+        near = "; in a file write it in quotes"
     text = f"{path}={value_text(value)}"
     if path in EXAMPLES:
         near = f"; write {path}={EXAMPLES[path]}"

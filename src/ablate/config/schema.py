@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ablate.config.keys import OURS, default_of, locate, parts_in
+from ablate.config.keys import OURS, default_of, groups, locate, parts_in
 from ablate.config.rules import (
     COUNT,
     NOT_NEGATIVE,
@@ -157,6 +157,28 @@ def lacks_base(group: str, target: str) -> str | None:
     package = sys.modules.get(f"ablate.{group}")
     home = f"ablate.{group}" if getattr(package, base.__name__, None) is base else base.__module__
     return f"{home}.{base.__name__}"
+
+
+# Of Hydra's own, which our checks do not read.
+HYDRAS_TEXTS = {"hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.name"}
+
+
+@cache
+def takes_texts(path: str, *, listed: bool = False) -> bool:
+    """Whether a key takes any text, or with `listed` a list of texts, and neither numbers nor truth
+    values, in whatever option of ours it stands."""
+    if path in HYDRAS_TEXTS:
+        return not listed
+    group, _, key = path.rpartition(".")
+    parts = [part for part in parts_in(group) if key in part] if group in groups() else []
+    rules = (
+        [VALUES[path]] if path in VALUES else (rule_of(path, p["_target_"], group) for p in parts)
+    )
+    text, *others = ([one] if listed else one for one in ("1", 1, 1.0, True))
+    return (path in VALUES or bool(parts)) and all(
+        rule is not None and rule.allows(text) and not any(map(rule.allows, others))
+        for rule in rules  # the first that is no text is the last that is read
+    )
 
 
 @cache
