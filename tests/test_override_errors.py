@@ -271,7 +271,7 @@ def test_where_a_text_is_meant_a_number_is_one(value: str) -> None:
     assert parse(f"logger.tags=[{value},a]").value() == [value, "a"]
     several = parse(f"data.path={value},a").sweep_string_iterator()
     assert [*several] == [f"'{value}'", "a"]
-    cfg = compose(f"+study.name={value}", f"hydra.run.dir={value}", "init_from=null")
+    cfg = compose(f"++study.name={value}", f"hydra.run.dir={value}", "init_from=null")
     assert (cfg.study.name, cfg.init_from) == (value, None)
     for key in ("model.heads", "model.ffn_dim", "optimizer.lr", "seed", "study.seeds"):
         assert parse(f"{key}=64").value() == 64

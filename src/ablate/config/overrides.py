@@ -1,9 +1,9 @@
 """Override strings, `key=value`: read and written with Hydra's grammar."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -27,6 +27,8 @@ _LITERAL = re.compile(
     r"|true|false)(?![^,\]\s])",
     re.IGNORECASE,
 )
+TakesTexts: TypeAlias = Callable[[str, bool], bool]
+_TAKES_TEXTS: list[TakesTexts] = []  # schema.py's, which imports this module
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
 
@@ -43,15 +45,16 @@ def readable(text: str) -> str:
     key, _, value = text.partition("=")
     if {"=", "~"} & {*value} and _PATH.fullmatch(value):
         return f"{key}='{value}'"
-    if _LISTED.fullmatch(value) and _LITERAL.search(value) and _takes_texts(key_of(text), value):
+    literal = _LISTED.fullmatch(value) and _LITERAL.search(value)
+    if literal and any(takes(key_of(text), value.startswith("[")) for takes in _TAKES_TEXTS):
         return f"{key}=" + _LITERAL.sub(r"'\g<0>'", value)
     return text
 
 
-def _takes_texts(key: str, value: str) -> bool:
-    from ablate.config.schema import takes_texts  # which imports this
-
-    return takes_texts(key, listed=value.startswith("["))
+def quoted_where(takes_texts: TakesTexts) -> TakesTexts:
+    """Decorate what says whether a key, or its list, takes texts and no numbers."""
+    _TAKES_TEXTS.append(takes_texts)
+    return takes_texts
 
 
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from ablate.config.keys import OURS, default_of, groups, locate, parts_in
+from ablate.config.overrides import quoted_where
 from ablate.config.rules import (
     COUNT,
     NOT_NEGATIVE,
@@ -163,10 +164,11 @@ def lacks_base(group: str, target: str) -> str | None:
 HYDRAS_TEXTS = {"hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.name"}
 
 
+@quoted_where
 @cache
-def takes_texts(path: str, *, listed: bool = False) -> bool:
+def takes_texts(path: str, listed: bool) -> bool:
     """Whether a key takes any text, or with `listed` a list of texts, and neither numbers nor truth
-    values, in whatever option of ours it stands."""
+    values, in whatever option of ours it is."""
     if path in HYDRAS_TEXTS:
         return not listed
     group, _, key = path.rpartition(".")

@@ -6,7 +6,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ablate.study.analysis.compare import Summary
     from ablate.study.analysis.stats import Interval
 
 MINUS = "\u2212"
@@ -33,10 +32,9 @@ def number(value: float | None, digits: int) -> str:
     return f"{value:,.{digits}f}".replace("-", MINUS)
 
 
-def mean_and_sd(of: "Summary", digits: int) -> str:
+def mean_and_sd(mean: float | None, sd: float | None, digits: int) -> str:
     """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
-    mean = number(of.mean, digits)
-    return mean if of.sd is None else f"{mean} ± {number(of.sd, digits)}"
+    return number(mean, digits) + ("" if sd is None else f" ± {number(sd, digits)}")
 
 
 def signed(value: float | None, digits: int) -> str:

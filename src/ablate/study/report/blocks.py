@@ -51,7 +51,9 @@ def measured(report: Report) -> Table:
     for by_arm in report.measures.values():
         means = [each.mean for each in by_arm.values() if each.mean is not None]
         digits = decimals(means, [each.sd for each in by_arm.values()])
-        columns.append({arm: mean_and_sd(each, digits) for arm, each in by_arm.items()})
+        columns.append(
+            {arm: mean_and_sd(each.mean, each.sd, digits) for arm, each in by_arm.items()}
+        )
     names = [row.arm.name for row in report.rows]
     rows = [[name, *(column[name] for column in columns)] for name in names]
     return Table(["arm", *report.measures], rows)

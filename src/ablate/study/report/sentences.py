@@ -256,7 +256,7 @@ def runs_in_words(report: Report) -> str:
 
 
 def mean_words(row: Row, report: Report) -> str:
-    return mean_and_sd(row.summary, report.decimals)
+    return mean_and_sd(row.summary.mean, row.summary.sd, report.decimals)
 
 
 def difference_words(row: Row, report: Report) -> str:
