@@ -89,6 +89,7 @@ MADE = ROOT / "docs" / "options"  # by the site
 PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - set(MADE.glob("*.md")))]
 LOGS = ("decisions", "benchmarks")
 PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
+PROMISES = PROMISES.replace("\\\n", "")  # a command of several lines
 # A command after "$ " shows what it answers, which may be a refusal.
 COMMANDS = re.findall(r"(?<!\$ )python -m ablate (?!-)([^`\n#|]*)", PROMISES)
 
