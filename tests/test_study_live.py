@@ -72,7 +72,7 @@ def test_a_terminal_shows_how_the_runs_stand(study, terminal):
         head = f"3 finished, 2 queued, 1 failed; {BEST}; about 40 s left"
         assert shown(terminal) == [head, "run state", FAILED]
         view.update([training(study)])
-        head = f"3 finished, 1 running, 1 queued, 1 failed; {BEST}; about 50 s left"
+        head = f"3 finished, 1 running, 1 queued, 1 failed; {BEST}; about 52 s left"
         assert shown(terminal) == [head, "run state", RUNNING, FAILED]
         view.ended(training(study), BETTER)
         assert shown(terminal) == []  # a line a run is for where nobody watches
@@ -106,7 +106,7 @@ def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["ablate.report", str(study), "--status"])
     with pytest.raises(SystemExit, match="0"):
         command(report.main)
-    head = f"3 finished, 1 running, 1 to do, 1 failed; {BEST}; about 50 s left"
+    head = f"3 finished, 1 running, 1 to do, 1 failed; {BEST}; about 52 s left"
     assert lines(capsys.readouterr().out) == [head, "run state", RUNNING, FAILED]
     assert not (study / "report.html").exists()
 
