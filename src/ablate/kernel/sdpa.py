@@ -196,7 +196,7 @@ def with_sink(
 def short_half(attend: Attend) -> bool:
     """Whether torch's backward pass would be slow: over few keys in bfloat16 on a CPU.
 
-    Up to seven times the time of float32, which also rounds less: docs/results/benchmarks.md.
+    Up to three times the time of float32, which also rounds less: docs/results/benchmarks.md.
     """
     return (
         attend.v.device.type == "cpu"
