@@ -193,7 +193,7 @@ NO_AXIS = {
     "task.algorithm": "needs the run of a reward model: test_rlhf.py",
     "trainer.accelerator": "goes with the option of `trainer`",
     "trainer.strategy": "goes with the option of `trainer`",
-    "trainer.deterministic": "changes no number: docs/decisions.md",
+    "trainer.deterministic": "changes no number: docs/explanation/negative-results.md",
 }
 
 

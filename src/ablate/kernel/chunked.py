@@ -39,7 +39,7 @@ class Chunked(Kernel):
     """
 
     name: ClassVar[str] = "chunked"
-    # 16 MB of float32: docs/decisions.md.
+    # 16 MB of float32: docs/explanation/negative-results.md.
     ELEMENTS: ClassVar[int] = 2**22
     GPU_ELEMENTS: ClassVar[int] = 2**26
 

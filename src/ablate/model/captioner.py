@@ -118,7 +118,8 @@ class Captioner(Seq2Seq):
     @property
     def compiles(self) -> list[nn.Module]:
         """The encoder only: torch.compile does not compile torch's recurrent cells, and entering a
-        compiled attention over so few positions costs as much as it saves (docs/decisions.md).
+        compiled attention over so few positions costs as much as it saves
+        (docs/explanation/negative-results.md).
         """
         return [self.encoder]
 

@@ -37,7 +37,8 @@ class Word2vec(Learned):
     epochs: passes over the training split.
     All vectors are scaled by one factor to a root mean square length of 1, that of a one-hot
     vector: a frozen table needs this scale relative to positions and the residual stream
-    (docs/decisions.md). A token absent from the training split keeps its random vector.
+    (docs/explanation/negative-results.md). A token absent from the training split keeps its random
+    vector.
     """
 
     conflicts = (

@@ -160,7 +160,7 @@ class MultiHeadAttention(Layer):
         """Queries, keys and values of the same positions.
 
         Under autocast by one product: it converts the input once, not three times, and adds up no
-        gradients of it. In float32 that is no faster: docs/results/benchmarks.md.
+        gradients of it. In float32 that is no faster: docs/explanation/negative-results.md.
         """
         maps: tuple[Linear | None, ...] = (self.query, self.key, self.value)
         if not autocasts(x) or self.part is not None:
