@@ -2,10 +2,12 @@
 against it, be it inside a function or for types alone."""
 
 import ast
+import csv
 import re
 import shlex
 import subprocess
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -95,7 +97,7 @@ COMMANDS = re.findall(r"(?<!\$ )python -m ablate (?!-)([^`\n#|]*)", PROMISES)
 
 
 def test_ci_runs_the_two_lines_of_the_start():
-    start = README.split("## Start\n")[1].split("\n## ")[0]
+    start = README.split("## Quick start\n")[1].split("\n## ")[0]
     lines = ["pip install -e . && python -m ablate", "pip install -e '.[dev]' && pytest"]
     assert re.findall(r"^    (.*)$", start, re.MULTILINE) == lines
     steps = (ROOT / ".ci" / "run").read_text()
@@ -103,6 +105,31 @@ def test_ci_runs_the_two_lines_of_the_start():
     function = steps[steps.index("readme() {") : steps.index('echo "ci: the newest')]
     script = ["bash", "-c", f"{function}readme 1; readme 2"]
     assert subprocess.check_output(script, cwd=ROOT, text=True).splitlines() == lines
+
+
+def test_every_name_in_the_readmes_table_can_be_typed():
+    table = README.split("## What you can switch")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| `([\w.]+)` \| (`.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 8
+    for group, cell in rows:
+        for option in re.findall(r"`(\w+)`", cell):
+            assert (ROOT / "conf" / group / f"{option}.yaml").exists(), (group, option)
+    default = compose()
+    for key in re.findall(r"`(model\.\w+)[`=]", table):
+        assert key.removeprefix("model.") in default.model, key
+
+
+def test_every_paper_has_its_command_and_its_verdicts():
+    page = (ROOT / "docs/how-to/reproduce-a-paper.md").read_text()
+    with (ROOT / "docs/results/claims.csv").open() as file:
+        verdicts = Counter((row["study"], row["verdict"]) for row in csv.DictReader(file))
+    for paper in (ROOT / "sweeps/papers").glob("*.yaml"):
+        row = rf"sweep=(papers/{paper.stem})\b.*\| (\d+) / (\d+) / (\d+) \|$"
+        found = re.search(row, page, re.MULTILINE)
+        assert found, paper.stem
+        study, *counts = found.groups()
+        kinds = ("confirmed", "undecided", "refuted")
+        assert [int(count) for count in counts] == [verdicts[study, kind] for kind in kinds], study
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.ci), 12])

@@ -55,8 +55,8 @@ def test_the_wheel_runs_from_any_folder(site, tmp_path, form):
 
 
 def the_readmes_part(folder):
-    """Writes the files of "Add a part"; returns the words after `python -m ablate`."""
-    text = (ROOT / "README.md").read_text().split("## Add a part")[1].split("\n## ")[0]
+    """Writes the files of "Add a component"; returns the words after `python -m ablate`."""
+    text = (ROOT / "README.md").read_text().split("## Add a component")[1].split("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("    ") or not line]
     block = dedent("\n".join(lines))
     *files, command = re.split(r"^(?=# my/|python -m ablate )", block, flags=re.MULTILINE)[1:]
