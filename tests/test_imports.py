@@ -89,8 +89,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 MADE = ROOT / "docs" / "options"  # by the site
 PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - set(MADE.glob("*.md")))]
-LOGS = ("decisions", "benchmarks")
-PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
+PROMISES = "".join(page.read_text() for page in PAGES)
 PROMISES = PROMISES.replace("\\\n", "")  # a command of several lines
 # A command after "$ " shows what it answers, which may be a refusal.
 COMMANDS = re.findall(r"(?<!\$ )python -m ablate (?!-)([^`\n#|]*)", PROMISES)
