@@ -19,6 +19,11 @@ from conftest import AREAS, areas
 
 from ablate.cli.command import Arguments
 from ablate.config.composition import compose
+from ablate.config.overrides import parse_all
+from ablate.config.tree import open_tree
+from ablate.study.plan.cells import Composer
+from ablate.study.plan.layout import lay_out
+from ablate.study.plan.request import parse_request
 from ablate.version import PACKAGE
 
 FILES = {
@@ -92,7 +97,8 @@ PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - set(MADE.g
 PROMISES = "".join(page.read_text() for page in PAGES)
 PROMISES = PROMISES.replace("\\\n", "")  # a command of several lines
 # A command after "$ " shows what it answers, which may be a refusal.
-COMMANDS = re.findall(r"(?<!\$ )python -m ablate (?!-)([^`\n#|]*)", PROMISES)
+STARTED = r"(?<!\$ )(?:python|torchrun[^`\n]*?) -m ablate "
+COMMANDS = re.findall(rf"{STARTED}(?!-)([^`\n#|]*)", PROMISES)
 
 
 def test_ci_runs_the_two_lines_of_the_start():
@@ -140,6 +146,20 @@ def test_every_command_composes(tmp_path, every):
         words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
         if not any(word.startswith("--") for word in words):
             compose(*words)
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.ci), 3])
+def test_every_command_of_several_runs_is_planned(every):
+    lines = {line.strip() for line in re.findall(rf"{STARTED}-m ([^`\n#|]*)", PROMISES)}
+    plans = [words for line in sorted(lines) if "optuna" not in (words := shlex.split(line))[0]]
+    assert len(plans) > 3
+    for words in plans[::every]:
+        with open_tree() as tree:
+            fixed = [o.input_line for o in parse_all(words) if not o.is_sweep_override()]
+            command = tree.load(fixed)
+            request = parse_request(command, words, tree.loader)
+            layout = lay_out(request, Composer(tree.loader, command, request.fixed))
+        assert len(layout.arms) > 1, words
 
 
 VARIABLE = re.compile(r"\b(?:ABLATE|WANDB)_[A-Z][A-Z_]+\b")
@@ -195,9 +215,18 @@ def test_every_name_that_docs_and_benchmarks_import_is_there():
 
 def test_every_link_to_a_file_leads_somewhere():
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
-        for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
-            made = link.removeprefix("../").startswith("options/")  # for the site
-            assert made or (page.parent / link).exists(), (page, link)
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            if link.removeprefix("../").startswith("options/"):  # for the site
+                continue
+            target = page.parent / link if link else page
+            assert target.exists(), (page, link)
+            assert not anchor or anchor in anchors(target), (page, link, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of its headings, as GitHub and the site make them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def test_every_path_in_contributing_is_there():
