@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 from ablate.errors import Interrupted
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STARTED = "while it started"
 RARE = STOPS[3:]  # a program may use them for itself
 
 
@@ -35,7 +36,7 @@ class StopOfRun(Stop):
     moment: what is not waited for, in the message; None: the request is noted.
     """
 
-    moment: str | None = "while it started"
+    moment: str | None = STARTED
 
     def note(self, number: int) -> None:
         super().note(number)
@@ -52,9 +53,8 @@ class StopOfRun(Stop):
             self.interrupt(moment)
 
     def interrupt(self, moment: str) -> NoReturn:
-        raise Interrupted(
-            f"stopped by {self.signal} {moment}; the same command resumes from the last checkpoint"
-        )
+        where = "" if moment == STARTED else " from the last checkpoint"  # there may be none yet
+        raise Interrupted(f"stopped by {self.signal} {moment}; the same command resumes{where}")
 
 
 S = TypeVar("S", bound=Stop)
