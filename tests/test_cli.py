@@ -247,7 +247,7 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv):
 def test_the_stand_in_has_the_real_signature():
     from ablate.training.train import train
 
-    assert list(inspect.signature(train).parameters) == ["composition", "run_dir"]
+    assert list(inspect.signature(train).parameters) == ["composition", "run_dir", "began"]
 
 
 # What all commands share
