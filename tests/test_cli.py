@@ -399,6 +399,10 @@ def test_what_the_machine_lacks_is_refused_before_the_data_are_read(
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"ablate: {line}")
     assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("ablate.training.preflight.check_machine", Mock(side_effect=NO_TORCH))
+    code, _, err = ablate_command()
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("ablate: torch cannot be loaded here")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.composition import Composition
 from ablate.config.schema import VALUES
-from ablate.errors import UserError, one_line
+from ablate.errors import UserError, one_line, unwrap
 from ablate.run_files import COMMANDS, PLAN, PLANNING, refuse_links
 from ablate.terminal.say import say
 
@@ -37,18 +37,19 @@ def _require_machine(config: DictConfig) -> None:
         composition = Composition.begun(config)
     except (UserError, OmegaConfBaseException):
         return  # the run reports it
-    from ablate.training.preflight import check_machine
-
     try:
+        from ablate.training.preflight import check_machine
+
         check_machine(composition.values)
-    except UserError as error:
-        _end(error)
+    except Exception as error:
+        if ours := unwrap(error):  # else the run reports it
+            _end(ours)
 
 
-def _end(error: UserError) -> NoReturn:
+def _end(error: BaseException) -> NoReturn:
     """End the command, since Hydra passes on no Exception of a callback."""
     say(one_line(error), file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(2 if isinstance(error, UserError) else 1)
 
 
 def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
