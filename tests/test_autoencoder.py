@@ -108,7 +108,7 @@ def test_a_model_draws_in_latents(folder, autoencoder):
         (tiny.drawings, "data.autoencoder={} data.height=16", "reads images of 12 x 24 pixels, no"),
         (tiny.drawings, "data.autoencoder=nowhere", "nowhere is not the folder of a run"),
         (small, "data.height=14", "they must be multiples of 4"),
-        (small, "model.halvings=9", "must be a whole number of at least 0 and of at"),
+        (small, "model.halvings=9", "must be an integer of at least 0 and of at"),
     ],
 )
 def test_what_is_refused(make, typed, line, folder, autoencoder):

@@ -76,7 +76,7 @@ NO_TORCH = ImportError("`torch` can only be initialized once per process")
             1,
             "the machine has no room: unable to open file </torch_1>: Too many open files (24)",
         ),
-        (NO_TORCH, 1, "torch cannot be loaded here; `python -c 'import torch'` says why"),
+        (NO_TORCH, 1, "torch cannot be imported; run `python -c 'import torch'` for the reason"),
     ],
 )
 def test_an_error_has_its_exit_code_and_one_line(ablate_command, fail, error, code, line):
@@ -200,13 +200,13 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
             "2e-3 (optimizer=adamw,",
             "to 5e-3 by model=gat",
         ],
-        "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
+        "model.heads": ["an integer of at least 1", "each of width dim / heads", "= 4 ("],
         "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
     }.items():
         text = help_text(None, [key])
         assert [part for part in (f"{key}\n", *texts) if part not in text] == [], key
     sweeps = help_text(None, ["sweep"])
-    assert "reading from left to right, reading near tokens alone" in " ".join(sweeps.split())
+    assert "reading from left to right, reading only near tokens" in " ".join(sweeps.split())
     assert "python -m" not in sweeps
     assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
@@ -274,7 +274,7 @@ def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
     refuses("seed = 3", "")
     refuses("--hlep", "did you mean '--help'?")
     refuses("generate RUN --promt x", "did you mean '--prompt'?")
-    refuses("diff --config-dir nowhere seed=1 seed=2", "--config-dir nowhere: there is no such")
+    refuses("diff --config-dir nowhere seed=1 seed=2", "--config-dir nowhere: directory not found")
     monkeypatch.setattr(commands.sys, "platform", "win32")
     for words in ("model=vit", "show RUN"):
         refuses(words, "Windows is not supported")
@@ -297,7 +297,7 @@ def test_help_and_version(ablate_command):
     assert ablate_command("help", "pos_enc") == ablate_command("--help", "pos_enc")
     assert ablate_command("--version") == (0, f"{described()}\n", "")
     assert described().startswith("ablate ")
-    assert "\nonnx    a file of ONNX" in ablate_command("export", "--help")[1]
+    assert "\nonnx    an ONNX file" in ablate_command("export", "--help")[1]
 
 
 def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):
@@ -318,7 +318,9 @@ def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):
 
 def test_a_part_that_cannot_be_imported_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    says = rf"No module named 'my'\); give the command in the folder that holds my .*{tmp_path}"
+    says = (
+        rf"No module named 'my'\); run the command in the directory that contains my .*{tmp_path}"
+    )
     with pytest.raises(UserError, match=says):
         locate("my.l2.NegativeDistance")
     (tmp_path / "mine.py").write_text("import nothing_of_that_name\n")
@@ -326,7 +328,7 @@ def test_a_part_that_cannot_be_imported_says_where_to_go(tmp_path, monkeypatch):
     for target in ("mine.Part", "json.Part", "ablate.nothing.Part"):
         with pytest.raises(UserError, match="cannot be imported") as error:
             locate(target)
-        assert "folder that holds" not in str(error.value)
+        assert "directory that contains" not in str(error.value)
 
 
 @pytest.mark.parametrize(

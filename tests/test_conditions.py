@@ -70,7 +70,7 @@ def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
         ),
         ("evaluate={x: {data.seq_len: 0}}", r"data\.seq_len=0"),
         ("evaluate={x: 5}", r"evaluate\.x: must be a name"),
-        ("evaluate={128: {data.seq_len: 128}}", "where NAME is no number"),
+        ("evaluate={128: {data.seq_len: 128}}", "with names that are not numbers"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_training(

@@ -231,7 +231,7 @@ def test_all_conflicts_are_said_at_once() -> None:
     ("key", "value", "line"),
     [
         ("model.dim", "${model.width}", r"model\.width"),
-        ("study", 3, r"study=3: is no value; set study\.also, "),
+        ("study", 3, r"study=3: is not a value; set study\.also, "),
     ],
 )
 def test_what_no_command_line_can_set_is_one_line_too(key: str, value: object, line: str) -> None:

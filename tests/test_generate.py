@@ -117,7 +117,7 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
 
 MISTAKES = {
     "": "give --source TEXT, or --input FILE",
-    "--source 1 --source": "--source is empty: give at least one character",
+    "--source 1 --source": "--source is empty: pass at least one character",
     "--input x": "--input FILE and --output FILE belong together",
     "--input x --output y": "--input=x: no such file",
     "--input IN --output PIPE": "--output PIPE is no ordinary file",

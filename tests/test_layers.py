@@ -183,11 +183,11 @@ def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives():
 
 
 REFUSED = [
-    ("heads=4", "must be a list, with a value for each block in turns"),
+    ("heads=4", "must be a list of per-block values, cycled over the blocks"),
     ("heads=[3,4]", "block 0: model.heads=3 does not divide model.dim=128"),
-    ("heads=[4,4]", "gives every block the same; set model.heads instead"),
+    ("heads=[4,4]", "has one value for all blocks; set model.heads instead"),
     ("heads=[1,2,4,8,1]", "has 5 values for 4 blocks"),
-    ("mask=[windw,causal]", "there is no model.mask=windw; allowed: .* did you mean 'window'"),
+    ("mask=[windw,causal]", "unknown option model.mask=windw; allowed: .* did you mean 'window'"),
     ("mask=[{window:{sise:8}},causal]", "window has no key sise; allowed: size"),
     ("pos_enc=[rotary,learned] pos_enc=rotary", "pos_enc=learned is added to the input"),
     ("heads=[4,8] model.share_layers=true", "no effect with model.share_layers=true"),
@@ -222,5 +222,7 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path, capsys):
     config = folder / "config.yaml"
     for place in ("mask.window.Window", "mask.causal.Causal"):
         config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))
-        with pytest.raises(UserError, match=r"mask\[\d\]._target_=shutil.rmtree is no part"):
+        with pytest.raises(
+            UserError, match=r"mask\[\d\]._target_=shutil.rmtree is not an ablate component"
+        ):
             ablate.load(folder)

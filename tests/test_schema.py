@@ -175,8 +175,8 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *((text, "") for text in ("optimizer=adan", "data=wiki", "data=wiki data.name=x")),
         # What their parameters state is.
         ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
-        ("data=wiki data.least=2", "data.least=2: must be a whole number of at least 3"),
-        ("data=wiki data.batch_size=0", "data.batch_size=0: must be a whole number of at least 1"),
+        ("data=wiki data.least=2", "data.least=2: must be an integer of at least 3"),
+        ("data=wiki data.batch_size=0", "data.batch_size=0: must be an integer of at least 1"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
         ("data=planetoid data.name=x", "data.name=x: must be cora, citeseer or pubmed"),
     ],
@@ -219,7 +219,7 @@ def test_the_data_of_others_says_itself_what_it_holds(others, monkeypatch, modul
         text = f"_target_: {module}.{name}\nbatch_size: 2\n"
         (others / "data" / f"{name.lower()}.yaml").write_text(text)
     monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(others.parent)])
-    with pytest.raises(UserError, match=rf"{module}\.Silent: .*`kind`, such as .text., or a name"):
+    with pytest.raises(UserError, match=rf"{module}\.Silent: .*must define `kind`, such as .text."):
         compose("data=silent", config_dir=others)
     with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
         compose("data=images", config_dir=others)

@@ -153,9 +153,9 @@ def test_a_part_of_ones_own_needs_a_word(tmp_path, monkeypatch):
 
     own = trained()
     with refused(
-        "model.norm_type._target_=own_parts.norm.Mine is no part of ablate, and its code would be"
-        " run; if you trust it: --allow own_parts.norm (in Python: allow=['own_parts.norm'];"
-        " of ablate.report and init_from: ABLATE_ALLOW=own_parts.norm)"
+        "model.norm_type._target_=own_parts.norm.Mine is not an ablate component; loading it would"
+        " run third-party code; to allow it: --allow own_parts.norm (Python:"
+        " allow=['own_parts.norm']; ablate.report, init_from: set ABLATE_ALLOW=own_parts.norm)"
     ):
         ablate.load(own)
     with refused("own_parts"):

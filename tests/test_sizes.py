@@ -28,7 +28,7 @@ IMAGES = "model=vit data=image_folder data.root=x"
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ("model.depth=1000000", "model.depth=1000000: must be a whole number"),
+        ("model.depth=1000000", "model.depth=1000000: must be an integer"),
         (f"trainer.max_steps={DIGITS}", "trainer.max_steps=999"),
         (f"{IMAGES} data.workers=1000000000", "data.workers=1000000000"),
         # what acts as another value in single precision
@@ -130,4 +130,4 @@ def test_a_killed_process_of_the_loader_is_one_line():
         list(loader)
     with suppress(RuntimeError):  # torch may say it twice: when the signal of the death arrives
         time.sleep(0.5)
-    require_failure(caught.value, "a process that prepares batches was killed")
+    require_failure(caught.value, "a data-loading worker was killed")

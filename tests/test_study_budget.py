@@ -254,7 +254,7 @@ def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, parts):
 def test_only_a_whole_number_of_the_model_can_be_matched_by(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     for by in ("model.fn_dim", "optimizer.lr", "model.dropout", "data.seq_len"):
-        with refused(f"match_by={by}: must be a whole number ", "model.ffn_dim"):
+        with refused(f"match_by={by}: must be an integer ", "model.ffn_dim"):
             require_width(by, [cfg], matched=True)
     require_width("model.ffn_dim", [cfg], matched=True)
     with refused("study.match_by=model.dim has no effect without"):

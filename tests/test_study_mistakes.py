@@ -44,7 +44,7 @@ MISTAKES = [
     ("{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}", "",
      ["the baseline is not among the cells that can be run", "excluded by"]),
     # seeds
-    ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["holds the seed 1 twice"]),
+    ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["duplicate seed 1"]),
     (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds; write study.seeds=[3]"]),
     (ONE, "seed=range(3)", ["the seeds of a study are study.seeds; write study.seeds=[0,1,2]"]),
     (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),

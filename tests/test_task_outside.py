@@ -86,7 +86,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
     assert other.read_bytes() != (whole / "figures/drawn.png").read_bytes()
     with pytest.raises(UserError, match=r"--prompt: .* is a diffusion model, .* --seed, --steps$"):
         call(generate, "--prompt", "a")
-    with pytest.raises(UserError, match="no attention of ours to draw"):
+    with pytest.raises(UserError, match="no attention maps or LSTM gates to plot"):
         call(show)
 
 
@@ -252,7 +252,7 @@ def task(name):
         ("model.attention", "_partial_: true\n", "model.attention._target_ is missing; the file"),
         ("model.attention", "", "model.attention._target_ is missing; the file"),
         ("model.attention", partial("broken.X"), "cannot be imported (SyntaxError: invalid"),
-        ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be constructed (Lacks"),
+        ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be instantiated ("),
         ("model.attention", partial("parts.Alone"), "got an unexpected keyword argument 'heads')"),
         ("model.attention", partial("parts.OneHead"), "OneHead gives the shape"),
         ("model.attention", partial("parts.OnCPU"), "model: a part makes a tensor on the CPU"),

@@ -203,7 +203,7 @@ def test_maps_of_one_stack_show_where_the_target_looks_in_the_source(tmp_path):
 
 def test_what_has_no_meaning_is_refused():
     with pytest.raises(
-        UserError, match=r"model\.encoder=3: is no value; set model\.encoder\.depth"
+        UserError, match=r"model\.encoder=3: is not a value; set model\.encoder\.depth"
     ):
         compose("model=transformer", "model.encoder=3")
     with pytest.raises(UserError, match=r"model=gpt has no model\.cross_att"):

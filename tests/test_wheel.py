@@ -85,7 +85,7 @@ def test_the_readmes_part_of_a_persons_own(site, tmp_path):
     assert "--allow my.l2" in ablate(site, tmp_path, "show", run, refused=True)
     said = ablate(site, elsewhere, "show", run, "--allow", "my", refused=True)
     assert "my.l2.NegativeDistance" in said
-    assert f"in the folder that holds my (this one is {elsewhere})" in said
+    assert f"in the directory that contains my (the current one is {elsewhere})" in said
     assert ".png" in ablate(site, tmp_path, "show", run, "--allow", "my", form=FORMS[1])
 
 

@@ -55,7 +55,7 @@ def _main() -> None:
     elif word.isidentifier():  # an override holds a "="
         allowed = [*COMMANDS, "help"]
         raise UserError(
-            f"'{word}' is no command, and an override is KEY=VALUE, without spaces; commands:"
+            f"unknown command '{word}' (overrides are KEY=VALUE without spaces); commands:"
             f" {', '.join(allowed)}{suggest(word, allowed)}"
         )
     else:

@@ -1,11 +1,11 @@
-"""What a change does, before anything is trained: parameters, FLOPs, outputs at initialisation.
+"""Compare two configurations without training: parameters, FLOPs, outputs at initialization.
 
 python -m ablate.diff "model.attention=dot" "model.attention=cosine"
 python -m ablate.diff "model=vit" "model=vit model.norm=post"
 python -m ablate.diff RUN_DIR RUN_DIR
 
-Each argument is a list of overrides, separated by spaces, or the folder of a run, whose config.yaml
-it is. Models are built as at the start of training, each from its seed.
+Each argument is a list of overrides, separated by spaces, or a run directory. Models are built as
+at the start of training, each from its seed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def show(difference: Difference) -> None:
     for what, names in (
         ("parameters only in the first", difference.only_first),
         ("parameters only in the second", difference.only_second),
-        ("parameters of one name that start otherwise", difference.other_values),
+        ("shared parameters with other initial values", difference.other_values),
     ):
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
@@ -58,19 +58,19 @@ def show(difference: Difference) -> None:
     if difference.none:
         console.print("No effect: the same parameters, initial values and function.")
     elif difference.output is None:
-        console.print("Outputs at initialisation cannot be compared: other shapes or other data.")
+        console.print("Initial outputs cannot be compared: shapes or data differ.")
     else:
-        console.print(f"Outputs at initialisation differ by {difference.output:.3g} at most.")
+        console.print(f"Initial outputs differ by at most {difference.output:.3g}.")
 
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.diff", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "first", help='overrides in one string, "model=vit pos_enc=none", or the folder of a run'
+        "first", help='overrides in one string, "model=vit pos_enc=none", or a run directory'
     )
-    parser.add_argument("second", help="and those of the other")
+    parser.add_argument("second", help="overrides or run directory of the second configuration")
     add_allow(parser)
-    parser.add_argument("--config-dir", metavar="DIR", help="folder of options of your own")
+    parser.add_argument("--config-dir", metavar="DIR", help="directory with your own options")
     args = parser.parse_args()
     from ablate.study.plan.difference import difference
 

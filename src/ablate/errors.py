@@ -114,8 +114,8 @@ NO_MEMORY = re.compile(
     r"|array is too big|Maximum allowed (size|dimension) exceeded"
 )
 LOST_WORKER = (
-    "a process that prepares batches was killed, for want of memory or by hand; the same command"
-    " resumes, and data.workers=0 needs no such process"
+    "a data-loading worker was killed (out of memory, or manually); rerun the command to resume,"
+    " or set data.workers=0"
 )
 # What torch's backends raise for a process that is gone: gloo, and NCCL by types of torch.
 GLOO = "third_party/gloo/"
@@ -157,7 +157,7 @@ def _by_the_machine(error: BaseException) -> UserError | RunFailed | None:
             " resumes"
         )
     if isinstance(error, ImportError) and NO_TORCH.search(text):
-        return RunFailed("torch cannot be loaded here; `python -c 'import torch'` says why")
+        return RunFailed("torch cannot be imported; run `python -c 'import torch'` for the reason")
     if NO_ROOM.search(text):
         return RunFailed(f"the machine has no room: {text.strip().partition(chr(10))[0]}")
     known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
@@ -165,6 +165,6 @@ def _by_the_machine(error: BaseException) -> UserError | RunFailed | None:
         return None
     amount = AMOUNT.search(text)
     return RunFailed(
-        f"out of memory{f' ({amount[1]} more were needed)' if amount else ''}: a smaller"
-        " data.batch_size, model or sequence needs less"
+        f"out of memory{f' ({amount[1]} more needed)' if amount else ''}: reduce data.batch_size,"
+        " the model or the sequence length"
     )

@@ -1,8 +1,8 @@
-"""A finished run on other data or lengths: python -m ablate.evaluate RUN_DIR data.seq_len=512 ...
+"""Evaluate a run on other data or lengths: python -m ablate.evaluate RUN_DIR data.seq_len=32
 
-The model stays as it was trained, and so do its tokens and what is held out from training; other
-keys of data, how it writes (task.beam), and how a position encoding reaches beyond the lengths of
-training (pos_enc.scaling) may be changed. A list (data.seq_len=64,128,256) makes one column each.
+The weights, the tokenizer and the split stay as in training. Other keys of data, of generation
+(task.beam) and of the extrapolation of positions (pos_enc.scaling) may be overridden. A list
+(data.seq_len=16,32,64) produces one column per value.
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ def main() -> None:
     parser = Arguments(prog="python -m ablate.evaluate", description=__doc__)
     add_run_dir(parser)
     parser.add_argument(
-        "changes", nargs="*", default=[], metavar="KEY=VALUE[,VALUE...]", help="what to change"
+        "changes",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE[,VALUE...]",
+        help="overrides to evaluate under, such as data.seq_len=128",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
     parser.add_argument(
         "--predictions",
         action="store_true",
-        help="write RUN_DIR/predictions.csv: the loss of each test example, of validation without"
-        " a test split, and what the task predicts",
+        help="write RUN_DIR/predictions.csv: the loss and predictions for each example of the test"
+        " split (without one: validation)",
     )
     args = parser.parse_intermixed_args()  # options may stand between the changes
     from ablate.training.load import load

@@ -1,12 +1,12 @@
-"""A finished run for other programs: python -m ablate.export RUN_DIR OUT --format hf
+"""Export a finished run to other libraries: python -m ablate.export RUN_DIR OUT --format hf
 
-hf      a folder that transformers' from_pretrained reads: a gpt as GPT-2, a vit as ViT, with equal
-        outputs; refused where the parts are others than theirs (pip install 'ablate-attention[hf]')
-torch   a file of torch.export, OUT.pt2: torch.export.load(OUT).module() needs nothing of ablate
-onnx    a file of ONNX, OUT.onnx (pip install onnx onnxscript)
+hf      a directory for transformers' from_pretrained: gpt as GPT-2, vit as ViT, with equal outputs;
+        an error for components these lack (pip install 'ablate-attention[hf]')
+torch   a torch.export file, OUT.pt2: torch.export.load(OUT).module() runs without ablate
+onnx    an ONNX file, OUT.onnx (pip install onnx onnxscript)
 
-The best weights are written. Each is read again and compared with the model on validation examples;
-where the outputs differ nothing is left behind.
+The best weights are exported. The export is loaded again and compared with the model on validation
+examples; if the outputs differ, it is removed.
 """
 
 from pathlib import Path
@@ -21,8 +21,13 @@ FORMATS = {"hf": "", "torch": ".pt2", "onnx": ".onnx"}  # the ending of what is 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.export", description=__doc__)
     add_run_dir(parser)
-    parser.add_argument("out", type=Path, help="folder (hf) or file (torch, onnx) to write")
-    parser.add_argument("--format", choices=FORMATS, required=True, help="for which programs")
+    parser.add_argument("out", type=Path, help="directory (hf) or file (torch, onnx) to write")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        required=True,
+        help="output format: hf (Hugging Face), torch (torch.export), onnx",
+    )
     args = parser.parse_args()
     ending = FORMATS[args.format]
     out = args.out if args.out.name.endswith(ending) else args.out.with_name(args.out.name + ending)

@@ -1,4 +1,4 @@
-"""What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
+"""Generate output with a finished run: python -m ablate.generate RUN_DIR --prompt "...".
 
 Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
 Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N.
@@ -26,67 +26,84 @@ def arguments() -> dict[str, Any]:
     language = parser.add_argument_group("language models")
     language.add_argument(
         "--prompt",
-        help="text to go on from, default: 'The ', or the start of the validation"
-        " text where the tokenizer lacks that; of a masked language model, text with [MASK];"
-        " of a diffusion model, the caption of an image; of a reward model, text to score",
+        help="prompt to continue (default: 'The ', or the start of the validation text if the"
+        " tokenizer lacks it); masked language models: text with [MASK]; diffusion models: the"
+        " caption of an image; reward models: text to score",
     )
-    language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")
-    language.add_argument("--temperature", type=float, help="0: always the likeliest; default: 0.8")
-    language.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
+    language.add_argument("--tokens", type=int, help="number of tokens to generate (default: 500)")
     language.add_argument(
-        "--top-p", type=float, help="choose among the likeliest that sum to p only"
+        "--temperature", type=float, help="sampling temperature; 0: greedy (default: 0.8)"
     )
-    language.add_argument("--seed", type=int, help="of sampling; default: 0")
+    language.add_argument("--top-k", type=int, help="sample from the k most likely tokens")
+    language.add_argument(
+        "--top-p",
+        type=float,
+        help="sample from the most likely tokens whose probabilities sum to p",
+    )
+    language.add_argument("--seed", type=int, help="random seed for sampling (default: 0)")
     pairs = parser.add_argument_group("sequence-to-sequence models")
     pairs.add_argument(
         "--source",
         action="append",
-        help="what to write the target of; prints it and its score; several: --source A --source B",
+        help="source text to translate; prints the target and its score (repeatable)",
     )
-    pairs.add_argument("--beam", type=int, help="1: greedy; default: as the run was measured")
     pairs.add_argument(
-        "--length-penalty", type=float, help="the larger, the longer; default: as the run's"
+        "--beam", type=int, help="beam size; 1: greedy (default: the run's task.beam)"
     )
-    pairs.add_argument("--n-best", type=int, help="how many targets to print; default: 1")
-    pairs.add_argument("--show", action="store_true", help="draw the attention maps")
-    pairs.add_argument("--input", type=Path, help="a file with a source in each line")
     pairs.add_argument(
-        "--output", type=Path, help="file for their targets; an empty line stays empty"
+        "--length-penalty",
+        type=float,
+        help="length-penalty exponent; larger values favor longer outputs (default: the run's)",
     )
-    captions = parser.add_argument_group("captioners, beside --beam, --n-best and the like")
+    pairs.add_argument("--n-best", type=int, help="number of targets to print (default: 1)")
+    pairs.add_argument("--show", action="store_true", help="plot the attention maps")
+    pairs.add_argument("--input", type=Path, help="file with one source per line")
+    pairs.add_argument(
+        "--output", type=Path, help="file for the targets, one per line; empty lines stay empty"
+    )
+    captions = parser.add_argument_group(
+        "captioners, in addition to --beam, --length-penalty, --n-best and --show"
+    )
     captions.add_argument(
         "--image",
         action="append",
-        help="image to write the caption of, white on black; several: --image A --image B;"
-        " of a diffusion model, the PNG that is written",
+        help="image to caption, white on black (repeatable); diffusion models: the PNG to write",
     )
-    captions.add_argument("--index", type=int, help="or an image of the validation split, from 0")
-    speech = parser.add_argument_group("text to speech, beside --beam, --length-penalty, --show")
-    speech.add_argument("--text", help="what to say")
-    speech.add_argument("--audio", type=Path, help="file for its sound, NAME.wav")
+    captions.add_argument(
+        "--index", type=int, help="index of a validation image, from 0, instead of --image"
+    )
+    speech = parser.add_argument_group(
+        "text to speech, in addition to --beam, --length-penalty and --show"
+    )
+    speech.add_argument("--text", help="text to synthesize")
+    speech.add_argument("--audio", type=Path, help="WAV file to write")
     masks = parser.add_argument_group(
-        "segmentation models, with --image; --index is prompted where the error is largest"
+        "segmentation models, with --image (--index is prompted automatically, at the largest"
+        " error)"
     )
     masks.add_argument(
         "--point",
         action="append",
-        help="a click on the object: X,Y in pixels; several: --point A --point B",
+        help="point on the object: X,Y in pixels (repeatable)",
     )
-    masks.add_argument("--background", action="append", help="a click on what is not the object")
-    masks.add_argument("--box", help="a box around the object: X0,Y0,X1,Y1 in pixels")
+    masks.add_argument(
+        "--background", action="append", help="point outside the object: X,Y in pixels (repeatable)"
+    )
+    masks.add_argument("--box", help="box around the object: X0,Y0,X1,Y1 in pixels")
     series = parser.add_argument_group("forecasters")
     series.add_argument(
         "--steps",
         type=int,
-        help="values to forecast, default: data.horizon; of a diffusion model, steps of sampling",
+        help="number of values to forecast (default: data.horizon); diffusion models: sampling"
+        " steps",
     )
-    diffusion = parser.add_argument_group("diffusion models, which write --image for --prompt")
+    diffusion = parser.add_argument_group("diffusion models, with --prompt and --image")
     diffusion.add_argument(
-        "--guidance", type=float, help="weight of the caption; default: as the run was measured"
+        "--guidance", type=float, help="guidance scale of the caption (default: the run's)"
     )
-    diffusion.add_argument("--inpaint", help="an image of which a part is drawn anew, or --index")
+    diffusion.add_argument("--inpaint", help="image to inpaint (or --index)")
     diffusion.add_argument(
-        "--mask", help="that part: left, right, or an image in which it is white"
+        "--mask", help="region to repaint: left, right, or an image whose white pixels mark it"
     )
     parsed = vars(parser.parse_args())
     return {
@@ -111,11 +128,11 @@ def check_values(arguments: dict[str, Any]) -> None:
     if not 0 < arguments.get("top_p", 1) <= 1:
         raise UserError(f"--top-p {arguments['top_p']} must be above 0 and at most 1")
     if arguments.get("prompt") == "":
-        raise UserError("--prompt is empty: give at least one character")
+        raise UserError("--prompt is empty: pass at least one character")
     if not arguments.get("text", "x").strip():
-        raise UserError("--text is empty: give at least one word")
+        raise UserError("--text is empty: pass at least one word")
     if not all(source.strip() for source in arguments.get("source", [])):
-        raise UserError("--source is empty: give at least one character")
+        raise UserError("--source is empty: pass at least one character")
 
 
 def require_options(run: Run, arguments: dict[str, Any]) -> None:
@@ -140,9 +157,9 @@ def main() -> None:
     run = load(options.pop("run_dir"), allow=options.pop("allow"))
     if not run.task.generates:
         raise UserError(
-            f"{run.path} generates nothing: it is neither a language model on text, nor a"
-            f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster,"
-            f" nor a diffusion model"
+            f"{run.path}: this model does not support generation (supported: language models on"
+            " text, sequence-to-sequence models, captioners, segmentation models, forecasters,"
+            " diffusion models)"
         )
     require_options(run, options)
     for text in run.task.generate(options, run.path):

@@ -1,11 +1,11 @@
-"""What a study found: python -m ablate.report outputs/attention_scores.
+"""Write the report of a study: python -m ablate.report outputs/attention_scores.
 
 Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ into the study's
-folder, and prints the table; with --metric or --baseline under names of their own, such as
-report-val_perplexity.html. --wandb sends the report to Weights & Biases, too. --status only says
-how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted. Of a folder
-of runs without a plan, such as outputs/runs, it prints a table of what differs and what came out.
---wandb of the folder of one run sends that run.
+directory, and prints the table; with --metric or --baseline the names have a suffix, such as
+report-val_perplexity.html. --wandb also uploads the report to Weights & Biases. --status only shows
+the progress of a study, from any machine. --check exits with 1 if one of its claims is refuted. For
+a directory of runs without a plan, such as outputs/runs, prints a comparison table of the runs.
+--wandb with the directory of one run uploads that run.
 """
 
 from __future__ import annotations
@@ -26,30 +26,38 @@ if TYPE_CHECKING:
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
-    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME or NAME")
+    parser.add_argument("study_dir", type=Path, help="directory of a study, outputs/NAME or NAME")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--status", action="store_true", help="progress of the runs, no report")
-    group.add_argument("--wandb", action="store_true", help="send it to Weights & Biases")
+    group.add_argument(
+        "--status", action="store_true", help="show the progress of the runs, without a report"
+    )
+    group.add_argument("--wandb", action="store_true", help="upload the report to Weights & Biases")
     group.add_argument(
         "--check", action="store_true", help="exit with 1 if a claim of the study is refuted"
     )
     parser.add_argument(
         "--examples",
         action="store_true",
-        help="differences over the examples of the test split, or of validation, by predictions.csv"
-        " of each run, which is written if there is none; parts of your own need"
-        " ABLATE_ALLOW=MODULE",
+        help="also compare the arms per example of the test split (without one: validation);"
+        " writes the missing predictions.csv of the runs (custom components: set"
+        " ABLATE_ALLOW=MODULE)",
     )
-    parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
-    parser.add_argument("--baseline", metavar="ARM", help="compare with this arm instead")
-    parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
+    parser.add_argument(
+        "--metric", help="metric to report instead of the study's, e.g. val/perplexity"
+    )
+    parser.add_argument("--baseline", metavar="ARM", help="use this arm as the baseline")
+    parser.add_argument(
+        "--mode",
+        choices=("min", "max"),
+        help="whether lower or higher values of --metric are better",
+    )
     parser.add_argument(
         "--allow",
         nargs="+",
         action="extend",
         default=[],
         metavar="RULE",
-        help=f"compare arms in spite of a rule, and mark them: {', '.join(RULES)}",
+        help=f"ignore a comparability rule and flag the affected arms: {', '.join(RULES)}",
     )
     args = parser.parse_args()
     args.study_dir = named_folder(args.study_dir, PLAN)

@@ -18,7 +18,7 @@ def text_example(run: Run, text: str) -> dict[str, Any]:
     if not run.data.reads_text:
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     if not text:
-        raise UserError("--text is empty: give at least one character")
+        raise UserError("--text is empty: pass at least one character")
     return run.data.from_text(text)
 
 
@@ -27,27 +27,34 @@ def source_example(run: Run, source: str) -> dict[str, Any]:
     if not run.task.takes_source:
         raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
     if not source.strip():
-        raise UserError("--source is empty: give at least one character")
+        raise UserError("--source is empty: pass at least one character")
     return run.task.answered(source)
 
 
 def main() -> None:
     parser = Arguments(
         prog="python -m ablate.show",
-        description="Draw what every head of a finished run attends to, a file per layer;\nof"
-        " model=rnn_lm model.cell=lstm its gates.",
+        description="Plot the attention maps of a finished run, one file per layer\n(the gates for"
+        " model=rnn_lm model.cell=lstm).",
     )
     add_run_dir(parser)
-    parser.add_argument("--layer", type=int, help="this layer only, counted from 1")
-    parser.add_argument("--head", type=int, help="this head only, counted from 1")
+    parser.add_argument("--layer", type=int, help="plot only this layer, counted from 1")
+    parser.add_argument("--head", type=int, help="plot only this head, counted from 1")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--text", help="text to read; default: an example of the validation split")
-    chosen.add_argument("--source", help="source to write the target of, as the model does")
-    chosen.add_argument("--index", type=int, help="which validation example, from 0")
-    parser.add_argument("--raw", action="store_true", help="write attention.npz, the weights, too")
-    parser.add_argument("--out", type=Path, help="folder for the files; default: RUN_DIR/figures")
+    chosen.add_argument("--text", help="input text (default: an example of the validation split)")
+    chosen.add_argument("--source", help="source sequence to decode; its attention is plotted")
+    chosen.add_argument("--index", type=int, help="index of the validation example, from 0")
     parser.add_argument(
-        "--format", choices=FORMATS, default="png", help="pdf or svg for a paper; default: png"
+        "--raw", action="store_true", help="also write the attention weights to attention.npz"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="directory for the figures (default: RUN_DIR/figures)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="png",
+        help="file format; pdf or svg for a paper (default: png)",
     )
     args = parser.parse_args()
     from ablate.task.attention import attention_figures
@@ -69,7 +76,7 @@ def main() -> None:
         if all(value is None for value in options.values()):
             paths += expert_figures(run.task, folder)
     if not paths:
-        raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")
+        raise UserError(f"{run.path}: no attention maps or LSTM gates to plot for this model")
     for path in paths:
         print(path)
 

@@ -52,7 +52,7 @@ def add_run_dir(parser: ArgumentParser) -> None:
     parser.add_argument(
         "run_dir",
         type=lambda text: named_folder(Path(text)),
-        help="folder of a finished run, or its name in outputs/ or outputs/runs/",
+        help="directory of a finished run, or its name in outputs/ or outputs/runs/",
     )
     add_allow(parser)
 
@@ -64,7 +64,7 @@ def add_allow(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="run the code of this module, which the folder names and ablate does not know",
+        help="allow importing this module, which the run's config references (repeatable)",
     )
 
 
@@ -127,8 +127,7 @@ def full_error(value: str | None) -> Iterator[None]:
 def _refuse_windows() -> None:
     if sys.platform == "win32":
         raise UserError(
-            "Windows is not supported: locks of files and symbolic links in conf/ are POSIX's;"
-            " use WSL"
+            "Windows is not supported (POSIX file locks, symbolic links in conf/); use WSL"
         )
 
 

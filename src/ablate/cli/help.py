@@ -19,7 +19,7 @@ HEAD = """\
 ablate: which part of an attention model makes the difference?
 
   python -m ablate [GROUP=OPTION ...] [KEY=VALUE ...]     trains one model and measures it
-  python -m ablate --help GROUP                           says what each option of a group is
+  python -m ablate --help GROUP                           describes the options of a group
   python -m ablate --help GROUP=OPTION  or KEY            shows the keys of an option, or one key
   python -m ablate --help WORD                            finds options and keys, as in --help RoPE
 """
@@ -27,31 +27,31 @@ ablate: which part of an attention model makes the difference?
 TAIL = """
 Numbers: model.heads= model.depth= model.dim= model.dropout= data.seq_len= data.batch_size=
   optimizer.lr= schedule.warmup= trainer.max_steps= trainer.devices= seed= and all others that
-  --cfg job prints. A wrong name or value is refused in one line that says what is allowed.
+  --cfg job prints. An invalid name or value is rejected with one line that lists the valid ones.
 
 Examples
   python -m ablate                                             a small GPT on English, in minutes
-  python -m ablate model.attention=additive pos_enc=rotary     other parts
+  python -m ablate model.attention=additive pos_enc=rotary     other components
   python -m ablate model=vit model.norm=post model.residual=false
   python -m ablate data=text data.path=FILE trainer.max_steps=5000
   python -m ablate -m model.attention=additive,dot,uniform seed=0,1,2     nine runs, and a report
-  python -m ablate sweep=attention_scores study.dry_run=true     what a study would run
+  python -m ablate sweep=attention_scores study.dry_run=true     the plan of a study
 
 Results
-  OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study.name= say so:
+  OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study.name= is set:
   result.json, config.yaml, metrics.csv, checkpoints/, figures/. The id is a hash of what can change
   the result: the same command finds its folder again, and resumes where it was stopped.
 
 Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
-  python -m ablate.evaluate RUN_DIR data.seq_len=512           on other data or lengths
+  python -m ablate.evaluate RUN_DIR data.seq_len=32            on other data or lengths
   python -m ablate.generate RUN_DIR --prompt "..."             text
   python -m ablate.show RUN_DIR                                attention maps
   python -m ablate.export RUN_DIR OUT --format hf              for transformers; torch, onnx
-  python -m ablate.diff "model.attention=dot" "model.attention=cosine"    what a change does
-  python -m ablate.report STUDY_DIR                            what a study found, or its --status
+  python -m ablate.diff "model.attention=dot" "model.attention=cosine"    compares two configs
+  python -m ablate.report STUDY_DIR                            the report again, or --status
 
 Flags: -m (every combination of the values after commas), --cfg job (print the composition),
-  --config-dir DIR (your own options beside these: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""
+  --config-dir DIR (your own options in addition: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""
 
 
 def help_text(user_folder: str | None, words: list[str]) -> str:

@@ -65,14 +65,14 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
     if caution := result.get("caution"):
         console.print(f"Note: {caution}.", style="bold")
     if sample.exists():
-        console.print("A sample of what it writes:", style="bold")
+        console.print("Sample output:", style="bold")
         console.print(read_text(sample))
         console.print()
     console.print("Output:", style="bold")
     console.print(f"  {run_dir}  (result.json, metrics.csv, figures/, checkpoints/)")
     if result["logged_to"]:
         console.print(f"  {result['logged_to']}")
-    console.print("What to run next:", style="bold")
+    console.print("Next steps:", style="bold")
     for command in next_commands(result, run_dir, cfg.task._target_):
         console.print(f"  {command}")
 

@@ -67,13 +67,13 @@ def check_alone(
         usual = study.get(name.removeprefix("study.")) == default_of(name)
         if key.startswith("study.") and name not in OF_ONE_RUN and not usual:
             raise UserError(
-                f"{key} applies to multi-run studies only, and this is a single run; give a key"
+                f"{key} applies to multi-run studies only, and this is a single run; set a key to"
                 " several values and add -m, or choose a sweep"
             )
         if key.startswith(("hydra/launcher", "hydra.launcher")):
             raise UserError(
                 f"{key} applies to multi-run studies only, and a single run is trained by this"
-                " process; give a key several values and add -m, or choose a sweep"
+                " process; set a key to several values and add -m, or choose a sweep"
             )
     if study["factors"] and study["arm"] is None:
         raise UserError(
@@ -88,7 +88,7 @@ def refuse_study(cfg: Mapping[str, Any]) -> None:
     if study["arm"] is None and (sweep or study["factors"] or study["seeds"] != 1):
         typed = f"sweep={sweep}" if sweep else "-m KEY=A,B study.seeds=N"
         raise UserError(
-            "this is a study of several runs, and ablate.run trains one: give the command"
+            "this is a study of several runs, and ablate.run trains one: run the command"
             f" python -m ablate {typed}"
         )
 
@@ -100,7 +100,7 @@ def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[in
     if isinstance(seeds, int):
         return tuple(range(seeds))
     if seeds and (twice := Counter(seeds).most_common(1)[0])[1] > 1:
-        raise UserError(f"{where}: holds the seed {twice[0]} twice")
+        raise UserError(f"{where}: duplicate seed {twice[0]}")
     return tuple(seeds)
 
 
@@ -121,10 +121,7 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                 if rule is not None and not rule.allows(value):
                     lines.append(refusal(f"{group}.{key}", value, rule))
             if not lines and (base := lacks_base(group, node["_target_"])):
-                lines.append(
-                    f"{group}._target_={node['_target_']}: must be a subclass of {base}"
-                    " (docs/add_a_part.md)"
-                )
+                lines.append(f"{group}._target_={node['_target_']}: must be a subclass of {base}")
             yield from lines
         elif cfg["choices"].get(group) and names_class(group):
             yield (
@@ -259,6 +256,6 @@ def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
     metric, mode = locate(task._target_).metric, locate(task._target_).mode
     if names != [DIRECTIONS[mode]]:
         raise UserError(
-            f"hydra.sweeper.direction={','.join(names)}: a run is judged by {metric} alone, whose"
-            f" best is the {mode}imum; write hydra.sweeper.direction={DIRECTIONS[mode]}"
+            f"hydra.sweeper.direction={','.join(names)}: a run is judged only by {metric}, and its"
+            f" best value is the {mode}imum; write hydra.sweeper.direction={DIRECTIONS[mode]}"
         )

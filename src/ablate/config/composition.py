@@ -32,8 +32,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     """
     if wrong := [override for override in overrides if not isinstance(override, str)]:
         raise UserError(
-            f"ablate.compose({wrong[0]!a:.60}): takes each override as a text of its own, as in"
-            ' ablate.compose("model=vit", "pos_enc=learned"); a list as ablate.compose(*LIST)'
+            f"ablate.compose({wrong[0]!a:.60}): each override must be a separate string, as in"
+            ' ablate.compose("model=vit", "pos_enc=rotary"); pass a list as ablate.compose(*LIST)'
         )
     cfg = unchecked(*overrides, config_dir=config_dir)
     check(cfg)
@@ -56,7 +56,7 @@ def require_composed(cfg: Any, function: str) -> None:
     """Raise UserError unless a function of the Python API was given what `compose` returns."""
     if not isinstance(cfg, DictConfig):
         raise UserError(
-            f"ablate.{function}({cfg!a:.60}): takes what ablate.compose returns, as in"
+            f"ablate.{function}({cfg!a:.60}): takes the return value of ablate.compose, as in"
             f' ablate.{function}(ablate.compose("model=vit"))'
         )
 
@@ -135,8 +135,8 @@ class Composition:
         found = self.data.fingerprint()
         if not found or not isinstance(found, str):
             raise UserError(
-                f"{type(self.data).__name__}.fingerprint() gives {found!r}; it must give a text"
-                " that differs where the content of the data differs (docs/add_a_part.md)"
+                f"{type(self.data).__name__}.fingerprint() returned {found!r}; it must return a"
+                " string that identifies the content of the data"
             )
         return found
 

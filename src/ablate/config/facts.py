@@ -105,8 +105,8 @@ class Facts:
             return str(stated(target, "kind"))
         except Unreadable as error:
             raise UserError(
-                f"data._target_={target}: does not say what it holds; give the class a `kind`, such"
-                ' as "text", or a name of its own that its model and task have among their `kinds`'
+                f"data._target_={target}: the class must define `kind`, such as"
+                ' "text", and the `kinds` of the model and of the task must contain it'
             ) from error
 
     @property

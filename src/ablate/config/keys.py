@@ -44,7 +44,7 @@ ROOT = {"choices", "hydra"}
 MISSING = "???"
 
 # Why there is no such key, or what does its job.
-CUT = "would cut training or measuring short, so that result.json would not hold what it says"
+CUT = "would cut training or evaluation short, so the metrics in result.json would be wrong"
 INSTEAD = {
     "study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too",
     "logger.watch": "histograms of every gradient slow training; a callback can log what you need",
@@ -57,7 +57,7 @@ INSTEAD = {
     "trainer.limit_val_batches": f"{CUT}; trainer.val_examples=N cuts validation in training",
     "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
     "trainer.logger": "the group logger",
-    "trainer.profiler": "its table would go nowhere; debug=profile shows where the time goes",
+    "trainer.profiler": "its table would be lost; debug=profile shows the time per component",
     "trainer.barebones": "a run is measured and logged",
     "trainer.default_root_dir": "output_dir=DIR",
     "trainer.enable_checkpointing": "a run always keeps its best and last weights",
@@ -191,7 +191,7 @@ def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     shown = ", ".join(f"{path}.{name}" for name in sorted(inside))
     meant = KEYS.get(path.rpartition(".")[2])  # model.layers=2, of other tools
     near = f" (did you mean {meant}={value_text(value)}?)" if meant else ""
-    return f"{path}={value_text(value)}: is no value{near}; set {shown}"
+    return f"{path}={value_text(value)}: is not a value{near}; set {shown}"
 
 
 def gone(key: str) -> str:
@@ -327,8 +327,8 @@ def locate(target: str) -> Any:
             line += f": {install(extra)}"
         elif missing:
             line += (
-                f"; give the command in the folder that holds {top} (this one is {Path.cwd()}),"
-                " or put that folder on PYTHONPATH"
+                f"; run the command in the directory that contains {top} (the current one is"
+                f" {Path.cwd()}), or add that directory to PYTHONPATH"
             )
         raise UserError(line) from error
 

@@ -72,13 +72,15 @@ def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
         ((option, changes),) = option.items()
     name = f"{NODE}.{group.removeprefix('model.')}"
     if not isinstance(option, str) or not isinstance(changes, Mapping):
-        raise UserError(f"{name}: {option} is no option of {group}; write NAME or {{NAME: {{..}}}}")
+        raise UserError(
+            f"{name}: {option} is not an option of {group}; write NAME or {{NAME: {{..}}}}"
+        )
     files = [Path(folder, group, f"{option}.yaml") for folder in folders]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         names = sorted({f.stem for folder in folders for f in Path(folder, group).glob("*.yaml")})
         raise UserError(
-            f"{name}: there is no {group}={option}; allowed: {', '.join(names)}"
+            f"{name}: unknown option {group}={option}; allowed: {', '.join(names)}"
             f"{suggest(option, names)}"
         )
     with readable_file(file):
@@ -113,12 +115,12 @@ def wrong_patterns(values: Values) -> Iterator[str]:
     for key, pattern in _layer_keys(values).items():
         name, depth = f"{NODE}.{key}", _blocks(values, key)
         if not isinstance(pattern, list) or not pattern:
-            yield f"{name}={pattern}: must be a list, with a value for each block in turns"
+            yield f"{name}={pattern}: must be a list of per-block values, cycled over the blocks"
         elif len(pattern) > depth:
-            yield f"{name} has {len(pattern)} values for {depth} blocks; give at most {depth}"
+            yield f"{name} has {len(pattern)} values for {depth} blocks; set at most {depth}"
         elif len({json.dumps(value, sort_keys=True, default=str) for value in pattern}) == 1:
             replacement = group_of(key) or f"model.{key}"
-            yield f"{name} gives every block the same; set {replacement} instead"
+            yield f"{name} has one value for all blocks; set {replacement} instead"
         elif key == "pos_enc":
             yield from _input_encodings([values["pos_enc"], *pattern])
     if patterns(values) and values["model"].get("share_layers"):

@@ -38,8 +38,8 @@ def _require_arguments(part: Any, error: InstantiationException) -> None:
     )
     if wrong and not name.startswith(OURS):
         raise UserError(
-            f"_target_={name}: cannot be constructed ({why}); what it gets: the values of its file,"
-            " and what the base of its group takes (docs/python.md)"
+            f"_target_={name}: cannot be instantiated ({why}); it receives the keys of its YAML"
+            " file and the arguments of its base class"
         ) from error
 
 

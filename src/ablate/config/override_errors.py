@@ -69,7 +69,7 @@ def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
             yield f"'{text} {after}': write {text}={after}"
         elif "=" in before and not sign and not before.endswith(("=", ",")) and text[0] != "~":
             quoted = before.replace("=", "='", 1)
-            yield f"'{before} {text}': write KEY=VALUE, or quote a text: \"{quoted} {text}'\""
+            yield f"'{before} {text}': write KEY=VALUE, or quote a string: \"{quoted} {text}'\""
 
 
 def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
@@ -83,8 +83,8 @@ def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
             several = before.is_sweep_override() or override.is_sweep_override()
             if before is not override and several:
                 yield (
-                    f"'{before.input_line}' and '{override.input_line}' both set {path}; give all"
-                    " its values at once"
+                    f"'{before.input_line}' and '{override.input_line}' both set {path}; set all"
+                    " its values in one override"
                 )
 
 
@@ -113,10 +113,10 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         yield f"'{text}': write {key.replace('/', '.')}={_value(override)} (a dot, no sign, no @)"
     elif override.is_delete():
         allowed = ", ".join(tree.options(key))
-        instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
+        instead = f"write {key}=OPTION, one of {allowed}" if allowed else "set another value"
         yield f"'{text}': nothing can be removed; {instead}"
     elif key == "sweep" and override.is_sweep_override():
-        yield f"'{text}' names several studies: give one sweep at a time, a command for each"
+        yield f"'{text}' names several studies: run one command per sweep"
     elif _is_empty(override, tree):
         yield f"'{text}' names no value"
     elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
@@ -163,8 +163,8 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
 def _several(override: Override) -> str:
     key, value = override.key_or_group, _value(override)
     return (
-        f"'{override.input_line}' names several values: add -m to run each,"
-        f" or write {key}=[{value}] where a list is meant"
+        f"'{override.input_line}' names several values: add -m to run each, or write"
+        f" {key}=[{value}] for a list"
     )
 
 
@@ -255,7 +255,7 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         node = node._get_node(part)
     if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
         named = ", ".join(f"{path}.{key!s}" for key in node if not str(key).startswith("_"))
-        yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
+        yield f"{override.input_line}: {path} is not a value; set one of its keys: {named}"
 
 
 def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:

@@ -73,7 +73,7 @@ def parse(text: str) -> Override:
         if any(text.count(quote) % 2 for quote in "'\""):
             reason = ": a quote is not closed"
         raise UserError(
-            f"cannot read '{text}'{reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+            f"cannot read '{text}'{reason}; write KEY=VALUE, or quote a string: \"KEY='TEXT'\""
         ) from error
 
 
@@ -95,7 +95,7 @@ def parse_one(text: object, where: str) -> Override:
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     if override.is_sweep_override():
-        raise UserError(f"{where}: '{text}' names several values, and one is needed here")
+        raise UserError(f"{where}: '{text}' names several values, and only one is allowed here")
     return override
 
 

@@ -37,7 +37,7 @@ class Int:
     def __str__(self) -> str:
         ends = [f"of at least {self.least}"] if self.least > -math.inf else []
         ends += [f"of at most {self.most:,}"] if self.most < math.inf else []
-        return " ".join(["a whole number", " and ".join(ends)]).rstrip()
+        return " ".join(["an integer", " and ".join(ends)]).rstrip()
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Keys:
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
     def __str__(self) -> str:
-        return "{NAME: VALUE, ...} where NAME is no number"
+        return "{NAME: VALUE, ...} with names that are not numbers"
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class ClassOf:
         return value in classes_in(self.group) or value not in classes_in("*")
 
     def __str__(self) -> str:
-        return f"module.Class, of an option of {self.group} or of one's own"
+        return f"module.Class: a class of {self.group} or a custom one"
 
 
 @cache

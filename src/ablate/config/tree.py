@@ -101,7 +101,7 @@ def readable_file(file: Path) -> Iterator[None]:
         if isinstance(error, RecursionError):
             reason = "its defaults list leads back to it"
         if isinstance(error, AssertionError):  # Hydra's own, on keys that are no texts
-            reason = "a defaults list holds an entry that is not `- OPTION` or `- GROUP: OPTION`"
+            reason = "an entry of the defaults list is not `- OPTION` or `- GROUP: OPTION`"
         raise UserError(f"{file}: {reason}") from error
 
 
@@ -153,7 +153,7 @@ def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
             continue
         option = f"`- override /{node}: {value if isinstance(value, str) else 'OPTION'}`"
         raise UserError(
-            f"{file}: {node}: {'null' if value is None else value} is no set of keys; write keys"
+            f"{file}: {node}: {'null' if value is None else value} is not a mapping; write keys"
             f" below {node}:, or {option} in the defaults list"
         )
 
@@ -278,7 +278,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
     in this process until one of its files changes.
     """
     if user_folder is not None and not Path(user_folder).is_dir():
-        raise UserError(f"--config-dir {user_folder}: there is no such folder")
+        raise UserError(f"--config-dir {user_folder}: directory not found")
     folders = [config_dir()] if user_folder is None else [config_dir(), Path(user_folder).resolve()]
     search = tuple(f"hydra.searchpath=['file://{folder}']" for folder in folders[1:])
     key = (config_name, tuple(map(_state, folders)))
@@ -303,8 +303,8 @@ def _refuse_hidden(folder: Path) -> None:
         ours = config_dir() / file.relative_to(folder)
         if ours.is_file() and ours.read_bytes() != file.read_bytes():
             raise UserError(
-                f"{file}: {file.parent.name}={file.stem} is an option of ablate, which would be"
-                " taken; give the file another name"
+                f"{file}: {file.parent.name}={file.stem} is a built-in option, which takes"
+                " precedence; rename the file"
             )
 
 

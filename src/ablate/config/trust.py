@@ -57,20 +57,26 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
             if not (
                 _is_option(slot, text) or _is_allowed(text, allowed) or _of_library(slot, text)
             ):
-                lines.append(f"{path}={text} is no part of ablate, and its code would be run")
+                lines.append(
+                    f"{path}={text} is not an ablate component; loading it would run"
+                    " third-party code"
+                )
                 words.append(text.rpartition(".")[0] or text)
         elif "${" in text:
             named = _ENVIRONMENT.findall(text)
             rest = _ENVIRONMENT.sub("", text)
             if "${" in rest or key == "_target_" or not allowed.issuperset(named):
-                lines.append(f"{path}={text} is an interpolation, which is not resolved here")
+                lines.append(
+                    f"{path}={text} is an interpolation, which is not resolved in an"
+                    " untrusted config"
+                )
                 words += named
     if lines:
         needed = sorted(set(words) - allowed)
         way = " ".join(f"--allow {word}" for word in needed)
         # ablate.report, whose --allow is of rules, and init_from= have no such option.
         trusted = (
-            f"; if you trust it: {way} (in Python: allow={needed}; of ablate.report and init_from:"
+            f"; to allow it: {way} (Python: allow={needed}; ablate.report, init_from: set"
             f" {ALLOWED}={','.join(needed)})"
         )
         raise UserError("; ".join(lines) + (trusted if needed else ""))

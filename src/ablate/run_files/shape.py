@@ -6,7 +6,7 @@ from typing import Any
 
 WORDS = {
     str: "a text",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     dict: "a mapping",

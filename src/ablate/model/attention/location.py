@@ -40,7 +40,7 @@ class Location(Score):
         super().__init__(**sizes)
         if max_length is not None and max_length < self.length:
             raise UserError(
-                f"{self.slot}.max_length={max_length} must be a whole number of at least "
+                f"{self.slot}.max_length={max_length} must be an integer of at least "
                 f"{self.length}, the positions of training, or null"
             )
         self.max_length = self.length if max_length is None else max_length

@@ -43,10 +43,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.slots != AUTO and not Int(1, MOST).allows(self.slots):
-            raise _wrong("slots", self.slots, f"a whole number from 1 to {MOST:,}, or {AUTO}")
+            raise _wrong("slots", self.slots, f"an integer from 1 to {MOST:,}, or {AUTO}")
         for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
             if not Int(0).allows(value):
-                raise _wrong(name, value, "a whole number from 0")
+                raise _wrong(name, value, "an integer from 0")
         if not isinstance(self.fail_fast, bool):
             raise _wrong("fail_fast", self.fail_fast, "true or false")
         require_seconds("grace", self.grace)

@@ -85,7 +85,7 @@ def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> N
     )
     if by not in widths:
         raise UserError(
-            f"study.match_by={by}: must be a whole number of the model: {', '.join(widths)}"
+            f"study.match_by={by}: must be an integer of the model: {', '.join(widths)}"
             f"{suggest(by, widths)}"
         )
 

@@ -213,7 +213,7 @@ def _values(override: Override) -> list[str]:
 def _typed_seeds(override: Override) -> tuple[int, ...]:
     texts = _values(override) if override.is_sweep_override() else [str(override.value())]
     if wrong := [text for text in texts if not text.isdecimal()]:
-        raise UserError(f"seed={wrong[0]}: must be a whole number of at least 0")
+        raise UserError(f"seed={wrong[0]}: must be an integer of at least 0")
     return seeds_of([int(text) for text in texts], f"'{override.input_line}'")
 
 
