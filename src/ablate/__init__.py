@@ -2,7 +2,7 @@
 
 In Python and notebooks:
 
-    cfg = ablate.compose("model=vit", "pos_enc=learned")    composed and checked
+    cfg = ablate.compose("model=vit", "pos_enc=rotary")     composed and checked
     model = ablate.build(cfg)                               a torch module
     result = ablate.run(cfg)                                trains; what result.json holds
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
