@@ -112,6 +112,9 @@ REFUSED = """
 2 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.mixer=mamba2 compile=true
 1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.normalizer=hard
 1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 optimizer=muon
+1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.qk_norm=rms_all
+1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 init_from=RUN init_optimizer=true
+1 init_optimizer=true
 2 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 trainer.precision=16-mixed
 2 trainer.shards=2
 """

@@ -52,7 +52,10 @@ def watching(
         if not isinstance(unwrap(error), LostProcess):
             raise
         end = time.monotonic() + GRACE
-        while (line := _lost(children())) is None and time.monotonic() < end and children():
+        # The connection may break before the system tells that the process is gone.
+        while (line := _lost(children())) is None and time.monotonic() < end:
+            if rank == "0" and not children():
+                break
             time.sleep(0.1)
         if line is None:
             raise
