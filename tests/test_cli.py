@@ -404,7 +404,7 @@ def test_what_the_machine_lacks_is_refused_before_the_data_are_read(
     monkeypatch.setattr("ablate.training.preflight.check_machine", Mock(side_effect=NO_TORCH))
     code, _, err = ablate_command()
     assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("ablate: torch cannot be loaded here")
+    assert err.startswith("ablate: torch cannot be imported; run `python -c")
 
 
 @pytest.mark.slow

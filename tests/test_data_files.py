@@ -87,6 +87,8 @@ def test_what_is_no_file_of_data_is_refused(tmp_path, name, kind):
     else:
         keys = ("source", "target") if name == "parallel" else ("path",)
         given |= dict.fromkeys(keys, str(bad))
+        if (name, kind) == ("text", "folder"):
+            line = "is a folder, and data=text reads one file"
         line = f"data.{keys[0]}={bad}: {line}"
     made(bad)
     if kind == "bomb" and name == "image_folder":

@@ -59,9 +59,9 @@ def rolled(run, read, steps):
     return np.array(known[len(read) :]) * deviation + mean
 
 
-def by_hand(run, series, split, *, horizon=HORIZON):
+def by_hand(run, series, split, *, horizon=HORIZON, ends=None):
     """All measures of a split."""
-    first, end = ENDS[split]
+    first, end = ends or ENDS[split]
     forecasts = {
         "": lambda now, steps: rolled(run, series[:now], steps),
         "naive_": lambda now, steps: series[[now - 1] * steps],
@@ -120,8 +120,9 @@ def test_another_horizon_and_another_series(finished, tmp_path, monkeypatch, cap
     monkeypatch.setattr("sys.argv", ["", str(run.path), *change])
     evaluate.main()
     row = json.loads(capsys.readouterr().out)
-    # With the mean and deviation of the run, not with its own.
-    for name, value in by_hand(run, other, "test").items():
+    # The whole of it, with the mean and deviation of the run.
+    ends = (run.data.window, len(other))
+    for name, value in by_hand(run, other, "val", ends=ends).items():
         if name.count("/") == 1:
             assert row[name] == pytest.approx(value, rel=1e-4), name
     with pytest.raises(UserError, match=r"trained on 2 column\(s\), these are 1: a"):

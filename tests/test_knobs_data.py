@@ -70,6 +70,7 @@ VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction":
 TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}
 CHARACTERS = {"tokenizer": "char", "vocab_size": None}
 NEEDS = {
+    "unit": {"path": "lines.en", "val_fraction": 0.3},
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
     "train_examples": {"batch_size": 4},
@@ -87,8 +88,8 @@ SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoen
 # Keys whose values are in the fingerprint, as what is read changes with them.
 PRINTED = {
     *("path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits"),
-    "shift",
-}
+    "shift", "unit",
+}  # fmt: skip
 
 
 NAMES = options("data")

@@ -53,7 +53,7 @@ def test_an_impossible_number_is_refused(typed, line):
 def test_a_model_is_counted_before_it_is_built(tmp_path, monkeypatch, typed, key):
     monkeypatch.setattr(memory, "total", lambda: 5_000_000)
     cfg = ablate.compose(*overrides(tmp_path), *typed.split(), key)
-    with refused(f"{key}: a model of ", "this machine has 0.01 GB"):
+    with refused(f"{key}: a model of ", "this machine has 5 MB"):
         ablate.build(cfg)
 
 

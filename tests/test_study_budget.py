@@ -160,7 +160,7 @@ def test_what_a_run_would_refuse_before_its_first_step_is_refused(tmp_path, monk
         f"{own}Halting": "ZeroDivisionError",
         "schedule.warmup=13": "schedule.warmup=13",
         "callbacks=early_stopping callbacks.early_stopping.monitor=val/los": "mean 'val/loss'?",
-        "+callbacks.mine._target_=torch.nn.Linear": "cannot be constructed",
+        "+callbacks.mine._target_=torch.nn.Linear": "cannot be instantiated",
         "evaluate={long:{}}": "evaluate.long: must be a name",
     }
     by_epoch = ("trainer.max_steps=-1", "trainer.max_epochs=1", "data.batch_size=64")

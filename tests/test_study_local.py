@@ -12,6 +12,7 @@ import pytest
 import teller
 import torch
 from make_launch import environment, launched, printed, runs, settings, until
+from omegaconf import OmegaConf
 from tiny import in_a_process
 
 import ablate
@@ -228,7 +229,7 @@ def test_the_command_of_a_run_knows_nothing_of_its_sweep():
     sources = [("main", "/conf"), ("command-line", "/mine")]
     sources = [SimpleNamespace(provider=who, path=path) for who, path in sources]
     node = SimpleNamespace(
-        overrides=SimpleNamespace(hydra=[*typed, "hydra.verbose=true"]),
+        overrides=SimpleNamespace(hydra=OmegaConf.create([*typed, "hydra.verbose=true"])),
         runtime=SimpleNamespace(config_sources=sources),
         job=SimpleNamespace(config_name="config"),
     )

@@ -137,7 +137,7 @@ def test_a_class_without_the_base_of_its_group_is_refused(own, key, base):
     typed = layers if "layers" in key else [f"{key}._target_=my.plain.Plain"]
     with pytest.raises(UserError) as refused:
         ablate.compose(*typed, config_dir=own)
-    assert f"_target_=my.plain.Plain: must be a subclass of {base} (docs/" in str(refused.value)
+    assert f"_target_=my.plain.Plain: must be a subclass of {base}" in str(refused.value)
 
 
 PARTS = """
@@ -365,5 +365,5 @@ def test_an_option_with_the_name_of_one_of_ours_is_refused(own):
     option = own / "model.attention/dot.yaml"
     option.parent.mkdir()
     option.write_text(partial("parts.Dot"))
-    with pytest.raises(UserError, match=r"model.attention=dot is an option of ablate, which would"):
+    with pytest.raises(UserError, match=r"model.attention=dot is a built-in option, which takes"):
         ablate.compose(config_dir=own)

@@ -77,8 +77,8 @@ def state(folder: Path) -> State:
 def state_of(folder: Path, run_id: str) -> State:
     """Return the state of the run that a folder is planned for; the folder may hold another."""
     now = state(folder)
-    if now.result and now.result.get("run_id") != run_id:
-        other = now.result.get("run_id")
+    # A launcher may have recorded the crash of a run that had not written its id.
+    if (other := now.result.get("run_id")) not in (None, run_id):
         return State("missing", f"its folder holds another run, {other}; remove it")
     return now
 
