@@ -396,6 +396,8 @@ def test_what_the_machine_lacks_is_refused_before_the_data_are_read(
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     for maker in ("composition.make_data", "run_id.make"):
         monkeypatch.setattr(f"ablate.config.{maker}", Mock(side_effect=AssertionError))
+    if "slurm" in typed:
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     for way in ways:
         code, out, err = ablate_command(*way, typed)
         assert (code, out, err.count("\n")) == (2, "", 1)
