@@ -1,4 +1,4 @@
-"""Makes the reference of every axis and option from conf/, the docstrings, formulas.md and axes.md.
+"""Write a reference page per config group: conf/, docstrings, formulas.md and side-effects.md.
 
 Called by conf.py when the site is built: a page for each group in docs/options/, which git ignores.
 """
@@ -13,7 +13,7 @@ from ablate.config.tree import Tree, config_dir, open_tree
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
-# Groups that are a folder of files to type as they stand, each with a comment of its own.
+# Groups whose options are complete commands, each with a comment.
 FILES = ("sweep", "experiment", "debug")
 
 
@@ -26,7 +26,7 @@ def write(folder: Path) -> None:
         (folder / f"{name(group)}.md").write_text(text)
     lines = [f"- [`{group}`]({name(group)}.md): {about(group)}" for group in pages]
     contents = "\n".join(["```{toctree}", ":hidden:", *map(name, pages), "```"])
-    head = "# Options\n\nEvery axis, GROUP=OPTION on the command line."
+    head = "# Options\n\nSelect an option of a config group on the command line: GROUP=OPTION."
     (folder / "index.md").write_text("\n\n".join([head, "\n".join(lines), contents, ""]))
 
 
@@ -53,8 +53,8 @@ def page(group: str, tree: Tree) -> str:
         target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
         if target:
             parts += [*formulas(target[1]), docstring_of(target[1])]
-        if (changes := also(group).get(option)) and changes != "nothing else":
-            parts.append(f"Beside its name it changes: {changes}.")
+        if (changes := also(group).get(option)) and changes != "none":
+            parts.append(f"Side effects: {changes}.")
         body = dedent(keys_text(key, tree, folders).partition("\n")[2])
         body = body.removeprefix(f"# {header(text)}").strip("\n")
         if group in FILES:
@@ -64,19 +64,20 @@ def page(group: str, tree: Tree) -> str:
 
 
 def formulas(target: str) -> Iterator[str]:
-    """The formulas of an option's module, from formulas.md."""
+    """Yield the formulas of an option's module, from formulas.md."""
     module = target.rpartition(".")[0]
-    for row in ROW.findall((HERE / "formulas.md").read_text()):
+    for row in ROW.findall((HERE / "reference" / "formulas.md").read_text()):
         cells = re.split(r" (?<!\\)\| ", row)
         if len(cells) > 3 and cells[3].startswith(f"[{module}]"):
-            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. [Worked](../formulas.md)"
+            example = "[Example](../reference/formulas.md)"
+            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. {example}"
 
 
 def also(group: str) -> dict[str, str]:
-    """What an option changes beside its name, from the tables of axes.md."""
+    """Side effects of the options of a group, from the tables of side-effects.md."""
     found: dict[str, str] = {}
     current: list[str] = []
-    for line in (HERE / "axes.md").read_text().splitlines():
+    for line in (HERE / "reference" / "side-effects.md").read_text().splitlines():
         if line.startswith("`"):
             current = re.findall(r"`([\w.]+)`", line.partition(". ")[0])
         elif line.startswith("## "):

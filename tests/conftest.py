@@ -52,7 +52,7 @@ SMOKE = {
 # Whose slow tests CI runs: how it is installed and started, what no GPU here would show, two
 # processes, every option and conflict. The marker ci names single tests of other files.
 CI = {
-    "test_add_a_part", "test_cli", "test_compose", "test_conflicts", "test_ddp", "test_gpu",
+    "test_add_a_component", "test_cli", "test_compose", "test_conflicts", "test_ddp", "test_gpu",
     "test_package", "test_say",
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ GPU = {"test_gpu", "test_triton"}
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": """add_a_part compose config_tree conflicts fuzz
+    "config": """add_a_component compose config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner context_parallel dit draws embedding flops forecasters formulas gpt

@@ -1,4 +1,4 @@
-"""docs/axes.md: what an option changes beside its name."""
+"""docs/reference/side-effects.md: what an option changes beside its name."""
 
 import re
 from collections import defaultdict
@@ -16,7 +16,7 @@ from make_rows import base, composed, refusal
 
 from ablate.training.build import build, build_data
 
-PAGE = (Path(__file__).parents[1] / "docs" / "axes.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/reference/side-effects.md").read_text()
 ELSEWHERE = {"model.cross_attention"}  # its options are those of model.attention
 # Groups whose options are another question, machine or view, in one row each or none.
 WHOLE = {"model", "data", "task", "optimizer", "schedule", "kernel", "trainer"}
@@ -82,7 +82,7 @@ ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "p
     ],
 )
 def test_options_share_their_initial_values(model: str, group: str, files: None) -> None:
-    """But for the pairs named above, which docs/axes.md tells apart."""
+    """But for the pairs named above, which docs/reference/side-effects.md tells apart."""
     found, data = {}, build_data(base(model))
     always = ALWAYS.get(group, {"pos_enc": "none"})
     for name in {*AXES[group]} - {"same"}:

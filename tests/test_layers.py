@@ -6,7 +6,7 @@ import pytest
 import torch
 from make_model import bert, context, gpt, normal, part, random_parts, tokens, transformer
 from omegaconf import OmegaConf
-from test_add_a_part import MIXER, SECTIONS, write
+from test_add_a_component import MIXER, SECTIONS, write
 from tiny import SMALL, overrides
 from torch.testing import assert_close
 
@@ -23,7 +23,7 @@ from ablate.training.build import make_layers
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """The mixer with a state of docs/add_a_part.md; its class is on the path."""
+    """The mixer with a state of docs/how-to/add-a-component.md; its class is on the path."""
     write(SECTIONS[MIXER], tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:

@@ -26,7 +26,7 @@ MISTAKES = {
     "modle=gpt": "no key or group modle | did you mean 'model'?",
     "model=gtp": "model=gtp: no such option (did you mean 'gpt'?); allowed: autoencoder, bert, ",
     "model.norm_type=my.norm.DyT": "allowed: batch, dyt, layer, rms"
-    " | my.norm.DyT becomes an option by a file of --config-dir DIR",
+    " | write `_target_: my.norm.DyT` to DIR/model.norm_type/NAME.yaml",
     "model.head=4": "no key model.head (model=gpt; did you mean 'model.heads'?)",
     "optimizer.lr.x=3": "optimizer.lr is one value and has no keys",
     "+model.head=4": "no key model.head; | did you mean 'model.heads'?",

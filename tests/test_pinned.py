@@ -29,7 +29,7 @@ def test_a_result_is_as_pinned(command: str, tmp_path: Path) -> None:
         pytest.fail(line, pytrace=False)
 
 
-@pytest.mark.slow  # not with a walk of docs/add_a_part.md, whose part is not pinned yet
+@pytest.mark.slow  # an example of docs/how-to/add-to-the-repository.md is not pinned
 def test_everything_is_pinned() -> None:
     missing = [command for command in cases() if command not in pinned()]
     assert not missing, "PYTHONPATH=src python tests/pin.py"

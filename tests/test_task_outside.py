@@ -1,4 +1,4 @@
-"""A family and its task from a folder of one's own, a diffusion model: docs/add_a_part.md."""
+"""A model and its task from a custom folder: docs/how-to/add-a-model-and-task.md."""
 
 import csv
 import importlib
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_add_a_part import FAMILY, SECTIONS, write
+from test_add_a_component import FAMILY, SECTIONS, write
 from test_resume import assert_equal, strike
 from tiny import SMALL, overrides, pairs
 

@@ -126,7 +126,7 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
         elif cfg["choices"].get(group) and names_class(group):
             yield (
                 f"{group}._target_ is missing; the file of an option has a line"
-                " `_target_: module.Class` (docs/add_a_part.md)"
+                " `_target_: module.Class`"
             )
 
 

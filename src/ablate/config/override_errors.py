@@ -191,7 +191,7 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
     for option in _options(override, tree):
         if option not in allowed:
             near = _first(option_hint(group, option, allowed, config_dir(), tree.groups))
-            more = _to_install(group, option) or _own_option_hint(option)
+            more = _to_install(group, option) or _own_option_hint(group, option)
             yield f"{group}={option}: no such option{near}; allowed: {', '.join(allowed)}{more}"
 
 
@@ -206,10 +206,11 @@ def _to_install(group: str, option: str) -> str:
     return f"; to have it: pip install {package}" if package else ""
 
 
-def _own_option_hint(option: str) -> str:
+def _own_option_hint(group: str, option: str) -> str:
     if "." not in option:
         return ""
-    return f"; {option} becomes an option by a file of --config-dir DIR (docs/add_a_part.md)"
+    file = f"DIR/{group}/NAME.yaml"
+    return f"; for a class, write `_target_: {option}` to {file} and add --config-dir DIR"
 
 
 def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:

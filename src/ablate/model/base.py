@@ -1,8 +1,8 @@
 """Base classes of the models, and their initialisation with common random numbers.
 
-Each parameter is drawn by the seed and its own name alone, so two models that differ in one part
-draw the same numbers everywhere else. They are initial values up to a deviation, which for maps
-into the residual stream depends on the depth (`model.init_depth_scale`; docs/axes.md).
+Initial values depend only on the seed and the parameter's name, so two models that differ in one
+component share all others, up to a standard deviation, which depends on the depth for maps into the
+residual stream (`model.init_depth_scale`; docs/reference/side-effects.md).
 """
 
 from abc import ABC, abstractmethod

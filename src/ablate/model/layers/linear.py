@@ -17,7 +17,8 @@ def width_std(dim: int) -> float:
     """Standard deviation of initial weights for a model `dim` wide: GPT-2's at GPT-2's width.
 
     It falls with the square root of the width, so that sums over the width keep their size. At 128
-    it is 0.05; with 0.02 there, nanoGPT's CPU setting ends 0.13 nats worse (docs/decisions.md).
+    it is 0.05; with 0.02 there, nanoGPT's CPU setting ends 0.13 nats worse
+    (docs/explanation/decisions.md).
     """
     return STD * (STD_WIDTH / dim) ** 0.5
 

@@ -1,4 +1,4 @@
-"""docs/add_a_part.md, walked in a scratch copy of the project with the text of that page."""
+"""The examples of docs/how-to/add-*.md run as they are printed, in a copy of the project."""
 
 import os
 import re
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "add_a_part.md"
-SECTIONS = dict(
-    section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
-)
-OWN, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, WINDOWS, MIXER, FAMILY, IMAGES, METRIC, CALLBACK = (
-    SECTIONS
-)
+PAGES = ("add-a-component", "add-to-the-repository", "add-a-model-and-task")
+SECTIONS = {
+    (page, title): text
+    for page in PAGES
+    for section in (ROOT / f"docs/how-to/{page}.md").read_text("utf-8").split("\n## ")[1:]
+    for title, text in [section.split("\n", 1)]
+}
+NORM, MIXER, IMAGES, METRIC, CALLBACK, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, FAMILY = SECTIONS
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -75,7 +76,7 @@ def train(folder: Path, *typed: str) -> None:
 @pytest.mark.parametrize(
     ("section", "typed", "column"),
     [
-        (OWN, "model.norm_type=scale", "val/loss"),
+        (NORM, "model.norm_type=scale", "val/loss"),
         (MIXER, "model.mixer=decay model.depth=2", "val/loss"),
         (MIXER, "model.layers.mixer=[decay,attention] model.depth=2", "val/loss"),
         (IMAGES, "model=vit data=stripes model.patch=4", "val/accuracy/columns"),
@@ -83,7 +84,9 @@ def train(folder: Path, *typed: str) -> None:
         (CALLBACK, "callbacks=gradient_norm", "train/gradient_norm"),
     ],
 )
-def test_what_is_ones_own_trains(tmp_path: Path, section: str, typed: str, column: str) -> None:
+def test_a_custom_component_trains(
+    tmp_path: Path, section: tuple[str, str], typed: str, column: str
+) -> None:
     write(SECTIONS[section], tmp_path)
     train(tmp_path, *typed.split())
     (curves,) = tmp_path.glob("outputs/debug/*/metrics.csv")
