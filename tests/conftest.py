@@ -73,7 +73,7 @@ AREAS = {
     "task": """diffusion forecasting masked_lm predictions rlhf sample search
         segmentation speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
-        links logger optimizer pinned processes resume damaged_folders ignored security shards
+        links logger optimizer processes resume damaged_folders ignored security shards
         sizes tensor_parallel train transfer""",
     "study": "multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel",

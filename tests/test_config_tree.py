@@ -10,7 +10,6 @@ from make_axes import GROUPS as CHOSEN
 from make_model import CONF, options
 from make_rows import base_overrides, composed, inputs, needs, taker
 from omegaconf import OmegaConf
-from pin import pinned
 from test_ignored import data_of
 
 from ablate import model as models
@@ -24,16 +23,12 @@ from ablate.training.build import build, build_data
 listed = str.split
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-# test_pinned.py trains these, and looks for the gradients too; those of model.cross_attention are
-# slow tests there.
-PINNED = {it for command in pinned() for it in command.split() if "model.cross_" not in it}
 # test_compose.py composes every sweep, test_debug.py every experiment.
 OPTIONS = [
     (group, name)
     for group in GROUPS
     if group not in ("experiment", "sweep")
     for name in options(group)
-    if f"{group}={name}" not in PINNED
 ]
 # Groups that change no model; test_knobs_training.py trains with the first two.
 AROUND = ("optimizer", "schedule", "trainer")

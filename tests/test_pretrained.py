@@ -10,11 +10,10 @@ from timm.layers import LayerNorm, RmsNorm
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch.testing import assert_close
 
-from ablate.config import history
 from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.training.build import build
-from ablate.training.pretrained import ANY, COMMON, require_parts
+from ablate.training.pretrained import ANY, COMMON, NEUTRAL, require_parts
 from ablate.training.transfer import parts_of
 
 NAME = "vit_tiny_patch16_224"
@@ -142,8 +141,8 @@ def test_a_key_that_is_added_later_must_change_nothing(monkeypatch):
     cfg = compose("model=gpt")
     theirs = COMMON | {key: value for key, value in parts_of(cfg).items() if value is not None}
     part = "ablate.model.whitening.{0}.Whitening"
-    monkeypatch.setitem(history.ADDED, "model.later", False)
-    monkeypatch.setitem(history.ADDED, "model.whitening._target_", part.format("none"))
+    monkeypatch.setitem(NEUTRAL, "model.later", False)
+    monkeypatch.setitem(NEUTRAL, "model.whitening", "none")
     added = {"model.kv_heads": (None, 2, "null"), "model.later": (False, True, "false")}
     added["model.whitening._target_"] = (part.format("none"), part.format("rms"), "none")
     for key, (neutral, _, _) in added.items():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import random
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from make_model import CONF, options
 from make_sweep import laid_out
 from omegaconf import OmegaConf
 from refusals import refused
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from tiny import SMALL, in_a_process, overrides, second_run, write_text
 from ways import WAYS, Attack, called, changed, places, resume, start, typed
 
@@ -28,11 +27,17 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
 from ablate.config.keys import option_content
-from ablate.config.run_id import weights
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged
-from ablate.run_files.sealed import ZEROS, read_state, read_weights, write_state, write_weights
+from ablate.run_files.sealed import (
+    read_plain,
+    read_state,
+    read_weights,
+    write_plain,
+    write_state,
+    write_weights,
+)
 from ablate.training.load import without_weights
 from ablate.version import checkout
 
@@ -327,13 +332,13 @@ AGAIN = {"load": WAYS["load"], "init_from": start, "resume": finish}
 
 
 def test_what_is_kept_of_the_data_runs_no_code(folder, tmp_path):
-    torch.save({"fitted": Attack(tmp_path / "made")}, folder / "data.pt")
+    write_plain(folder / "data.pt", {"fitted": Attack(tmp_path / "made")})
     with refused("data.pt holds Python objects"):
         ablate.load(folder)
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("form", ["torch", "with a checksum", "pickle", "safetensors"])
+@pytest.mark.parametrize("form", ["with a checksum", "torch"])
 @pytest.mark.parametrize("way", AGAIN)
 def test_no_code_in_a_checkpoint_is_run(folder, whole, way, form):
     """Of a file that creates another, in place of every checkpoint."""
@@ -342,55 +347,29 @@ def test_no_code_in_a_checkpoint_is_run(folder, whole, way, form):
     state["state_dict"]["more"] = Attack(made)
     shutil.rmtree(places)
     places.mkdir()
-    for name in ("last.ckpt", "best.safetensors" if form == "safetensors" else "best.ckpt"):
+    for name in ("last.ckpt", "best.safetensors"):
         if form == "with a checksum":
             write_state(places / name, state)
-        elif form == "torch":
-            torch.save(state, places / name)
         else:
-            (places / name).write_bytes(pickle.dumps(state))
-    loadable = form in ("torch", "with a checksum")
-    if way == "resume" and not loadable:
+            torch.save(state, places / name)
+    if way == "resume" and form == "torch":
         AGAIN[way](folder, whole)  # a damaged checkpoint: training begins again
     else:
-        with refused("checkpoints", *(("any code", "ABLATE_TRUST_PICKLE=1") * loadable)):
+        said = ("any code", "ABLATE_TRUST_PICKLE=1") if way == "resume" else ()
+        with refused("checkpoints", *said):
             AGAIN[way](folder, whole)
     assert not made.exists()
-
-
-# Checkpoints of earlier versions
-
-
-def first_form(folder, **more):
-    """Make its best weights those of a version before safetensors."""
-    path = folder / "checkpoints" / "best.safetensors"
-    torch.save({"state_dict": read_weights(path), **more}, path.with_name("best.ckpt"))
-    path.unlink()
 
 
 require_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
-def test_the_switch_reads_other_objects(folder, monkeypatch):
-    first_form(folder, more=Path("any object"))
+def test_the_switch_reads_other_objects(tmp_path, monkeypatch):
+    write_plain(tmp_path / "data.pt", {"fitted": Path("any object")})
     with refused("ABLATE_TRUST_PICKLE=1"):
-        ablate.load(folder)
+        read_plain(tmp_path / "data.pt", {})
     monkeypatch.setenv("ABLATE_TRUST_PICKLE", "1")
-    assert ablate.load(folder).model.state_dict()
-
-
-def test_a_run_of_an_earlier_version_is_loaded_started_from_and_resumes(folder, whole):
-    places = folder / "checkpoints"
-    before = ablate.load(folder).model.state_dict()
-    first_form(folder)
-    require_same(ablate.load(folder).model.state_dict(), before)
-    start(folder, whole)
-    content = (places / "best.ckpt").read_bytes()
-    assert weights(str(folder)) == sha256(content).hexdigest()  # in the id of a run from there
-    torch.save(torch.load(places / "previous.ckpt"), places / "last.ckpt")
-    finish(folder, whole)
-    ended = [torch.load(one / "checkpoints" / "last.ckpt") for one in (folder, whole)]
-    require_same(*(state["state_dict"] for state in ended))
+    assert read_plain(tmp_path / "data.pt", {}) == {"fitted": Path("any object")}
 
 
 def test_weights_are_what_safetensors_reads_and_writes(tmp_path):
@@ -405,9 +384,6 @@ def test_weights_are_what_safetensors_reads_and_writes(tmp_path):
     alone = {name: value.clone().contiguous() for name, value in weights.items()}
     require_same(load_file(path), alone)
     require_same(read_weights(path, "0123456789ab"), alone)
-    content = save(alone, metadata={"sha256": ZEROS.decode()})  # as earlier versions wrote it
-    path.write_bytes(content.replace(ZEROS, sha256(content).hexdigest().encode(), 1))
-    require_same(read_weights(path), alone)
 
 
 # Checkpoints of another run, and those that are whole and hold something else

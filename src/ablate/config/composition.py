@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config import public
 from ablate.config.check import check
-from ablate.config.history import first_form
 from ablate.config.keys import interpolations, resolved
 from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
@@ -99,7 +98,7 @@ class Composition:
         differs, now = [], self.values["trainer"]
         OmegaConf.update(self.recorded, "choices.trainer", values["choices"].get("trainer"))
         for key in PROCESSES:
-            value = values["trainer"].get(key)  # configs of earlier versions lack some
+            value = values["trainer"].get(key)
             OmegaConf.update(self.recorded, f"trainer.{key}", value)
             if value != now[key]:
                 differs.append(f"trainer.{key}={value_text(value)}")
@@ -200,7 +199,7 @@ def run_folder(*, _root_: DictConfig) -> str:
         return Composition.begun(_root_).folder_name
     except UserError:
         arm = OmegaConf.select(_root_, "study.arm")
-        return folder_name(arm, digest(first_form(content(_root_)), NO_DATA, {}))
+        return folder_name(arm, digest(content(_root_), NO_DATA, {}))
     finally:
         _resolving = False
 

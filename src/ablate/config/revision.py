@@ -2,12 +2,10 @@
 
 Whoever changes the numbers that a part gives, but none of its keys, raises the part's revision: the
 class attribute `revision`, or that of a function; 1 where there is none. A class counts the
-revisions of its bases too, so that of a layer can stand in the models that have it. A change in
-what a key does when it is set is a line in KEYS.
+revisions of its bases too, so that of a layer can stand in the models that have it.
 
 Revisions above 1 count in the id of a run (run_id.py): the same command then trains anew, and does
-not answer with the result of the old code. tests/test_pinned.py fails when numbers change and no
-revision does.
+not answer with the result of the old code.
 """
 
 from collections.abc import Mapping
@@ -17,18 +15,9 @@ from ablate.config.keys import OURS, keys_of
 from ablate.config.stated import declared
 from ablate.errors import UserError
 
-# Key -> its revision, which counts where the key is not null, false or 0.
-KEYS = {
-    "model.dropout": 2,  # since 2026-11-23 draws belong to the step, the module and the place
-    "model.drop_path": 2,
-    # Since 2026-11-27 images are normalised as the weights expect.
-    "model.pretrained": 2,
-    "model.input_feeding": 2,  # since 2026-11-26 dropout between layers differs by step
-}
-
 
 def revisions(content: Mapping[str, Any], path: str = "") -> dict[str, int]:
-    """The revision of every key and part of a config's plain content, those above 1."""
+    """The revision of every part of a config's plain content, those above 1."""
     numbers: dict[str, int] = {}
     for name, value in content.items():
         key = f"{path}.{name}".lstrip(".")
@@ -36,8 +25,6 @@ def revisions(content: Mapping[str, Any], path: str = "") -> dict[str, int]:
             numbers |= revisions(value, key)
         elif name == "_target_":
             numbers[path] = revision(value)
-        elif value:
-            numbers[key] = KEYS.get(key, 1)
     return {key: number for key, number in numbers.items() if number > 1}
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ablate.config.check import put, run_folders
-from ablate.config.history import first_form
 from ablate.config.keys import FILES, plain
 from ablate.config.layers import of_layers
 from ablate.config.make import make
@@ -57,12 +56,11 @@ class Counted:
         values = plain(cfg)
         self.data = values["data"]
         counted = content(values)
-        self._first = first_form(counted)
-        self._revisions = revisions(counted)
+        self._content, self._revisions = counted, revisions(counted)
 
     def run_id(self, seed: int, data: str) -> str:
         """Return 12 hexadecimal digits. data: the fingerprint of the data."""
-        return digest(self._first | {"seed": seed}, data, self._revisions)
+        return digest(self._content | {"seed": seed}, data, self._revisions)
 
 
 def run_id(cfg: Mapping[str, Any], data: str) -> str:
@@ -82,8 +80,8 @@ def id_in(folder_name: str) -> str | None:
     return match[1] if match else None
 
 
-def digest(first: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
-    counted = [first, fingerprint, *([revisions] if revisions else [])]
+def digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
+    counted = [content, fingerprint, revisions]
     return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -107,8 +105,6 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for path in run_folders(content):
         last = path == "init_from" and bool(content.get("init_optimizer"))
         put(content, path, weights(look_up(content, path)[0], last=last))
-    if content.get("init_from") is None:
-        content.pop("init_from", None)
     # A pattern counts as the values that it gives.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}

@@ -1,4 +1,4 @@
-"""Read the config.yaml of a run, which may be damaged or of an earlier version."""
+"""Read the config.yaml of a run, which may be damaged."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import wrong_values
-from ablate.config.history import upgrade
 from ablate.config.keys import plain
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
@@ -29,13 +28,13 @@ NODES = {
 
 
 def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
-    """Read a config under today's names; raise UserError if it is not that of a run, or names code
+    """Read a config; raise UserError if it is not that of a run, or names code
     or values of the environment that nobody allowed (ablate.config.trust)."""
     with names_file(path):
         config = read_yaml(path)
         _leave_out(config, allow)
         require_trusted(config, allow)
-        values = plain(upgrade(config))
+        values = plain(config)
         lines = [misfit(values, NODES)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
             raise UserError(wrong)

@@ -17,7 +17,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.history import MOVED
 from ablate.config.keys import groups, locate, option_content, targets
 from ablate.config.layers import NODE, group_of
 from ablate.config.tree import config_dir
@@ -55,7 +54,7 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
             slot = "optimizer"
         if key == "_target_" and "${" not in text:
             if not (
-                _is_option(slot, text) or _is_allowed(text, allowed) or _of_library(slot, text)
+                text in _options(slot) or _is_allowed(text, allowed) or _of_library(slot, text)
             ):
                 lines.append(
                     f"{path}={text} is not an ablate component; loading it would run"
@@ -98,11 +97,6 @@ def _options(slot: str) -> frozenset[str]:
     """Return what our options put into a slot, and into what stands there."""
     files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
     return frozenset(chain.from_iterable(targets(option_content(file)[0]) for file in files))
-
-
-def _is_option(slot: str, target: str) -> bool:
-    today = {first: now for now, first in MOVED.items()}
-    return today.get(target, target) in _options(slot)
 
 
 def _is_allowed(target: str, allowed: Collection[str]) -> bool:

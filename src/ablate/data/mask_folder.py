@@ -11,7 +11,7 @@ transparency or EXIF leaves open what is shown. Images and masks are scaled to a
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,6 @@ class MaskFolder(Segments):
     with fewer, once they are scaled, are left out. void: the number (of a grey or a palette) or the
     colour [red, green, blue] of pixels without a label: they are no object.
     """
-
-    revision: ClassVar[int] = 2  # since 2026-11-27 the colours of a palette decide, not its numbers
 
     def __init__(
         self,

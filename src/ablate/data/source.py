@@ -160,15 +160,10 @@ def content_hash(path: str, sha256: str | None) -> str:
 
 
 def hashed(pieces: Iterable[bytes]) -> str:
-    """The sha256 of a file for a fingerprint; another one with a byte order mark, which was a
-    letter of a text in earlier versions."""
-    digest, marked = hashlib.sha256(), None
+    """The sha256 of a file for a fingerprint."""
+    digest = hashlib.sha256()
     for piece in pieces:
-        if marked is None:
-            marked = piece.startswith(codecs.BOM_UTF8)
         digest.update(piece)
-    if marked:
-        digest.update(b"mark")
     return digest.hexdigest()
 
 

@@ -25,8 +25,7 @@ DATA = "data.pt"  # what the model needs of its training data: `Data.run_state`
 PLAN = "plan.json"  # in a study's folder
 # There, locked by every command that runs the study (shared), and by the one that plans it.
 COMMANDS, PLANNING = ".commands", ".planning"
-# Weights of a run with the best validation; the second is from before 2026-11-23.
-BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
+BEST = "best.safetensors"  # weights of a run with the best validation
 LAST = "last.ckpt"  # the newest state of training
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
 LARGEST = 1e100  # of a number, so that its square and sums are finite
@@ -85,9 +84,7 @@ def require_run(path: Path, typed: str) -> None:
 
 def best_weights(run_dir: Path) -> Path:
     """Return the path of a run's best weights, which may not exist yet."""
-    first = run_dir / "checkpoints" / FIRST_BEST
-    best = run_dir / "checkpoints" / BEST
-    return first if first.exists() and not best.exists() else best
+    return run_dir / "checkpoints" / BEST
 
 
 @contextmanager

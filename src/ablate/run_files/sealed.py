@@ -13,8 +13,7 @@ state and its shards cannot disagree. A reader gets whole tensors, in any number
 torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
 
 torch.load runs with weights_only=True, which accepts tensors and plain values and refuses every
-other object, since a pickle can call any function. Checkpoints of earlier versions have no checksum
-(only their records' CRC-32 is verified) and no id, and their weights are in best.ckpt.
+other object, since a pickle can call any function.
 """
 
 import hashlib
@@ -30,19 +29,16 @@ from typing import IO, Any, BinaryIO, cast
 from zipfile import ZipFile
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.run_files import Damaged, named, open_file
 from ablate.run_files.shape import misfit
-from ablate.terminal.say import say
 
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal
 ZEROS = b"0" * DIGITS
 COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment stands before it
-END = b"PK\5\6"  # starts the last 22 bytes of a zip without a comment
 PIECE = 1 << 20  # bytes
 SHARD = re.compile(r"[0-9a-f]{64}\.shard")
 STATE = {
@@ -58,7 +54,7 @@ STATE = {
             "best": (float, NoneType),
             "best_step": int,
             "validated": int,
-            "kernels?": {str: {str: [str]}},
+            "kernels": {str: {str: [str]}},
         },
     },
     "loops": {"fit_loop": {"state_dict": dict, "epoch_loop.state_dict": dict}},
@@ -227,17 +223,8 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
 
 
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
-    """Read weights, also those of an earlier version. Raises Damaged or UserError, as above."""
-    if path.suffix == ".safetensors":
-        weights, recorded = _read_safetensors(path)
-    else:
-        state = _read_zip(path)
-        if wrong := misfit(state, {"state_dict": {str: Tensor}}):
-            raise Damaged(path, wrong)
-        weights, recorded = state["state_dict"], None
-    for name, value in weights.items():
-        if value.layout is not torch.strided or value.is_meta:
-            raise Damaged(path, f"{name} is no dense tensor")
+    """Read weights. Raises Damaged, and UserError if they belong to another run than `run_id`."""
+    weights, recorded = _read_safetensors(path)
     _require_run(path, recorded, run_id)
     return weights
 
@@ -301,13 +288,10 @@ def _no_counter(node: Any, path: str) -> str | None:
 def _require_run(path: Path, recorded: str | None, wanted: str | None) -> None:
     if wanted is None or recorded == wanted:
         return
-    if recorded is not None:
-        raise UserError(
-            f"{path} belongs to the run {recorded}, and this is the run {wanted}: put its own file"
-            f" there, or remove this one"
-        )
-    on_first_process(say)(
-        f"{path} does not name its run, as those of versions before 2026-11-24 do not, and is used"
+    owner = "no run" if recorded is None else f"the run {recorded}"
+    raise UserError(
+        f"{path} belongs to {owner}, and this is the run {wanted}: put its own file there, or"
+        " remove this one"
     )
 
 
@@ -346,32 +330,23 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
 
 
 def _read_zip(path: Path) -> Any:
-    """Return the content of a file of torch.save; raise Damaged unless its checksum matches or, in
-    a file without one, those of its records."""
+    """Return the content of a file of `write_state`; raise Damaged unless its checksum matches."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - DIGITS))
-        last = file.read()
-        has_comment = last[-22:-18] != END or last[-2:] != bytes(2)
-        file.seek(0)
-        if has_comment:
-            checksum, rest = hashlib.sha256(), size - DIGITS
-            while rest > 0 and (piece := file.read(min(rest, PIECE))):
-                checksum.update(piece)
-                rest -= len(piece)
-            if checksum.hexdigest().encode() != last:
-                raise Damaged(path, "its checksum does not match")
+        checksum, rest = hashlib.sha256(), size - DIGITS
+        while rest > 0 and (piece := file.read(min(rest, PIECE))):
+            checksum.update(piece)
+            rest -= len(piece)
+        if checksum.hexdigest().encode() != file.read():
+            raise Damaged(path, "its checksum does not match")
         try:
             records = ZipFile(file)
             # torch.save compresses nothing; a small file could unpack to more than the memory.
             grows = sum(record.file_size for record in records.infolist()) > size
-            broken = None if has_comment or grows else records.testzip()
         except Exception as error:  # whatever a damaged zip makes the reader raise
             raise Damaged(path, "it is damaged") from error
         if grows:
             raise Damaged(path, "its records are compressed")
-        if broken is not None:
-            raise Damaged(path, f"the checksum of its record {broken} does not match")
         file.seek(0)
         return _loaded(path, file)
 

@@ -53,8 +53,6 @@ class Segmentation(Task):
     click.
     """
 
-    revision = 2  # since 2026-11-26 clicks of accumulated batches are of their place
-
     kinds = ("images with masks",)
     output = "masks"
     metric: ClassVar[str] = "val/miou_1"

@@ -64,11 +64,6 @@ def data_of_run(run_dir: Path, config: DictConfig) -> Data:
     if (path := run_dir / DATA).exists():
         with names_file(path):
             data.restore_run(read_plain(path, STATE))
-    elif (run_dir / "tokens.yaml").exists():
-        raise UserError(
-            f"{run_dir} was made by a version that did not keep tokens ({DATA}), and its own are"
-            " those of another run; train it again"
-        )
     else:
         data.setup()
     return data

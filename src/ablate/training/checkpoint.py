@@ -97,7 +97,7 @@ class Checkpoints(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
         self.validated_step = state_dict["validated"]
-        note_kernels(self.model, state_dict.get("kernels", {}))  # earlier versions lack them
+        note_kernels(self.model, state_dict["kernels"])
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         trainer.strategy.checkpoint_io = Flushed(self.run_id)

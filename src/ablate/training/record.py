@@ -109,7 +109,7 @@ def provenance(fingerprint: str) -> dict[str, Any]:
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the code that differs between two provenances: ablate, torch, modules of own parts."""
     shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
-    if misfit(before, shape):  # none, damaged, or of an early version
+    if misfit(before, shape):  # none, or damaged
         return []
     old, new = (
         {
@@ -306,7 +306,7 @@ def recorded(
         raise
     end()
     if trainer.is_global_zero and not composition.debugged:
-        keep(run_dir, cfg.get("checkpoint_keep", "all"))  # older configs lack the key
+        keep(run_dir, cfg.checkpoint_keep)
 
 
 def record_failure(run_dir: Path, result: dict[str, Any], message: str) -> None:

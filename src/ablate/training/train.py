@@ -175,7 +175,7 @@ def _opened(
     conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
     model = build_checked(cfg, data)
-    if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
+    if not (run_dir / "checkpoints").exists():  # else it was checked when it began
         refuse_ignored(composition, data)
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
@@ -313,12 +313,12 @@ def prepare(
     task = make_task(cfg, data, model)
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every, model=model)
     curves = Curves(run_dir / "metrics.csv")
-    compiled = [Compiled()] if cfg.get("compile") else []  # older configs lack the key
+    compiled = [Compiled()] if cfg.compile else []
     debug = [make(cfg.debug)] if "debug" in cfg else []
     # Before Checkpoints, so that a checkpoint holds what they have seen.
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     start = []
-    if cfg.get("init_optimizer"):
+    if cfg.init_optimizer:
         start = [StartState(Source.of(cfg).state, task)]
     callbacks = [curves, *own, *start, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)

@@ -55,9 +55,9 @@ def make_trainer(
         # Lightning warns of an interval longer than the training, which would log no training loss.
         "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
-    data.context_parallel = settings.pop("context_parallel", None) or 1  # older configs lack it
-    data.val_examples = settings.pop("val_examples", None)
-    tensor, shards = settings.pop("tensor_parallel", None) or 1, settings.pop("shards", None)
+    data.context_parallel = settings.pop("context_parallel") or 1
+    data.val_examples = settings.pop("val_examples")
+    tensor, shards = settings.pop("tensor_parallel") or 1, settings.pop("shards")
     sharded = settings["strategy"] == "fsdp"
     if sharded or tensor > 1:  # Lightning's own FSDP needs a GPU
         strategy = Sharing(tensor=tensor, sharded=sharded, shards=shards)

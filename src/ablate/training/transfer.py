@@ -8,7 +8,6 @@ parameters. For text data, the tokens are those of the other run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +56,7 @@ class Source:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Source:
-        # Older configs lack init_optimizer.
-        return cls(cfg.init_from, frozenset(targets(cfg)), cfg.get("init_optimizer", False))
+        return cls(cfg.init_from, frozenset(targets(cfg)), cfg.init_optimizer)
 
     @property
     def folder(self) -> Path:
@@ -138,11 +136,14 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
     """
     from ablate.config.check import leaves
 
-    nodes = {
-        path: value for node in ("model", "pos_enc") for path, value in leaves(cfg[node], node)
-    }
-    tokens = {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
-    return by_option(nodes) | tokens
+    parts = {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
+    for node in ("model", "pos_enc"):
+        for path, value in leaves(cfg[node], node):
+            ours = path.endswith("._target_") and str(value).startswith(OURS)
+            key = path.removesuffix("._target_")
+            if not key.endswith("._partial_"):
+                parts[key] = value.split(".")[-2] if ours else value
+    return parts
 
 
 def optimizers_of(cfg: DictConfig) -> dict[str, Any]:
@@ -150,15 +151,6 @@ def optimizers_of(cfg: DictConfig) -> dict[str, Any]:
     from ablate.config.check import leaves
 
     return {k: v for k, v in leaves(cfg.optimizer, "optimizer") if k.endswith("._target_")}
-
-
-def by_option(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key, where a part of ours stands under its slot by its option's name."""
-    by_key = {}
-    for path, value in values.items():
-        ours = path.endswith("._target_") and str(value).startswith(OURS)
-        by_key[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
-    return {path: value for path, value in by_key.items() if not path.endswith("._partial_")}
 
 
 def _value(parts: dict[str, Any], key: str) -> str:

@@ -47,7 +47,6 @@ class Bahdanau(Decoder):
         Conflict(lambda c: c("model.input_feeding"), FED.format(decoder="{model.decoder}")),
     )
     halves = True
-    revision = 2  # since 2026-11-26 dropout between layers differs by step
 
     def __init__(
         self,

@@ -45,7 +45,6 @@ class Convolution(Layer):
         ),
     )
     caches = True
-    revision = 2  # since 2026-11-25 model=gpt_seq2seq decodes as it is trained
 
     def __init__(self, place: Place, *, size: Width, depthwise: bool):
         super().__init__()

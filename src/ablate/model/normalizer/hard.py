@@ -24,8 +24,6 @@ class Hard(Normalizer):
 
     samples: ClassVar[bool] = True
     shares: ClassVar[bool] = False
-    # Since 2026-11-26 draws of accumulated batches and of processes are of their place.
-    revision = 3
 
     def __init__(self, *, temperature: Positive) -> None:
         self.temperature = temperature

@@ -31,9 +31,7 @@ from ablate.terminal.say import command_line
 QUEUED, LOG = "queued.json", "stdout.log"
 COMMAND = f"{command_line('ablate')} "  # start of the first line of LOG
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its launcher
-# In the error of a run that was stopped on request; the second text is from before 2026-11-23.
-RESUMES = "the same command resumes"
-RESUMABLE = (RESUMES, "the same command goes on")
+RESUMES = "the same command resumes"  # in the error of a run that was stopped on request
 TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
 LAST, LETTERS = 5, 500  # lines of these, and their characters together, at most
 SQUEUE_SECONDS = 5  # how long an answer of squeue is cached
@@ -93,7 +91,7 @@ def state_alone(folder: Path) -> State:
         if held(folder / LOCK):
             return State("running", where(now), **steps, result=result)
         return State("failed", f"died: {last_lines(folder)}", **steps, result=result)
-    if status == "failed" and any(text in error.partition(TAIL)[0] for text in RESUMABLE):
+    if status == "failed" and RESUMES in error.partition(TAIL)[0]:
         return State("missing", error, result=result)
     if status in ("finished", "failed", "refused"):
         return State(status, error, result=result)

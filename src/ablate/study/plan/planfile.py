@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.history import first_form
 from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
@@ -252,4 +251,4 @@ def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
 
 def _counted(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is compared between baselines, by dotted key."""
-    return flatten({k: v for k, v in first_form(question).items() if k != "choices"})
+    return flatten({k: v for k, v in question.items() if k != "choices"})

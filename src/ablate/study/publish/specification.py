@@ -66,7 +66,7 @@ def _destination(study: Study) -> dict[str, Any]:
             f"--wandb: no run of {study.name} was logged to W&B; the same study with logger=wandb"
             " and study.rerun=all runs it again"
         )
-    job_type = logger.get("job_type") or TRAIN  # older runs lack the key
+    job_type = logger["job_type"] or TRAIN
     return {"project": logger["project"], "entity": logger["entity"], "job_type": job_type}
 
 

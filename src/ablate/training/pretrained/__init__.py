@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ablate.config.history import ADDED
 from ablate.config.overrides import value_text
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.training.pretrained import hugging_face
-from ablate.training.transfer import FREE, TOKEN_KEYS, by_option, load_into, parts_of
+from ablate.training.transfer import FREE, TOKEN_KEYS, load_into, parts_of
 
 if TYPE_CHECKING:
     from ablate.model.base import Model
@@ -31,6 +30,17 @@ COMMON: dict[str, Any] = {
     "model.bias": True,
     "model.share_layers": False,
     "pos_enc": "learned",
+}
+# Of the keys that no network changes, those whose neutral value is not null.
+NEUTRAL: dict[str, Any] = {
+    "model.connection": "plain",
+    "model.embedding_scale": 1.0,
+    "model.mixer.exclusive": False,
+    "model.mixer.key_shift": False,
+    "model.mixer.value_residual": False,
+    "model.parallel": False,
+    "pos_enc.factor": 2.0,
+    "pos_enc.share": 1.0,
 }
 # Keys that may have any value: how a model is trained, and what a shape or a token's id shows.
 ANY = FREE | TOKEN_KEYS | {"model.ffn_dim"}
@@ -61,11 +71,11 @@ def _family(name: str, model: Model) -> tuple[ModuleType, Any]:
 def require_parts(cfg: DictConfig, required: dict[str, Any], what: str) -> None:
     """Raise UserError that lists the overrides to use, unless a model has the parts `required`.
 
-    A key that is neither in `required` nor in ANY must have the neutral value: null, or that of
-    `history.ADDED`. So must those that are added later.
+    A key that is neither in `required` nor in ANY must have its neutral value: null, or that in
+    NEUTRAL. So must those that are added later.
     """
-    parts, neutral = parts_of(cfg), by_option(ADDED)
-    wanted: dict[str, Any] = {key: neutral.get(key) for key in parts.keys() - ANY} | required
+    parts = parts_of(cfg)
+    wanted: dict[str, Any] = {key: NEUTRAL.get(key) for key in parts.keys() - ANY} | required
     different = {key: value for key, value in wanted.items() if parts.get(key) != value}
     # Keys of a part that is another one go with it.
     inside = tuple(f"{key}." for key in different)
