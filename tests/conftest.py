@@ -64,7 +64,7 @@ AREAS = {
     "config": """add_a_component compose config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
-        block captioner context_parallel dit draws embedding flops forecasters formulas gpt
+        block captioner dit draws embedding flops forecasters formulas gpt
         graph hugging_face init knobs layers local_attention loop mask mixer moe mup
         normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
@@ -74,7 +74,7 @@ AREAS = {
         segmentation speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         links logger optimizer processes resume damaged_folders ignored security shards
-        sizes tensor_parallel train transfer""",
+        sizes train transfer""",
     "study": "multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel",
 }

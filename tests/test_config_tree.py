@@ -75,7 +75,7 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
 
 # Modules beside the options, which several of them share.
 SHARED = {
-    "kernel": listed("additive_cpu additive_triton additive_triton_kernels context_parallel heap"),
+    "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
     "logger": ["role"],
     "task": listed("""accumulation attention cross_entropy decoding experts judge paint policy
         sampler segment text_metrics translate"""),

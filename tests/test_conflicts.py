@@ -103,19 +103,8 @@ REFUSED = """
 3 data=preferences task=rlhf model.mask=none model.dropout=0.1 model.drop_path=0.1
 2 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
 1 data=preferences task=rlhf model.normalizer=hard
-4 trainer.context_parallel=3 trainer.devices=4 model.mixer.key_shift=true model.mixer.short_conv=2
-6 trainer.context_parallel=2 model.mixer=gla model.ffn=moe model.norm_type=batch compile=true
-2 trainer.context_parallel=4 trainer.devices=4 model=vit data=mnist
-1 trainer.strategy=ddp trainer.devices=4 trainer.context_parallel=2 trainer.tensor_parallel=2
-2 trainer.tensor_parallel=2
-2 trainer.strategy=ddp trainer.devices=3 trainer.tensor_parallel=3 model.kv_heads=2
-2 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.mixer=mamba2 compile=true
-1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.normalizer=hard
-1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 optimizer=muon
-1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 model.qk_norm=rms_all
-1 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 init_from=RUN init_optimizer=true
 1 init_optimizer=true
-2 trainer.strategy=ddp trainer.devices=2 trainer.tensor_parallel=2 trainer.precision=16-mixed
+1 trainer.strategy=fsdp trainer.devices=2 init_from=RUN init_optimizer=true
 2 trainer.shards=2
 """
 # Beside what is refused, and allowed.
@@ -146,7 +135,6 @@ FILES data.tokenizer=word data.joint=true data.min_count=2 data.val_source=c dat
 FILES data.val_source=c data.val_target=d data.test_fraction=0.1
 model=transformer data=copy data.min_length=25 model.mixer=none model.ffn=none
 model.norm_type=batch trainer.devices=auto
-model.mixer=none trainer.context_parallel=2 trainer.devices=4 model.mask=causal
 model.norm_type=batch trainer=ddp trainer.devices=1
 model.norm_type=batch trainer=gpu trainer.devices=[3]
 model=transformer model.mixer=fixed model.attention=additive kernel=reference

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 PLAIN = (*TWO, "model.dropout=0.1")
 SPLIT = ("trainer=fsdp", *TWO[1:], "trainer.precision=32-true")
+COPIES = ("trainer.devices=4", "trainer.shards=2")  # each half of the model in two processes
 PRONE = (*TWO, "checkpoint_every=1", accident.OVERRIDE)
 WRITTEN = 13  # validation examples of `copies`, which batches of 16 share out as 7 and 6
 
@@ -72,6 +73,7 @@ EQUAL = {
     "split": (deep, (*SPLIT, "model.dropout=0.1", SAVING, held.OVERRIDE)),
     "split pairs": (translations, (*SPLIT, "model.dropout=0.1")),
     "split and shared": (shared, (*SPLIT, "model.dropout=0.1")),
+    "split in two copies": (deep, (*SPLIT, *COPIES, "model.dropout=0.1")),
 }
 OTHERS = {
     "straight": (overrides, PRONE),
@@ -228,6 +230,12 @@ def test_each_process_writes_its_shards(started):
     ]
     assert sum(sizes) == 2 * whole
     assert max(sizes) < 0.55 * whole
+
+
+def test_one_of_the_copies_of_a_shard_is_written(started):
+    folder, _ = started("split in two copies")
+    state = torch.load(folder / "checkpoints" / "last.ckpt")
+    assert len(state["shards"]["files"]) == 2
 
 
 ONE = ("trainer.devices=1",)

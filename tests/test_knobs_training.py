@@ -143,8 +143,7 @@ TRAINER: dict[str, tuple[str, Callable[[Run], Any], Any]] = {
 
 @pytest.mark.parametrize("name", options("trainer"))
 def test_no_key_of_the_trainer_is_left_out(name: str) -> None:
-    places = {"accelerator", "devices", "num_nodes", "strategy"}
-    places |= {"context_parallel", "tensor_parallel", "shards"}
+    places = {"accelerator", "devices", "num_nodes", "strategy", "shards"}
     found = {key.partition(".")[2] for key in keys_of(compose(f"trainer={name}"), "trainer")}
     assert found == {*TRAINER, *places, "gradient_clip_val"}
 

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from ablate.interface.splits import Part
 from ablate.parallel import Sharing
 from ablate.run_files import Damaged
 from ablate.run_files.sealed import (
@@ -142,36 +141,6 @@ def test_what_is_not_sharded_is_whole_in_the_state(tmp_path):
     assert [type(y) for y in rest[1:]] == [torch.Tensor] * 2
     assert torch.equal(rest[1], x.square().sum())
     assert torch.equal(rest[2], x)
-
-
-def test_parts_make_the_whole(tmp_path):
-    """Along the axis of each; of what both processes have, the first writes."""
-    whole = {
-        ("state_dict", "model.up.weight"): (torch.randn(4, 3), 0),
-        ("state_dict", "model.down.weight"): (torch.randn(3, 4), 1),
-        ("optimizer_states", 0, "state", "model.down.weight", "exp_avg"): (torch.randn(3, 4), 1),
-    }
-    files = []
-    for part in (Part(0, 2), Part(1, 2)):
-        sharing = Sharing(tensor=2)
-        sharing.part, sharing.layout.axes = part, {"up.weight": 0, "down.weight": 1}
-        mine = {place: part.cut(x, axis) for place, (x, axis) in whole.items()}
-        shapes = {place: sharing._shape(place, x) for place, x in mine.items()}
-        both = {("state_dict", "model.norm.weight"): torch.randn(3)}
-        pieces = sharing._pieces(mine | both)
-        assert len(pieces) == len(mine) + (part.rank == 0)
-        files.append(write_shards(tmp_path, {at: pieces[at] for at in mine}, part.rank))
-    state = BARE | {
-        "state_dict": dict.fromkeys(["model.up.weight", "model.down.weight"]),
-        "optimizer_states": [{"state": {"model.down.weight": {}}, "param_groups": []}],
-    }
-    write_state(tmp_path / "last.ckpt", state | {"shards": index(files, shapes)})
-    read = read_state(tmp_path / "last.ckpt")
-    for (*above, key), (x, _) in whole.items():
-        node = read
-        for each in above:
-            node = node[each]
-        assert torch.equal(node[key], x), key
 
 
 def test_a_full_disk_of_another_process_is_an_error_of_all(tmp_path, monkeypatch):

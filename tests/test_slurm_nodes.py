@@ -22,7 +22,6 @@ NEAR = {"GLOO_SOCKET_IFNAME": "lo"}
 WAYS = {
     "data": ["trainer=ddp", "trainer.precision=64-true"],
     "shards": ["trainer=fsdp", "trainer.precision=32-true"],
-    "heads": ["trainer=ddp", "trainer.precision=64-true", "trainer.tensor_parallel=2"],
 }
 
 

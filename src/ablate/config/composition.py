@@ -60,11 +60,9 @@ def require_composed(cfg: Any, function: str) -> None:
         )
 
 
-# Keys of the trainer: how many processes train, and what each has of the model and of a sequence.
-# Of models without statistics of a batch nothing but rounding depends on them.
-PROCESSES = (
-    "devices", "num_nodes", "strategy", "shards", "tensor_parallel", "context_parallel"
-)  # fmt: skip
+# Keys of the trainer: how many processes train, and what each has of the model. Of models without
+# statistics of a batch nothing but rounding depends on them.
+PROCESSES = ("devices", "num_nodes", "strategy", "shards")
 
 # When to validate: a file gives one of them, and the other may be typed.
 BY_STEP_OR_EPOCH = ("trainer.val_check_interval", "trainer.check_val_every_n_epoch")

@@ -10,13 +10,6 @@ TOO_LONG = (
     " schedule.warmup=auto, 0, or a share of the training such as 0.1"
 )
 
-# Optimizers whose step for a number of a parameter depends on its own gradients alone.
-ELEMENTWISE = (
-    *("torch.optim.SGD", "torch.optim.Adam", "torch.optim.AdamW", "torch.optim.NAdam"),
-    *("torch.optim.RAdam", "torch.optim.Adamax", "torch.optim.Adagrad", "torch.optim.Adadelta"),
-    *("torch.optim.RMSprop", "torch.optim.Rprop", "torch.optim.ASGD", "timm.optim.Lion"),
-)
-
 CONFLICTS = [
     # model, task and data
     Conflict(
@@ -176,124 +169,15 @@ CONFLICTS = [
         lambda c: (
             c("trainer.shards") is not None
             and c.processes < math.inf
-            and c.processes % (c("trainer.shards") * c.tensor_parallel) != 0
+            and c.processes % c("trainer.shards") != 0
         ),
-        "trainer.shards={trainer.shards}, times trainer.tensor_parallel, does not divide the number"
-        " of processes, trainer.devices={trainer.devices} times"
-        " trainer.num_nodes={trainer.num_nodes}",
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c("trainer.strategy") == "auto",
-        "trainer.tensor_parallel={trainer.tensor_parallel} shares out a model over several"
-        " processes; use trainer=ddp or trainer=fsdp, with trainer.devices",
-    ),
-    Conflict(
-        lambda c: (
-            c.tensor_parallel > 1
-            and c.processes < math.inf
-            and c.processes % c.tensor_parallel != 0
-        ),
-        "trainer.tensor_parallel={trainer.tensor_parallel} does not divide the number of processes,"
+        "trainer.shards={trainer.shards} does not divide the number of processes,"
         " trainer.devices={trainer.devices} times trainer.num_nodes={trainer.num_nodes}",
-    ),
-    *(
-        Conflict(
-            lambda c, key=key: (  # type: ignore[misc]
-                c.tensor_parallel > 1 and (c.get(key, None) or 0) % c.tensor_parallel != 0
-            ),
-            f"trainer.tensor_parallel={{trainer.tensor_parallel}} does not divide {key}={{{key}}},"
-            " which the processes share out",
-        )
-        for key in ("model.heads", "model.kv_heads")
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c.whole is not None,
-        "trainer.tensor_parallel={trainer.tensor_parallel}: {:whole} does not state how processes"
-        " share out its heads or hidden units; use trainer.tensor_parallel=null",
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c.states("model.normalizer", "samples"),
-        "trainer.tensor_parallel={trainer.tensor_parallel} is not supported with"
-        " model.normalizer={model.normalizer}, whose samples are drawn for all heads at once; use"
-        " trainer.tensor_parallel=null",
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c("optimizer._target_") not in ELEMENTWISE,
-        "trainer.tensor_parallel={trainer.tensor_parallel} needs an optimizer that treats every"
-        " number of a parameter alone, and optimizer={optimizer} reads whole matrices or keeps an"
-        " average of the model; use optimizer=adamw, adam, sgd or lion",
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c("trainer.precision") == "16-mixed",
-        "trainer.precision=16-mixed is not supported with trainer.tensor_parallel, whose processes"
-        " would scale their losses apart; use bf16-mixed or 32-true",
-    ),
-    Conflict(
-        lambda c: c.tensor_parallel > 1 and c("compile"),
-        "compile=true compiles whole models, which trainer.tensor_parallel shares out; use"
-        " compile=false",
     ),
     Conflict(
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
         "compile=true compiles whole models, which trainer.strategy={trainer.strategy} shards;"
         " use trainer=ddp or compile=false",
-    ),
-    Conflict(
-        lambda c: (
-            c.shares_sequences
-            and c.processes != math.inf
-            and c.processes % c("trainer.context_parallel") != 0
-        ),
-        "trainer.context_parallel={trainer.context_parallel} processes share a sequence, and"
-        " trainer.devices={trainer.devices} times trainer.num_nodes={trainer.num_nodes} is no"
-        " multiple of it",
-    ),
-    Conflict(
-        lambda c: (
-            c.shares_sequences
-            and not (c.states("model", "by_position") and c.states("task", "by_position"))
-        ),
-        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
-        " and model={model} with task={task} does not compute each by itself around the attention"
-        "{:by_position}",
-    ),
-    Conflict(
-        lambda c: (
-            c.shares_sequences and c.has("model.mixer") and not c.states("model.mixer", "in_parts")
-        ),
-        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
-        " and model.mixer={model.mixer} reads other positions than by keys and values"
-        "{:splitting}",
-    ),
-    Conflict(
-        lambda c: (
-            c.shares_sequences and c.has("model.ffn") and not c.states("model.ffn", "in_parts")
-        ),
-        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
-        " and model.ffn={model.ffn} does not compute each by itself; use another model.ffn",
-    ),
-    Conflict(
-        lambda c: c.shares_sequences and c.states("model.norm_type", "mixes_examples"),
-        "trainer.context_parallel={trainer.context_parallel} splits the positions of a sequence,"
-        " and model.norm_type={model.norm_type} has statistics of all of them; use"
-        " model.norm_type=layer or rms",
-    ),
-    Conflict(
-        lambda c: c.shares_sequences and c.positions % (2 * c("trainer.context_parallel")) != 0,
-        "trainer.context_parallel={trainer.context_parallel} cuts a sequence into two equal chunks"
-        " for each process, and it has {:positions} positions; make that a multiple of 2"
-        " trainer.context_parallel",
-    ),
-    Conflict(
-        lambda c: c.shares_sequences and c("compile"),
-        "compile=true compiles whole models, in which processes that share a sequence"
-        " (trainer.context_parallel={trainer.context_parallel}) exchange keys and values; use"
-        " compile=false",
-    ),
-    Conflict(
-        lambda c: c.shares_sequences and (c.get("trainer.tensor_parallel", None) or 1) != 1,
-        "trainer.context_parallel={trainer.context_parallel} with trainer.tensor_parallel="
-        "{trainer.tensor_parallel}: not supported together; set one null",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),
@@ -311,14 +195,8 @@ CONFLICTS = [
         "init_optimizer=true goes on with the optimizer of another run; set init_from=RUN_DIR",
     ),
     Conflict(
-        lambda c: (
-            c("init_optimizer")
-            and (
-                c("trainer.strategy") == "fsdp"
-                or c.get("trainer.tensor_parallel", None) is not None
-            )
-        ),
+        lambda c: c("init_optimizer") and c("trainer.strategy") == "fsdp",
         "init_optimizer=true needs the optimizer whole, and here processes share it; use"
-        " trainer=ddp without trainer.tensor_parallel",
+        " trainer=ddp",
     ),
 ]

@@ -210,53 +210,6 @@ class Facts:
         per_node = devices if isinstance(devices, int | float) else len(devices)
         return float(per_node * self("trainer.num_nodes"))
 
-    @property
-    def shares_sequences(self) -> bool:
-        """Whether several processes share each sequence."""
-        return self.get("trainer.context_parallel", None) is not None
-
-    @property
-    def by_position(self) -> str:
-        """The models and tasks of which processes can share a sequence."""
-        return _use(
-            **{
-                group: _options(group, "by_position", bool)
-                for group in ("model", "task")
-                if not self.states(group, "by_position")
-            }
-        )
-
-    @property
-    def splitting(self) -> str:
-        """The mixers of which processes can share a sequence."""
-        return _use(**{"model.mixer": _options("model.mixer", "in_parts", bool)})
-
-    @property
-    def tensor_parallel(self) -> int:
-        """The processes that share out heads and hidden units; 1: each has all."""
-        return int(self("trainer.tensor_parallel") or 1)
-
-    @property
-    def whole(self) -> str | None:
-        """A part that does not state how processes share it out, as GROUP=NAME."""
-        if not self.states("model", "tensor_parallel"):
-            return f"model={self.name('model')}"
-        for group in ("model.mixer", "model.attention", "model.cross_attention", "pos_enc",
-                      "model.ffn"):  # fmt: skip
-            if self._is_whole(group):
-                return f"{group}={self.name(group)}"
-        return None
-
-    def _is_whole(self, group: str) -> bool:
-        try:
-            if group == "model.attention" and not self.states("model.mixer", "attends"):
-                return False
-            if group == "pos_enc" and self.stated(group, "acts_in") != "attention":
-                return False
-            return self.stated(group, "splits") is None
-        except Unreadable:  # it has no such part, or makes no layer
-            return False
-
 
 @dataclass(frozen=True)
 class Conflict:

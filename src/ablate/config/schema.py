@@ -76,7 +76,6 @@ VALUES: dict[str, Rule] = {
     "trainer.devices": either(Int(1, PROCESSES), one_of("auto"), ListOf(Int(0))),
     "trainer.num_nodes": Int(1, 2**16),
     "trainer.strategy": one_of("auto", "ddp", "fsdp"),
-    "trainer.tensor_parallel": or_null(Int(2, PROCESSES)),
     "trainer.shards": or_null(Int(2, PROCESSES)),
     "trainer.precision": one_of(
         "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"
@@ -89,7 +88,6 @@ VALUES: dict[str, Rule] = {
     "trainer.gradient_clip_val": or_null(POSITIVE),
     "trainer.accumulate_grad_batches": COUNT,
     "trainer.log_every_n_steps": COUNT,
-    "trainer.context_parallel": or_null(Int(2, PROCESSES)),
     "trainer.deterministic": either(Bool(), one_of("warn")),
 }
 

@@ -27,7 +27,6 @@ from ablate.data.loader import (
     Share,
     Shuffled,
     Stream,
-    share_of,
 )
 from ablate.errors import UserError
 from ablate.random.seeding import derive
@@ -80,8 +79,6 @@ class Data(LightningDataModule):
         self.train_batches: int | None = None
         self.val_examples: int | None = None  # that `val_dataloader` has, by seed; None: all
         self.one_batch = False  # training uses only the first batch
-        # Processes that share each example in training; in validation each has examples of its own.
-        self.context_parallel = 1
         self.measured_as: Data | None = None
         self.whole = False
         self.kept: dict[str, Any] = {}  # of a finished run: see `restore_run`
@@ -213,7 +210,7 @@ class Data(LightningDataModule):
 
         With `one_batch` all of them are the first.
         """
-        order = self.train_order(self.training_share())
+        order = self.train_order(self.share())
         stream = OneBatch if self.one_batch else Stream
         return self._loader("train", stream(order, self.train_batches or len(order)))
 
@@ -298,7 +295,7 @@ class Data(LightningDataModule):
         return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one
 
     def _full_pass(self, split: str, some: int | None = None) -> Loader:
-        share, count = self._share(), self.length(split)
+        share, count = self.share(), self.length(split)
         if not count:
             raise UserError(f"data: the {split} split has no {self.unit}; it needs one at least")
         if count < share.world:
@@ -323,34 +320,15 @@ class Data(LightningDataModule):
         done = self._batches_done if split == "train" and trainer is not None else None
         return Loader(self.splits[split], order, workers=self.workers, pin_memory=cuda, done=done)
 
-    def _share(self) -> Share:
+    def share(self) -> Share:
+        """The slice of a batch that this process reads. Raises UserError unless all are equal."""
         if self.trainer is None:
             return Share()
-        return self._checked(share_of(self.trainer))
-
-    def training_share(self) -> Share:
-        """The slice of a training batch that this process reads, alone or with others."""
-        if self.trainer is None:
-            return Share()
-        (rank, world), size = share_of(self.trainer), self.context_parallel
-        if world % size:
-            raise UserError(
-                f"trainer.context_parallel={size}: that many processes share a sequence, and there"
-                f" are {world}, which is no multiple of it (trainer.devices times"
-                " trainer.num_nodes)"
-            )
-        return self._checked(Share(rank // size, world // size))
-
-    def _checked(self, share: Share) -> Share:
+        share = Share(self.trainer.global_rank, self.trainer.world_size)
         if self.batch_size % share.world:
-            assert self.trainer is not None
-            by = ", over trainer.tensor_parallel"
-            if self.context_parallel > 1:
-                by = f", over trainer.context_parallel={self.context_parallel}"
             raise UserError(
                 f"data.batch_size={self.batch_size}: must be a multiple of the {share.world}"
-                " processes that share it (trainer.devices times trainer.num_nodes"
-                f"{by if share.world < self.trainer.world_size else ''})"
+                " processes that share it (trainer.devices times trainer.num_nodes)"
             )
         return share
 

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import lightning.pytorch as L
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -24,15 +23,6 @@ class Share(NamedTuple):
 
     rank: int = 0
     world: int = 1
-
-
-def share_of(trainer: L.Trainer) -> Share:
-    """The share of this process; those that share out one model read the same."""
-    if trainer.world_size == 1:
-        return Share()
-    # Those that share out a model (ablate.parallel) have neighbouring ranks.
-    of_model = getattr(trainer.strategy, "tensor", 1)
-    return Share(trainer.global_rank // of_model, trainer.world_size // of_model)
 
 
 class Request(NamedTuple):

@@ -6,7 +6,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.interface.splits import Splits
 
 Lowered = tuple[Float[Tensor, "b h i l"], Float[Tensor, "b g j l"], float]
 
@@ -48,9 +47,6 @@ class Score(nn.Module):
     fuses: ClassVar[bool] = False
     # Whether there are attention weights: attention=none has none.
     weighs: ClassVar[bool] = True
-    # How its heads are shared out by trainer.tensor_parallel (interface/splits.py); None: they are
-    # not.
-    splits: ClassVar[Splits | None] = None
 
     def __init__(
         self,

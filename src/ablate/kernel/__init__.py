@@ -49,8 +49,6 @@ class Attend:
     training: bool = False  # a normalizer may sample its weights in training
     # Key of the random stream of `dropout` and such a normalizer.
     stream: Int[Tensor, ""] | None = None
-    # Make masks and biases again in the backward pass, rather than keep them.
-    lean: bool = False
 
     @property
     def source(self) -> Source:

@@ -1,7 +1,5 @@
 """torch.nn.functional.scaled_dot_product_attention, for scores with an exact `lower`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -77,11 +75,7 @@ class SDPA(Kernel):
                 q = F.pad(q, (0, 0, 1, 0))
                 return self._run(attend, q, k, v, None, scale, causal=True)[:, :, 1:, :width]
         where, empty = added(attend)
-        if where is not None and attend.lean and not where.requires_grad:
-            with made_again(where := as_numbers(where, v), lambda: as_numbers(added(attend)[0], v)):
-                context = self._run(attend, q, k, v, where, scale)[..., :width]
-        else:
-            context = self._run(attend, q, k, v, where, scale)[..., :width]
+        context = self._run(attend, q, k, v, where, scale)[..., :width]
         return context if empty is None else context.masked_fill(empty, 0.0)
 
     def describe(self) -> str:
@@ -150,33 +144,6 @@ def added(attend: Attend) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
     if where is not None:
         where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
     return where, empty
-
-
-def as_numbers(where: Added, like: Float[Tensor, "..."]) -> Float[Tensor, "*batch i j"]:
-    """A mask as what is added to the scores, which torch would make of it, and keep."""
-    assert where is not None
-    if where.dtype is not torch.bool:
-        return where.to(like.dtype)
-    return torch.zeros_like(where, dtype=like.dtype).masked_fill_(~where, -torch.inf)
-
-
-@contextmanager
-def made_again(
-    tensor: Float[Tensor, "..."], make: Callable[[], Float[Tensor, "..."]]
-) -> Iterator[None]:
-    """Let the backward pass make this tensor again where it needs it, and not keep it."""
-    storage = tensor.untyped_storage().data_ptr()
-
-    def pack(x: Tensor) -> Any:
-        if x.untyped_storage().data_ptr() != storage:
-            return x.detach()  # x itself would hold what holds it
-        return x.shape, x.stride(), x.storage_offset()
-
-    def unpack(packed: Any) -> Tensor:
-        return packed if isinstance(packed, Tensor) else make().as_strided(*packed)
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        yield
 
 
 def with_sink(

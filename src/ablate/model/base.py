@@ -44,13 +44,8 @@ class Model(nn.Module):
     pads: ClassVar[bool] = False
     # Whether one stack reads the source and then the target.
     source_first: ClassVar[bool] = False
-    # Whether all that it does before and after its stacks is done for each position alone, so that
-    # processes can share a sequence (trainer.context_parallel).
-    by_position: ClassVar[bool] = False
     # Whether its positions are the patches of an image, in rows and columns.
     has_grid: ClassVar[bool] = False
-    # Whether trainer.tensor_parallel can share out its layers, which are those of its blocks.
-    tensor_parallel: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()

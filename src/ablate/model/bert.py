@@ -39,10 +39,8 @@ class BERT(Model):
     classes: number of classes of a text, predicted from the pooled state instead of masked tokens.
     """
 
-    tensor_parallel = True
     outputs = ("masked tokens", "classes")
     causal = False
-    by_position = True
     conflicts = (
         Conflict(
             lambda c: (

@@ -58,7 +58,6 @@ class DiT(Model):
     """
 
     kinds = ("captions",)
-    tensor_parallel = True
     outputs = ("denoised images",)
     positions = "layers"
     has_grid = True

@@ -49,10 +49,8 @@ class GPT(LanguageModel):
     None: the standard parametrisation.
     """
 
-    tensor_parallel = True
     outputs = ("next tokens", "classes", "scores")
     causal = True
-    by_position = True
     conflicts = (
         Conflict(
             lambda c: (

@@ -43,7 +43,6 @@ class GPTState(State):
 class GPTSeq2Seq(Seq2Seq):
     """`stack` holds the keys of Stack. Each side has its own embedding table."""
 
-    tensor_parallel = True
     outputs = ("target tokens",)
     causal = True
     pads = True

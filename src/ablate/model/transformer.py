@@ -58,7 +58,6 @@ class Transformer(Seq2Seq):
     layers: as in Stack, for each side.
     """
 
-    tensor_parallel = True
     outputs = ("target tokens",)
     causal = True
     attends = True

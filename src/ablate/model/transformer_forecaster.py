@@ -20,10 +20,8 @@ from ablate.model.layers.stack import Stack
 class TransformerForecaster(Forecaster):
     """`stack` holds the keys of Stack."""
 
-    tensor_parallel = True
     outputs = ("next values",)
     causal = True
-    by_position = True
     positions = "layers"
     embeddings = ("stack.pos_enc.",)
 

@@ -59,7 +59,6 @@ class ClassToken(nn.Module):
 class ViT(Model):
     """Images in, logits of the classes out. `stack` holds the keys of Stack."""
 
-    tensor_parallel = True
     outputs = ("classes",)
     causal = False
     conflicts = (

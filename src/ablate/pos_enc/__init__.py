@@ -18,7 +18,6 @@ from torch.nn.functional import pad
 from ablate.config.facts import Conflict
 from ablate.config.rules import Width
 from ablate.errors import UserError
-from ablate.interface.splits import Splits
 from ablate.random.draws import Source, Stream, uniform_alone
 
 NEEDS_GRID = Conflict(
@@ -76,9 +75,6 @@ class PosEnc(nn.Module):
     measured_with: ClassVar[tuple[str, ...]] = ()
     # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.
     distances: ClassVar[bool] = False
-    # How heads are shared out by trainer.tensor_parallel (interface/splits.py), of one that acts in
-    # attention; None: they are not.
-    splits: ClassVar[Splits | None] = None
 
     def __init__(
         self,

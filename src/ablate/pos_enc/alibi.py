@@ -22,7 +22,6 @@ class Alibi(PosEnc):
     """A penalty that grows with the distance; no parameters, any length."""
 
     distances: ClassVar[bool] = True
-    splits = {"heads": 0, "steepness": 0}
     steepness: Float[Tensor, " h"]
 
     def __init__(self, **sizes: Any) -> None:

@@ -28,7 +28,6 @@ class Relative(PosEnc):
     """
 
     distances: ClassVar[bool] = True
-    splits = {"heads": 0, "key_tables": "shared", "value_tables": "shared"}
     conflicts = (
         Conflict(
             lambda c: c("pos_enc.keys") and not c.states("model.attention", "query"),

@@ -25,7 +25,6 @@ from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
 class Relative2d(PosEnc):
     """A vector learned for each offset between rows, and for each between columns."""
 
-    splits = {"heads": 0, "row_tables": "shared", "column_tables": "shared"}
     conflicts = (
         Conflict(
             lambda c: not c.states("model.attention", "query"),

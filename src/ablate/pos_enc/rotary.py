@@ -42,7 +42,6 @@ class Rotary(Randomised):
 
     compares: ClassVar[bool] = True
     rotates = True
-    splits = {"heads": 0}
     conflicts = (
         Conflict(
             lambda c: (

@@ -26,7 +26,6 @@ class T5(PosEnc):
     """A table with a number for each of `buckets` and each head."""
 
     distances: ClassVar[bool] = True
-    splits = {"heads": 0, "table": 1}
     edges: Integer[Tensor, " edges"]
 
     def __init__(

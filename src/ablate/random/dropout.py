@@ -55,20 +55,15 @@ class Dropout(Stream):
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
-    def forward(self, x: Tensor, use: int = 0, rows: tuple[int, ...] = (0,)) -> Tensor:
-        """use: counts the uses of this module in a training step; rows: the first row of x, or of
-        each of its equal pieces."""
+    def forward(self, x: Tensor, use: int = 0, row: int = 0) -> Tensor:
+        """use: counts the uses of this module in a training step; row: the first row of x."""
         if not (self.training and self.p):
             return x
-        key = self.key(x, use)
-        if len(rows) == 1:
-            return dropout(x, self.p, Source(key, rows[0]))
-        pieces = zip(x.chunk(len(rows), dim=-2), rows, strict=True)
-        return torch.cat([dropout(piece, self.p, Source(key, row)) for piece, row in pieces], -2)
+        return dropout(x, self.p, Source(self.key(x, use), row))
 
 
 class StochasticDepth(Dropout):
     """Zero the whole example, b i d, with the given probability."""
 
-    def forward(self, x: Tensor, use: int = 0, rows: tuple[int, ...] = (0,)) -> Tensor:
+    def forward(self, x: Tensor, use: int = 0, row: int = 0) -> Tensor:
         return x * super().forward(x.new_ones(len(x), 1, 1), use) if self.p else x

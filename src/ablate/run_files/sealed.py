@@ -6,7 +6,7 @@ with zeros in its place. Either is part of its file, so that no death of the pro
 file beside the checksum of another. Files are written and verified piece by piece, without a copy
 of the whole in memory.
 
-Where processes share a model (trainer=fsdp, trainer.tensor_parallel), each writes what it has to a
+Where processes share a model (trainer=fsdp), each writes what it has to a
 file of its own, `SHA-256.shard`. The state then has None in the place of these tensors, and names
 the files. A file of shards is never replaced by another, since its name is its checksum, so that a
 state and its shards cannot disagree. A reader gets whole tensors, in any number of processes.

@@ -25,7 +25,6 @@ from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.figures.maps import Map
-from ablate.kernel.context_parallel import Chunks, join_group
 from ablate.model.base import ROLES, Model, outputs
 from ablate.model.layers.stack import Stack
 from ablate.parallel import Sharing
@@ -86,9 +85,6 @@ class Task(L.LightningModule):
     # The unit of the loss.
     loss_unit: ClassVar[str] = "nats"
     has_reference: ClassVar[bool] = False
-    # The entries of a batch with a row for each position, whose losses are averaged: processes may
-    # share them (trainer.context_parallel). None: its loss is not one of positions.
-    by_position: ClassVar[tuple[str, ...]] = ()
     # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
     # and some of them, as an example, in which {prompt} is the one that `notes` gives.
     family: ClassVar[str] = ""
@@ -124,8 +120,6 @@ class Task(L.LightningModule):
         self.draws = Draws(model)
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
-        self.group: Any = None  # the processes that share a sequence with this one
-        self.chunks: Chunks | None = None  # in a training step, the positions of this process
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
@@ -182,39 +176,11 @@ class Task(L.LightningModule):
         """How many of `unit` are in a batch."""
         raise NotImplementedError
 
-    def on_fit_start(self) -> None:
-        if (size := self.data.context_parallel) > 1:
-            self.group = join_group(size)
-
-    @contextmanager
-    def own_positions(self, batch: Batch) -> Iterator[Batch]:
-        """The positions of a training batch that this process computes, of the model, too."""
-        if self.group is None:
-            yield batch
-            return
-        rank, size = self.global_rank % self.data.context_parallel, self.data.context_parallel
-        chunks = Chunks(rank, size, batch[self.by_position[0]].shape[1], self.group)
-        stacks = [module for module in self.model.modules() if isinstance(module, Stack)]
-        try:
-            self._share(chunks, stacks)
-            yield self.of_part(batch, chunks)
-        finally:
-            self._share(None, stacks)
-
-    def _share(self, chunks: Chunks | None, stacks: Iterable[Stack]) -> None:
-        self.chunks = chunks
-        for stack in stacks:
-            stack.chunks = chunks
-
-    def of_part(self, batch: Batch, chunks: Chunks) -> Batch:
-        """The rows of a batch that a process has, where several share its positions."""
-        return batch | {name: chunks.of(batch[name]) for name in self.by_position}
-
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
         # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
         # resumed run repeats it, and validation in between does not change it.
-        seed = derive(self.seed, "step", batch_idx, self.data.training_share().rank)
+        seed = derive(self.seed, "step", batch_idx, self.data.share().rank)
         seed_torch(seed, self.device)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.step_so_far = Accumulated(self.trainer.accumulate_grad_batches)
@@ -222,7 +188,7 @@ class Task(L.LightningModule):
     def keys_of_batch(self, number: int) -> Tensor:
         """The keys of the model's random streams for a training batch, counted from 0."""
         step, part = divmod(number, self.trainer.accumulate_grad_batches)
-        rank, world = self.data.training_share()
+        rank, world = self.data.share()
         share = self.data.batch_size // world  # as `Order.slice` cuts a batch
         return self.draws.of_batch(self.seed, step, part * self.data.batch_size + rank * share)
 
@@ -231,8 +197,7 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         batch = self.prepare(batch, batch_idx // self.trainer.accumulate_grad_batches)
-        with self.own_positions(batch) as own:
-            terms = self.terms(own)
+        terms = self.terms(batch)
         loss = total(terms)
         self._watch(loss.detach())
         self.step_so_far.add({"loss": loss, **terms})
@@ -479,37 +444,17 @@ class Task(L.LightningModule):
         strategy = self.trainer.strategy
         if not isinstance(strategy, Sharing):
             return
-        self.require_one_model(strategy)
-        if strategy.tensor > 1:  # the others of a group have measured the same
-            for module in self.modules():
-                if isinstance(module, Metric):
-                    module.process_group = strategy.data_group
+        self.require_one_model()
         if self.fitting:
             strategy.split(self.model)
 
-    def require_one_model(self, strategy: Sharing) -> None:
+    def require_one_model(self) -> None:
         """Raise UserError if there are copies of the model, which are not split."""
         if (self.average or self.reference) is not None:
-            key = "strategy=fsdp" if strategy.sharded else f"tensor_parallel={strategy.tensor}"
             raise UserError(
-                f"trainer.{key}: {type(self).__name__} keeps a copy of its model, which is not"
-                f" sharded; use trainer=ddp{'' if strategy.tensor == 1 else ' without it'}"
+                f"trainer.strategy=fsdp: {type(self).__name__} keeps a copy of its model, which is"
+                " not sharded; use trainer=ddp"
             )
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """By the norm of the whole model, where processes have a part each."""
-        strategy = self.trainer.strategy
-        by_norm = gradient_clip_algorithm in (None, "norm")
-        if isinstance(strategy, Sharing) and strategy.tensor > 1 and by_norm:
-            if gradient_clip_val:
-                strategy.clip_gradients(gradient_clip_val)
-            return
-        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The trained parameters, with weight decay and without, as in nanoGPT: all

@@ -42,7 +42,6 @@ class CausalLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
-    by_position: ClassVar[tuple[str, ...]] = ("tokens", "targets")
     predicted: ClassVar[int | None] = 0
     family: ClassVar[str] = "language"
     options: ClassVar[tuple[str, ...]] = (

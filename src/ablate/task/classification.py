@@ -16,7 +16,6 @@ from ablate.config.facts import LABELLED, Conflict
 from ablate.config.rules import NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
-from ablate.data.loader import share_of
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
 from ablate.figures.panels import Panel, draw_panels
@@ -89,7 +88,7 @@ class Classification(Task):
         self.matrices: dict[str, Tensor] = {}  # of each split, as last measured
 
     def setup(self, stage: str) -> None:
-        processes = share_of(self.trainer).world
+        processes = self.trainer.world_size
         if stage == "fit" and self.mix is not None and self.data.batch_size % (2 * processes):
             raise UserError(
                 f"data.batch_size={self.data.batch_size}: task.mixup and task.cutmix mix pairs, so "
@@ -106,7 +105,7 @@ class Classification(Task):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
         # timm's Mixup draws from numpy.
-        np.random.seed(derive(self.seed, "mixup", batch_idx, share_of(self.trainer).rank) % 2**32)
+        np.random.seed(derive(self.seed, "mixup", batch_idx, self.trainer.global_rank) % 2**32)
 
     def loss(self, batch: Batch) -> Tensor:
         targets = batch["targets"]

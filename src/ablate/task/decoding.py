@@ -20,7 +20,6 @@ class Decoding(CausalLM):
     """Writes with a beam of `beam` hypotheses (1: greedy), ranked with `length_penalty`, of at most
     `max_length` tokens, EOS counted."""
 
-    by_position = ()  # sources and targets are of other lengths
     data: Targets
     model: Seq2Seq
     beam: int

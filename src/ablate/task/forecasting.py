@@ -62,7 +62,6 @@ class Forecasting(Task):
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"
     unit = "values"
-    by_position = ("values", "targets")
     family: ClassVar[str] = "forecasting"
     options: ClassVar[tuple[str, ...]] = ("steps",)
     loss_unit: ClassVar[str] = "squared error of normalised values"

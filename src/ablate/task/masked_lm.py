@@ -15,11 +15,10 @@ from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import KeysOf
-from ablate.data import IGNORED, Batch, Data
+from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.kernel.context_parallel import Chunks
 from ablate.model.bert import BERT
 from ablate.task import Task, write_sample
 from ablate.task.causal_lm import by_example
@@ -54,7 +53,6 @@ class MaskedLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
-    by_position = ("tokens",)
     family: ClassVar[str] = "masked language"
     options: ClassVar[tuple[str, ...]] = ("prompt",)
     example_options: ClassVar[str] = "--prompt {prompt}"
@@ -88,28 +86,10 @@ class MaskedLM(Task):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         tokens, following = self.model(*self.inputs(batch))
         logits, targets = tokens.flatten(0, 1), batch["targets"].flatten()
-        if self.chunks is None:
-            losses = {"loss": self.criterion(logits, targets)}
-        else:  # each process has some of the masked tokens, and gradients are averaged over all
-            summed = self.criterion(logits, targets, ignore_index=IGNORED, reduction="sum")
-            losses = {"loss": summed * self.chunks.size / batch["predicted"]}
+        losses = {"loss": self.criterion(logits, targets)}
         if following is not None:
             losses["next_sentence"] = F.cross_entropy(following, batch["next"])
-            if self.chunks is not None:  # the first process has the first position, and the last
-                losses["next_sentence"] *= self.chunks.size if self.chunks.rank == 0 else 0
         return losses
-
-    def of_part(self, batch: Batch, chunks: Chunks) -> Batch:
-        names = {*self.by_position, "segments"} & batch.keys()
-        own = batch | {name: chunks.of(batch[name]) for name in names}
-        positions, here = chunks.places(batch["positions"])
-        order = (~here).int().argsort(dim=1, stable=True)[:, : int(here.sum(1).max().clamp(min=1))]
-        targets = batch["targets"].masked_fill(~here, IGNORED)
-        return own | {
-            "positions": positions.gather(1, order),
-            "targets": targets.gather(1, order),
-            "predicted": torch.tensor(batch["targets"].numel()),
-        }
 
     def evaluate(self, batch: Batch) -> None:
         tokens, following = self.model(*self.inputs(batch))

@@ -55,7 +55,6 @@ class Policy(CausalLM):
         ),
     )
     has_reference: ClassVar[bool] = True
-    by_position = ()  # whole responses are drawn
     data: Preferences
     model: LanguageModel
     reference: LanguageModel

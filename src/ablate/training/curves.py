@@ -49,7 +49,7 @@ class Curves(Callback):
         if not self._since:
             self._since = time.perf_counter()
         assert isinstance(pl_module, Task)
-        self.units = self.units + pl_module.units(batch) * pl_module.data.training_share().world
+        self.units = self.units + pl_module.units(batch) * pl_module.data.share().world
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any

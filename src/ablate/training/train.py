@@ -325,8 +325,7 @@ def prepare(
     task.trainer = trainer
     require_measured(task, own)
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
-        task.require_one_model(trainer.strategy)
-        trainer.strategy.require(model)
+        task.require_one_model()
     return trainer, task, curves, checkpoints
 
 

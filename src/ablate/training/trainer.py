@@ -9,7 +9,6 @@ from typing import Any
 import lightning.pytorch as L
 from hydra.errors import InstantiationException
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -55,15 +54,10 @@ def make_trainer(
         # Lightning warns of an interval longer than the training, which would log no training loss.
         "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
-    data.context_parallel = settings.pop("context_parallel") or 1
     data.val_examples = settings.pop("val_examples")
-    tensor, shards = settings.pop("tensor_parallel") or 1, settings.pop("shards")
-    sharded = settings["strategy"] == "fsdp"
-    if sharded or tensor > 1:  # Lightning's own FSDP needs a GPU
-        strategy = Sharing(tensor=tensor, sharded=sharded, shards=shards)
-        settings |= {"strategy": strategy, "inference_mode": False}
-        if settings["precision"] == "64-true":  # Lightning refuses the name alone
-            settings |= {"precision": None, "plugins": [DoublePrecision()]}
+    shards = settings.pop("shards")
+    if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
+        settings |= {"strategy": Sharing(shards=shards), "inference_mode": False}
     if (cluster := environment(settings["devices"])) is not None:
         settings["plugins"] = [*settings.get("plugins", ()), cluster]
     data.train_batches = steps * settings["accumulate_grad_batches"]

@@ -31,7 +31,6 @@ class Additive(Score):
     option: ClassVar[str] = "additive"
     sums: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
-    splits = {"heads": 0, "w": 0, "u": 0, "v": 0}
     # Negative slope of the LeakyReLU of the hidden layer; None: tanh.
     slope: ClassVar[float | None] = None
     w: nn.Parameter | None

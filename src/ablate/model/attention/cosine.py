@@ -30,7 +30,6 @@ class Cosine(Score):
     """
 
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0, "log_t": 0}
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.get("model.qk_norm", None) == "l2",

@@ -17,7 +17,6 @@ class Dot(Score):
     """The inner product of queries and keys of equal width."""
 
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0}
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

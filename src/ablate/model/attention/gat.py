@@ -23,7 +23,6 @@ class GAT(Score):
 
     lowers: ClassVar[bool] = False
     sums: ClassVar[bool] = True
-    splits = {"heads": 0, "a": 0, "b": 0}
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -18,7 +18,6 @@ class General(Score):
     """A learned bilinear form of queries and keys, which may differ in width."""
 
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0, "weight": 0}
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

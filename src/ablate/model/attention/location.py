@@ -34,7 +34,6 @@ class Location(Score):
     )
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0, "table": 0}
 
     def __init__(self, *, max_length: Count | None, **sizes: Any) -> None:
         super().__init__(**sizes)

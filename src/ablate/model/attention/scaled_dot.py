@@ -18,7 +18,6 @@ class ScaledDot(Score):
     """The inner product of queries and keys of equal width, over the square root of that width."""
 
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0}
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -22,7 +22,6 @@ class Uniform(Score):
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
-    splits = {"heads": 0}
 
     def forward(
         self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]

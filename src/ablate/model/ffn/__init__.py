@@ -21,9 +21,7 @@ class FeedForward(Layer):
     that three matrices have as many parameters as two."""
 
     mixes = False
-    in_parts = True
     gated: ClassVar[bool] = False
-    splits = {"up": 0, "gate": 0, "down": "rows"}
 
     def __init__(
         self, dim: int, *, hidden: int, bias: bool, std: float = STD, out_std: float = STD
@@ -42,7 +40,6 @@ class FeedForward(Layer):
     def forward(
         self, x: Float[Tensor, "*b d"], context: Context | None = None
     ) -> Float[Tensor, "*b d"]:
-        x = self.enter(x)
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -36,7 +36,6 @@ class MixtureOfExperts(Layer):
     """
 
     mixes = False
-    splits = {"router": None}  # each expert has some of its hidden units in every process
     conflicts = (
         Conflict(
             lambda c: c("model.ffn.top_k") > c("model.ffn.experts"),

@@ -9,7 +9,6 @@ def no_feed_forward(dim: int, **sizes: Any) -> None:
     """There is nothing to build."""
 
 
-no_feed_forward.in_parts = True  # type: ignore[attr-defined]
 no_feed_forward.conflicts = (  # type: ignore[attr-defined]
     Conflict(
         lambda c: c("model.ffn_dim") is not None,

@@ -73,12 +73,12 @@ class Sublayer(nn.Module):
             read, gate = self.modulation(read, context.condition)
         y = self.norm_inside(self.function(read, context))
         y = y if gate is None else gate * y
-        starts, embedded = context.starts, context.embedded
+        start, embedded = context.start, context.embedded
         if (first := context.position) is not None:
             one = context.selected()
-            starts, embedded = one.starts, one.embedded
+            start, embedded = one.start, one.embedded
             x = x[:, first : first + 1]
-        y = self.drop_path(self.dropout(y, context.use, starts), context.use)
+        y = self.drop_path(self.dropout(y, context.use, start), context.use)
         if self.connection is not None:
             y = self.connection.write(x, y, embedded)
         return self.norm_after(y)
@@ -90,8 +90,6 @@ class Parallel(Layer):
     GPT-J (Wang and Komatsuzaki 2021); PaLM: Chowdhery et al. 2022, section 2,
     https://arxiv.org/abs/2204.02311.
     """
-
-    splits = {}
 
     def __init__(self, mixer: Layer, feed_forward: Layer):
         super().__init__()

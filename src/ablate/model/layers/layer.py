@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Width
-from ablate.interface.splits import Part, Splits
 from ablate.kernel import Kernel
-from ablate.kernel.context_parallel import Chunks
 from ablate.model.attention import Score
 from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
@@ -114,8 +112,7 @@ class Context:
     before. use: how often the layer was applied before in this pass, which shared layers are
     several times. pos: the position encoding of the block. condition: what sublayers with a
     `Modulation` follow. embedded: the input of the first block. first_values: the values of the
-    first block of this pass with model.mixer.value_residual, by its `step`. chunks: the positions
-    of the input, where processes share the sequence.
+    first block of this pass with model.mixer.value_residual, by its `step`.
     """
 
     pos: PosEnc
@@ -130,17 +127,9 @@ class Context:
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
     first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
-    chunks: Chunks | None = None
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The position of the first row of the input, or of each of its equal pieces."""
-        return (self.start,) if self.chunks is None else self.chunks.starts
 
     def positions(self, x: Float[Tensor, "b i d"]) -> Int[Tensor, " i"]:
         """The positions of the rows of the input."""
-        if self.chunks is not None:
-            return self.chunks.positions(x.device)
         return torch.arange(self.start, self.start + x.shape[1], device=x.device)
 
     def rows(self, x: Float[Tensor, "b i d"]) -> tuple[int, int]:
@@ -245,14 +234,8 @@ class Layer(nn.Module):
     caches: ClassVar[bool] = False
     # Whether it reads a memory; `read` then prepares it.
     reads_memory: ClassVar[bool] = False
-    # Whether it computes the positions of one process as if it had all (trainer.context_parallel).
-    in_parts: ClassVar[bool] = False
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
-    # How its heads or hidden units are shared out by trainer.tensor_parallel (interface/splits.py);
-    # None: they are not. part: those of this process; None: all.
-    splits: ClassVar[Splits | None] = None
-    part: Part | None = None
 
     @property
     def selects(self) -> bool:
@@ -262,10 +245,6 @@ class Layer(nn.Module):
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         """All positions, or `context.position` alone."""
         raise NotImplementedError
-
-    def enter(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
-        """What heads and hidden units read, the same in every process that has some of them."""
-        return x if self.part is None else self.part.enter(x)
 
     def read(self, source: Float[Tensor, "b j d"]) -> State:
         """What the layer reads of an encoded source, for `Memory`."""

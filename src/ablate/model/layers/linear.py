@@ -3,11 +3,8 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from ablate.interface.splits import Part
 
 # Standard deviation of initial weights in Radford et al. 2019 (GPT-2) and timm's ViT, at width 768.
 STD, STD_WIDTH = 0.02, 768
@@ -24,12 +21,7 @@ def width_std(dim: int) -> float:
 
 
 class Linear(nn.Linear):
-    """Weights from N(0, std^2), bias zero.
-
-    part: of a map that reads a part of its inputs, whose outputs are summed over the processes.
-    """
-
-    part: Part | None = None
+    """Weights from N(0, std^2), bias zero."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, std: float = STD):
         self.std = std
@@ -39,12 +31,6 @@ class Linear(nn.Linear):
         nn.init.normal_(self.weight, std=self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-
-    def forward(self, x: Float[Tensor, "*n _"]) -> Float[Tensor, "*n _"]:
-        if self.part is None:
-            return super().forward(x)
-        y = self.part.leave(F.linear(x, self.weight))
-        return y if self.bias is None else y + self.bias
 
 
 def small(table: Float[Tensor, "count dim"]) -> None:

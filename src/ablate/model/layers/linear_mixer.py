@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
-from ablate.interface.splits import Splits
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.recurrence import recurrence
@@ -56,18 +55,6 @@ class LinearMixer(Layer):
 
     causal = True
     caches = True
-    splits: ClassVar[Splits | None] = {
-        "heads": 0,
-        "query": 0,
-        "key": 0,
-        "value": 0,
-        "query_conv": 0,
-        "key_conv": 0,
-        "value_conv": 0,
-        "norm": "shared",
-        "gate": 0,
-        "out": "rows",
-    }
     gated: ClassVar[bool] = True
 
     def __init__(
@@ -98,7 +85,7 @@ class LinearMixer(Layer):
         return self.out(y if self.gate is None else y * F.silu(self.gate(x)))
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        x, padding = self.enter(x), None
+        padding = None
         if context.keep is not None:
             padding = ~context.keep[:, -x.shape[1] :]  # without those of a cache
             x = x.masked_fill(padding[..., None], 0.0)
@@ -135,8 +122,6 @@ class Decay(nn.Module):
 
     exp(a) starts between 1 and 16, and dt between 0.001 and 0.1, uniform in its logarithm.
     """
-
-    splits = {"rate": 0, "bias": 0, "linear": 0}
 
     def __init__(self, dim: int, heads: int, *, std: float):
         super().__init__()

@@ -26,19 +26,18 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.kernel import Attend, Parts, attention_weights, every_head
-from ablate.kernel.context_parallel import Chunks, of_part
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
-from ablate.random.draws import HEAD, Stream, moved
+from ablate.random.draws import Stream
 
 
 class MultiHeadAttention(Layer):
@@ -49,17 +48,6 @@ class MultiHeadAttention(Layer):
     """
 
     attends = True
-    splits = {
-        "heads": 0,
-        "kv_heads": 0,
-        "query": 0,
-        "key": 0,
-        "value": 0,
-        "query_norm": "shared",
-        "key_norm": "shared",
-        "output_gate": 0,
-        "out": "rows",
-    }
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: (
@@ -77,12 +65,6 @@ class MultiHeadAttention(Layer):
             ),
             "model.qk_norm={model.qk_norm} normalises queries and keys, which"
             " model.attention={model.attention} does not compare; set model.qk_norm=null",
-        ),
-        Conflict(
-            lambda c: c.get("model.qk_norm", None) == "rms_all" and c.tensor_parallel > 1,
-            "model.qk_norm=rms_all norms all heads together, and trainer.tensor_parallel="
-            "{trainer.tensor_parallel} shares them out; use model.qk_norm=rms, or"
-            " trainer.tensor_parallel=null",
         ),
         Conflict(
             lambda c: (
@@ -163,7 +145,7 @@ class MultiHeadAttention(Layer):
         gradients of it. In float32 that is no faster: docs/explanation/negative-results.md.
         """
         maps: tuple[Linear | None, ...] = (self.query, self.key, self.value)
-        if not autocasts(x) or self.part is not None:
+        if not autocasts(x):
             return self.queries(x), self.keys(x), self.values(x)
         there = [linear for linear in maps if linear is not None]
         weights: list[Tensor] = [linear.weight for linear in there]
@@ -203,12 +185,9 @@ class MultiHeadAttention(Layer):
         keep: Bool[Tensor, "b j"] | None = None,
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
-        chunks: Chunks | None = None,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads. use: counts the uses of this layer in a pass; chunks: the positions
-        of q, k and v, where processes share the sequence; the other arguments as in Attend."""
-        if chunks is not None:
-            k, v = chunks.gather(k, v)
+        """What each head reads. use: counts the uses of this layer in a pass; the other arguments
+        as in Attend."""
         attend = Attend(
             q=q,
             k=k,
@@ -223,7 +202,7 @@ class MultiHeadAttention(Layer):
             normalizer=self.normalizer,
             dropout=self.dropout if self.training else 0.0,
             training=self.training,
-            stream=self._stream(v, use) if self.random else None,
+            stream=self.draws.key(v, use) if self.random else None,
             softcap=self.softcap,
             sink=None if self.sink is None else self.sink(),
         )
@@ -231,8 +210,7 @@ class MultiHeadAttention(Layer):
             every = replace(attend.ungrouped(), training=False)
             self.recorded.append(attention_weights(every).detach())
         grouped = self.kernel.groups and self.score.key and self.sink is None
-        attend = attend if grouped else attend.ungrouped()
-        return self.kernel(attend) if chunks is None else of_part(self.kernel, attend, chunks)
+        return self.kernel(attend if grouped else attend.ungrouped())
 
     def read_sequence(
         self,
@@ -244,14 +222,7 @@ class MultiHeadAttention(Layer):
     ) -> Float[Tensor, "b h i w"]:
         """What each head reads in the queries' own sequence, from its row `first` on."""
         start, keep, use = context.start + first, context.keep, context.use
-        return self.context(
-            q, k, v, context.pos, start=start, keep=keep, use=use, chunks=context.chunks
-        )
-
-    def _stream(self, v: Float[Tensor, "b g j w"], use: int) -> Int[Tensor, ""]:
-        """The random numbers of these heads, which may be a part of all."""
-        key = self.draws.key(v, use)
-        return key if self.part is None else moved(key, self.part.rank * self.heads * HEAD)
+        return self.context(q, k, v, context.pos, start=start, keep=keep, use=use)
 
     def join(
         self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]
@@ -278,8 +249,6 @@ def autocasts(x: Float[Tensor, ...]) -> bool:
 
 class Sink(nn.Module):
     """The score of one more key in each head."""
-
-    splits = {"score": 0}
 
     def __init__(self, heads: int, *, learned: bool):
         super().__init__()
@@ -320,7 +289,6 @@ class CrossAttention(MultiHeadAttention):
         """Keys and values for `Memory`; the keys are prepared by the score, unless it is a
         dot product, whose kernels take the plain keys.
         """
-        source = self.enter(source)
         k, v = self.keys(source), self.values(source)
         if not self.score.lowers:
             k, v = every_head(k, self.heads), every_head(v, self.heads)
@@ -328,7 +296,6 @@ class CrossAttention(MultiHeadAttention):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         assert context.memory is not None
-        x = self.enter(x)
         k, v = context.memory.states[self]
         prepared = None if self.score.lowers else k
         q, keep = self.queries(x), context.memory.keep

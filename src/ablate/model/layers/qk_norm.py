@@ -29,8 +29,6 @@ class UnitLength(nn.Module):
     starts at log2(length^2 - length), the value of Henry et al. (section 3) for texts of `length`.
     """
 
-    splits = {"factor": 0}
-
     def __init__(self, width: int, *, heads: int | None, length: int):
         super().__init__()
         self.root = math.sqrt(width)

@@ -5,7 +5,6 @@ Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -17,7 +16,6 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from ablate.config.rules import Depth, KeysOf, Positive, Share
 from ablate.errors import UserError
 from ablate.kernel import Kernel
-from ablate.kernel.context_parallel import Chunks
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
@@ -114,8 +112,6 @@ class Stack(nn.Module):
         modulation = keys[-1].get("modulation")
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
-        # The positions of the input in training, where processes share the sequence.
-        self.chunks: Chunks | None = None
 
     def forward(
         self,
@@ -132,20 +128,13 @@ class Stack(nn.Module):
         position: return the state of this position alone. If possible, the last block does
         not compute the others. `losses` then holds what layers add to the loss of a training step.
         """
-        start, count, chunks = cache.length() if cache else 0, x.shape[1], self.chunks
-        assert chunks is None or (keep is cache is memory is condition is position is None)
+        start, count = cache.length() if cache else 0, x.shape[1]
         x = x if self.scale == 1 else x * self.scale
         for encoding in dict.fromkeys(self.positions):
             encoding.prepare(x)
-        if chunks is None:
-            x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
-        else:
-            pieces = zip(x.chunk(2, dim=1), chunks.starts, strict=True)
-            x = torch.cat([self.pos_enc.embed(piece, first) for piece, first in pieces], dim=1)
-            x = self.dropout(self.embedding_norm(x), rows=chunks.starts)
+        x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
-        chunks = None if chunks is None else replace(chunks, again=again)
         self.losses = []
         first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
@@ -164,7 +153,6 @@ class Stack(nn.Module):
                 use=use,
                 losses=self.losses,
                 first_values=first_values,
-                chunks=chunks,
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None

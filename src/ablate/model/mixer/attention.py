@@ -63,23 +63,11 @@ class Attention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    in_parts = True
-    splits = {"query_conv": 0, "key_conv": 0, "value_conv": 0, "value_residual": "shared"}
     conflicts = tuple(
         Conflict(
             lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
             f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
             f" model={{model}} reads an image; leave it out",
-        )
-        for key in ("short_conv", "key_shift")
-    ) + tuple(
-        Conflict(
-            lambda c, key=key: (  # type: ignore[misc]
-                c.get("trainer.context_parallel", None) is not None
-                and bool(c(f"model.mixer.{key}"))
-            ),
-            "trainer.context_parallel={trainer.context_parallel} splits the positions, and"
-            f" model.mixer.{key}={{model.mixer.{key}}} reads those before each; leave it out",
         )
         for key in ("short_conv", "key_shift")
     )
@@ -107,7 +95,6 @@ class Attention(MultiHeadAttention):
         )
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        x = self.enter(x)
         first, last = context.rows(x)
         earlier = context.recall(self)
         state: State = ()

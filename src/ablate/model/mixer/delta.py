@@ -21,7 +21,6 @@ class DeltaNet(LinearMixer):
     """short_conv: positions of the convolutions; None: without them and silu."""
 
     gated: ClassVar[bool] = False
-    splits = {"beta": 0}
 
     def __init__(self, place: Place, *, short_conv: Width | None):
         super().__init__(place, key_width=place.dim, value_width=place.dim, short_conv=short_conv)

@@ -46,8 +46,6 @@ class DifferentialAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    in_parts = True
-    splits = {"difference": "shared", "norm": "shared"}
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,
@@ -86,7 +84,6 @@ class DifferentialAttention(MultiHeadAttention):
         self.initial = initial
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        x = self.enter(x)
         first, last = context.rows(x)
         q, k = self.queries(x[:, first:last]), self.keys(x)
         v = rearrange(self.value(x), "b j (h k) -> b h j k", k=2 * self.head_dim)

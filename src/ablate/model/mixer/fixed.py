@@ -21,7 +21,6 @@ class Fixed(Layer):
 
     reads_mask = True
     caches = True
-    splits = {"heads": 0, "value": 0, "weight": 0, "out": "rows"}
     conflicts = (
         Conflict(
             lambda c: c.states("model", "source_first"),
@@ -45,7 +44,6 @@ class Fixed(Layer):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         """UserError beyond the positions of training."""
-        x = self.enter(x)
         count = context.start + x.shape[1]
         if count > self.length:
             raise UserError(

@@ -21,7 +21,6 @@ TEMPERATURE = 16
 class GatedLinearAttention(LinearMixer):
     """rank: of the map from the input to the decays."""
 
-    splits = {"decay.0": "shared", "decay.1": 0}
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,

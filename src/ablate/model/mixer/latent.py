@@ -27,13 +27,6 @@ class LatentAttention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-    in_parts = True
-    splits = {
-        "down": "shared",
-        "latent_norm": "shared",
-        "rotary_query": 0,
-        "rotary_key": "shared",
-    }
     conflicts = (
         Conflict(
             lambda c: c.get("model.kv_heads", None) is not None,
@@ -70,7 +63,6 @@ class LatentAttention(MultiHeadAttention):
             self.rotary_key = Linear(place.dim, rotated, bias=False, std=place.std)
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        x = self.enter(x)
         first, last = context.rows(x)
         earlier = context.recall(self)
         state: State = (self.latent_norm(self.down(x)),)

@@ -37,8 +37,6 @@ class Mamba2(LinearMixer):
     """state: rows of the state of a head. expand: how many times as wide as the model x is.
     short_conv: positions of the convolutions."""
 
-    splits = None  # its norm is over all heads
-
     def __init__(
         self,
         place: Place,

@@ -20,8 +20,6 @@ class NoMixer(Layer):
         ),
     )
     mixes = False
-    in_parts = True
-    splits = {}
 
     def __new__(cls, place: Place) -> None:  # type: ignore[misc]
         return None

@@ -22,7 +22,6 @@ class Retention(LinearMixer):
     """expand: how many times as wide as the model the values are, 2 in the paper."""
 
     reads_positions = True
-    splits = {"decay": 0}
     conflicts = (
         Conflict(
             lambda c: (
