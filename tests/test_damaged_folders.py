@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,7 +19,7 @@ from ways import WAYS, called, changes
 from ablate import diff, report
 from ablate.cli.command import command
 from ablate.run_files import Damaged, read_text
-from ablate.run_files.sealed import read_weights
+from ablate.run_files.sealed import ZEROS, read_state
 
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
 WHOLE = {
@@ -305,11 +306,14 @@ def test_aliases_are_not_expanded(whole, folder, one_line):
 
 
 def test_what_is_longer_than_it_should_be_is_not_read(tmp_path):
-    path = tmp_path / "best.ckpt"
+    path = tmp_path / "last.ckpt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", bytes(1 << 24))
+        file.comment = ZEROS
+    content = path.read_bytes().removesuffix(ZEROS)
+    path.write_bytes(content + sha256(content).hexdigest().encode())
     with pytest.raises(Damaged, match="its records are compressed"):
-        read_weights(path)
+        read_state(path)
     path.write_bytes(b"12345")
     with pytest.raises(Damaged, match="5 bytes, and at most 4 are read"):
         read_text(path, longest=4)

@@ -29,7 +29,7 @@ BARE = {
     "pytorch-lightning_version": "2.6", "global_step": 7, "lr_schedulers": [],
     "callbacks": {
         "Curves": {"rows": [], "units": 0, "train_seconds": 0.0},
-        "Checkpoints": {"best": None, "best_step": 0, "validated": 0},
+        "Checkpoints": {"best": None, "best_step": 0, "validated": 0, "kernels": {}},
     },
     "loops": {"fit_loop": {"state_dict": {}, "epoch_loop.state_dict": {}}},
 }  # fmt: skip
