@@ -193,16 +193,3 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
         assert found[name][1:3] == [[f"{cost.parameters:,}"], [f"{cost.flops_per_step:.3g}"]]
     assert found["model.ffn_dim=64"][1:] == found["baseline"][1:]
     assert found["model.depth=2"][1:] == found["again=x"][1:] != found["baseline"][1:]
-
-
-@pytest.mark.slow
-def test_a_fraction_says_what_it_confuses(ablate_command, tmp_path):
-    study = """{design: fractional, factors: {model.norm: [post], pos_enc: [none],
-        width: {wide: [model.ffn_dim=24]}}}"""
-    argv = [*write_sweep(tmp_path, study), *overrides(tmp_path), "study.dry_run=true"]
-    _, out, _ = ablate_command(*argv)
-    assert "4 of 8 cells, resolution 3: no main effect is aliased with another." in out
-    assert "width is aliased with model.norm × pos_enc." in out  # noqa: RUF001
-    _, out, _ = ablate_command(*argv, "study.resolution=4")
-    assert "8 of 8 cells" in out
-    assert "width is aliased" not in out

@@ -1,5 +1,5 @@
-"""From a sweep's file to the arms and cells of a plan: designs counted and enumerated by hand, what
-a fraction confuses, arms composed and checked, and the ids of their runs."""
+"""From a sweep's file to the arms and cells of a plan: designs counted and enumerated by hand, arms
+composed and checked, and the ids of their runs."""
 
 import re
 from itertools import product
@@ -17,7 +17,6 @@ from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan import claims, design
 from ablate.study.plan.cells import Cells, Composer
 from ablate.study.plan.design import Factor
-from ablate.study.plan.fraction import fraction
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 
@@ -39,8 +38,8 @@ OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
 def changes(kind, *factors):
     """Those of every cell, of which the baseline is the first, and none is there twice."""
     own = {factor.name: OWN[factor.name] for factor in factors}
-    found = list(design.rows(kind, factors, own, resolution=3))
-    assert len(found) == design.count(kind, factors, own, resolution=3)
+    found = list(design.rows(kind, factors, own))
+    assert len(found) == design.count(kind, factors, own)
     assert found[0] == own
     assert len({tuple(row.items()) for row in found}) == len(found)
     return [{k: v for k, v in row.items() if v != OWN[k]} for row in found]
@@ -61,39 +60,8 @@ def test_designs():
     one, other = {"norm": "post"}, {"pos_enc": "none"}
     assert changes("factorial", POS, NORM) == [{}, one, other, other | one]
     assert len(changes("factorial", *ALL)) == 3 * 2 * 2
-    third = factor("c", "yes", "no")  # C = AB
-    own = {"pos_enc": "learned", "norm": "pre", "c": "yes"}
-    half = design.rows("fractional", [POS, NORM, third], own, resolution=3)
-    assert [" ".join(row.values()) for row in half] == [
-        "learned pre yes", "learned post no", "none pre no", "none post yes",
-    ]  # fmt: skip
-    for kind, said in (("leave_one_out", "design=one_factor"), ("fractional", "design=factorial")):
-        with refused(f"{kind}: model.attention has 2 options", said):
-            list(design.rows(kind, ALL, OWN, resolution=3))
-
-
-# Factors, resolution -> cells, from the table of Box and Hunter (1961); also NIST's handbook,
-# section 5.3.3.4.7.
-TABLE = {
-    (3, 3): 4, (4, 4): 8, (5, 3): 8, (5, 5): 16, (6, 3): 8, (6, 4): 16, (7, 3): 8, (7, 4): 16,
-    (7, 7): 64, (8, 4): 16, (8, 5): 64, (9, 3): 16, (10, 4): 32, (11, 5): 128, (15, 3): 16,
-}  # fmt: skip
-
-
-def test_fractions_are_as_small_as_the_tables():
-    assert {asked: len(fraction(*asked)) for asked in TABLE} == TABLE
-
-
-@given(st.integers(1, 8), st.integers(3, 5))
-def test_a_fraction_confuses_no_effects_below_its_resolution(factors, least):
-    """The product of fewer than `least` columns is never constant: no word is shorter."""
-    cells = fraction(factors, least)
-    assert cells[0] == (0,) * factors
-    assert len(set(cells)) == len(cells)
-    for chosen in product((0, 1), repeat=factors):
-        if 0 < sum(chosen) < least:
-            signs = {sum(c * k for c, k in zip(cell, chosen, strict=True)) % 2 for cell in cells}
-            assert signs == {0, 1}, chosen
+    with refused("leave_one_out: model.attention has 2 options", "design=one_factor"):
+        list(design.rows("leave_one_out", ALL, OWN))
 
 
 def arm(row, factors=ALL, own=OWN, *, all_set=False):
@@ -113,7 +81,7 @@ def test_arms_set_what_they_change_and_say_so():
 def test_two_factors_that_set_one_key_cannot_be_combined():
     warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup=0",)})
     both, own = [NORM, warmup], {"norm": "pre", "warmup": "on"}
-    for row in design.rows("one_factor", both, own, resolution=3):
+    for row in design.rows("one_factor", both, own):
         arm(row, both, own)
     with refused("norm and warmup both set schedule.warmup"):
         arm({"norm": "post", "warmup": "off"}, both, own)

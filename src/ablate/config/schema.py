@@ -45,10 +45,7 @@ VALUES: dict[str, Rule] = {
     "study.name": Below("output_dir"),
     "study.baseline": ListOf(Text(), least=0),
     "study.factors": or_null(Keys()),
-    "study.design": or_null(
-        one_of("one_factor", "leave_one_out", "pairs", "factorial", "fractional")
-    ),
-    "study.resolution": Int(3),
+    "study.design": or_null(one_of("one_factor", "leave_one_out", "pairs", "factorial")),
     "study.seeds": either(COUNT, ListOf(SEED)),
     "study.blocks": or_null(Keys()),
     "study.metric": or_null(Text()),

@@ -21,7 +21,7 @@ from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.launch.state import state_of
 from ablate.study.plan.blocks import EACH
-from ablate.study.plan.design import ALL_SET, arm_named
+from ablate.study.plan.design import arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
 
@@ -266,7 +266,7 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
     that was left out for it, every factor and what was tuned is described, and no arm, no seed and,
     where factors are crossed, no combination of options is there twice."""
     names, wrong = {arm.name for arm in arms}, ""
-    own, crossed = plan.get("own", {}), plan.get("design") in ALL_SET
+    own, crossed = plan.get("own", {}), plan.get("design") == "factorial"
     alone = [arm for arm in arms if arm.same_as is None]
     settings = [sorted((own | dict(arm.changes)).items()) for arm in alone]
     twins = [arm.name for n, arm in enumerate(alone) if settings[n] in settings[:n]]

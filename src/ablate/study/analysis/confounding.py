@@ -1,7 +1,8 @@
 """The design matrix of a study, and the effects that its cells cannot tell apart.
 
 Sum-to-zero coding, so that a main effect is an average over the options of all other factors. A
-term is a factor or a pair of factors; one whose columns depend on earlier ones is aliased.
+term is a factor or a pair of factors. Where cells are left out, the columns of a term may depend on
+those of earlier ones; it is then taken as zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,36 +28,24 @@ def varied(cells: Sequence[Mapping[str, str]], baseline: Mapping[str, str]) -> F
     return {factor: options for factor, options in factors.items() if len(options) > 1}
 
 
-def alias_lines(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
-    """Describe the aliased effects of these cells, one line per effect, main effects first."""
+def inestimable(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
+    """Describe the effects that these cells, of a factorial design without some, do not show."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]
-    _, columns, aliased = design_matrix(rows, factors)
-    lines = []
-    for term in columns:
-        if others := [other for other, equals in aliased.items() if term in equals]:
-            lines.append(f"{TIMES.join(term)} is aliased with {_listed(others, ', ')}")
-    return [*lines, *beyond_one(aliased)]
+    return taken_as_zero(design_matrix(rows, factors)[2])
 
 
-def beyond_one(aliased: Mapping[Term, tuple[Term, ...]]) -> list[str]:
-    """Describe aliased terms that do not equal one single effect, whose own line names them."""
+def taken_as_zero(terms: Sequence[Term]) -> list[str]:
     return [
-        f"{TIMES.join(term)} is aliased with {_listed(equals, ' + ')}"
-        if equals
-        else f"{TIMES.join(term)} never varies"
-        for term, equals in aliased.items()
-        if len(equals) != 1
+        f"{TIMES.join(term)} cannot be told apart from other effects, since cells are missing, and"
+        " is taken as zero"
+        for term in terms
     ]
-
-
-def _listed(terms: Sequence[Term], sign: str) -> str:
-    return sign.join(map(TIMES.join, terms))
 
 
 def design_matrix(
     cells: Sequence[Term], factors: Factors
-) -> tuple[np.ndarray, dict[Term, slice], dict[Term, tuple[Term, ...]]]:
-    """Return the design matrix, the columns of each term, and what each aliased term equals."""
+) -> tuple[np.ndarray, dict[Term, slice], list[Term]]:
+    """Return the design matrix, the columns of each term, and the terms without any."""
     position = {factor: i for i, factor in enumerate(factors)}
     coded = {
         factor: _sum_to_zero([cell[position[factor]] for cell in cells], factors[factor])
@@ -65,22 +54,19 @@ def design_matrix(
     design = np.ones((len(cells), 1))
     terms: list[Term] = [(factor,) for factor in factors] + list(combinations(factors, 2))
     columns_of: dict[Term, slice] = {}
-    aliased: dict[Term, tuple[Term, ...]] = {}
+    lost: list[Term] = []
     for term in terms:
         columns = coded[term[0]]
         if len(term) == 2:
             pairs = product(coded[term[0]].T, coded[term[1]].T)
             columns = np.array([a * b for a, b in pairs]).T.reshape(len(cells), -1)
-        inside = np.linalg.lstsq(design, columns, rcond=None)[0]
-        beyond = columns - design @ inside
+        beyond = columns - design @ np.linalg.lstsq(design, columns, rcond=None)[0]
         if np.linalg.matrix_rank(beyond, tol=EXACTLY) == columns.shape[1]:
             columns_of[term] = slice(design.shape[1], design.shape[1] + columns.shape[1])
             design = np.hstack([design, columns])
         else:
-            aliased[term] = tuple(
-                other for other, at in columns_of.items() if np.abs(inside[at]).max() > EXACTLY
-            )
-    return design, columns_of, aliased
+            lost.append(term)
+    return design, columns_of, lost
 
 
 def _sum_to_zero(values: Sequence, levels: Sequence) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Main effects and interactions of factorial and fractional designs.
+"""Main effects and interactions of factorial designs.
 
 Each seed gives its own estimates, by least squares with sum-to-zero coding, so that a main effect
 is an average over the options of all other factors, given all other terms. What is tested is their
@@ -18,7 +18,13 @@ import numpy as np
 from scipy import stats
 
 from ablate.study.analysis.compare import FEWEST, holm
-from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
+from ablate.study.analysis.confounding import (
+    TIMES,
+    Factors,
+    Term,
+    design_matrix,
+    taken_as_zero,
+)
 from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import LEVEL, Interval, t_interval, t_p
 from ablate.study.numbers import certain, interval_words, probability
@@ -40,7 +46,6 @@ class Effect:
     df: int
     p: float | None  # None of fewer seeds than `FEWEST`
     p_holm: float | None  # over the main effects, or over the interactions
-    aliases: tuple[Term, ...]  # terms that this design cannot tell from it, with either sign
     means: dict[Term, float]  # plain mean over the runs of each option, or pair of options
 
     @property
@@ -55,9 +60,6 @@ class Effect:
     def words(self) -> str:
         """Write "norm: post worse than pre by 0.12 (95 % 0.10 to 0.14, Holm p 0.002)"."""
         text = _two_options(self) if self.effect is not None else _more_options(self)
-        if self.aliases:
-            others = ", ".join(map(TIMES.join, self.aliases))
-            text += f"; in this design it is aliased with {others}"
         return f"{self.name}: {text}"
 
 
@@ -76,7 +78,7 @@ def effects(
     mode: str,
     allow_missing: bool = False,
 ) -> Effects:
-    """Estimate all factors and pairs of factors, from runs of a factorial or fractional design.
+    """Estimate all factors and pairs of factors, from runs of a factorial design.
 
     A run without a number is missing, and so is a seed that only another cell has. Nothing is
     estimated then, unless allow_missing: a seed that lacks a run is left out.
@@ -89,7 +91,7 @@ def effects(
         return Effects((), ("nothing estimated: runs are missing",))
     y = np.array([[by_cell[cell][seed] for cell in cells] for seed in seeds])  # seeds, cells
     cells, factors, gone = _left(cells, factors)
-    design, columns_of, aliased = design_matrix(cells, factors)
+    design, columns_of, lost = design_matrix(cells, factors)
     of_seeds = y @ np.linalg.pinv(design).T  # seeds, columns
     covariance = np.linalg.inv(design.T @ design)  # but for the variance of a run
     smallest = PRECISION * float(np.abs(y).max())
@@ -111,13 +113,12 @@ def effects(
                 df=found.shape[1],
                 p=_repeated(scaled) if judged else None,
                 p_holm=None,
-                aliases=tuple(other for other, equals in aliased.items() if term in equals),
                 means=_means(term, cells, y.mean(axis=0), factors),
             )
         )
     return Effects(
         effects=tuple(_with_holm(estimates)),
-        warnings=(*gone, *_warnings(len(seeds), aliased, missing)),
+        warnings=(*gone, *_warnings(len(seeds), lost, missing)),
     )
 
 
@@ -183,13 +184,11 @@ def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
     return [replace(each, p_holm=adjusted.get(each.factors)) for each in effects]
 
 
-def _warnings(
-    seeds: int, aliased: Mapping[Term, tuple[Term, ...]], missing: int
-) -> tuple[str, ...]:
+def _warnings(seeds: int, lost: Sequence[Term], missing: int) -> tuple[str, ...]:
     warnings = []
     if missing:
         warnings.append(f"runs without a number: {missing}; seeds with every run: {seeds}")
-    warnings += beyond_one(aliased)
+    warnings += taken_as_zero(lost)
     if seeds < FEWEST:
         warnings.append(f"no interval and no p of fewer than {FEWEST} seeds")
     return tuple(warnings)

@@ -7,7 +7,6 @@ with all of them is the baseline.
     leave_one_out  the same where every factor has one other option, the ablated one
     pairs          the same, and every two such changes together
     factorial      every combination of options
-    fractional     factors of two options: part of the combinations (fraction.py)
 """
 
 import math
@@ -18,10 +17,8 @@ from itertools import combinations, product
 from ablate.config.overrides import key_of
 from ablate.errors import UserError, suggest
 from ablate.study.numbers import listed
-from ablate.study.plan.fraction import fraction
 
 BASELINE = "baseline"
-ALL_SET = {"factorial", "fractional"}  # designs whose cells set every factor, changed or not
 Row = dict[str, str]  # factor -> option, for every factor
 
 
@@ -65,12 +62,8 @@ def arm_named(name: str, arms: Collection[str], where: str) -> str:
     raise UserError(f"{where}: there is no arm {name}{near} (there: {listed(arms, 12)})")
 
 
-def count(
-    design: str, factors: Sequence[Factor], baseline: Mapping[str, str], *, resolution: int
-) -> int:
-    """Count the arms of a design; only those of a fraction are made for it."""
-    if design == "fractional":
-        return len(list(rows(design, factors, baseline, resolution=resolution)))
+def count(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> int:
+    """Count the arms of a design without making them."""
     others = [len(_others(factor, baseline)) for factor in factors]
     single = 1 + sum(others)
     if design == "factorial":
@@ -80,20 +73,14 @@ def count(
     return single
 
 
-def rows(
-    design: str, factors: Sequence[Factor], baseline: Mapping[str, str], *, resolution: int
-) -> Iterator[Row]:
+def rows(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> Iterator[Row]:
     """Yield the cells of a design, the baseline first. baseline: its options."""
     others = {factor.name: _others(factor, baseline) for factor in factors}
-    if design in ("leave_one_out", "fractional"):
-        _require_two_options(design, others, baseline)
+    if design == "leave_one_out":
+        _require_two_options(others, baseline)
     if design == "factorial":
         for options in product(*([baseline[name], *others[name]] for name in others)):
             yield dict(zip(others, options, strict=True))
-    elif design == "fractional":
-        for levels in fraction(len(others), resolution):
-            pairs = zip(others, levels, strict=True)
-            yield {name: others[name][0] if level else baseline[name] for name, level in pairs}
     else:
         yield dict(baseline)
         for together in (1, 2) if design == "pairs" else (1,):
@@ -161,13 +148,11 @@ def _others(factor: Factor, baseline: Mapping[str, str]) -> list[str]:
     return others
 
 
-def _require_two_options(
-    design: str, others: Mapping[str, Sequence[str]], baseline: Mapping[str, str]
-) -> None:
+def _require_two_options(others: Mapping[str, Sequence[str]], baseline: Mapping[str, str]) -> None:
     for name, options in others.items():
         if len(options) > 1:
-            instead = "one_factor" if design == "leave_one_out" else "factorial"
             raise UserError(
-                f"study.design={design}: {name} has {len(options)} options beside the baseline's"
-                f" {baseline[name]} ({', '.join(options)}), and one is needed; use design={instead}"
+                f"study.design=leave_one_out: {name} has {len(options)} options beside the"
+                f" baseline's {baseline[name]} ({', '.join(options)}), and one is needed; use"
+                " design=one_factor"
             )

@@ -16,7 +16,7 @@ from ablate.study.plan.cells import (
     own_option,
     with_baseline_options,
 )
-from ablate.study.plan.design import ALL_SET, Arm, Factor, Row
+from ablate.study.plan.design import Arm, Factor, Row
 from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
@@ -45,8 +45,7 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     factors, baseline = _factors(request, composer)
     _refuse_large(request, factors, baseline)
     design.check_exclude(request.exclude, factors, baseline)
-    resolution = request.node["resolution"]
-    cells = list(design.rows(request.design, factors, baseline, resolution=resolution))
+    cells = list(design.rows(request.design, factors, baseline))
     layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
@@ -94,7 +93,7 @@ def _baseline(composer: Composer) -> DictConfig:
 
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
-    all_set = request.grid or request.design in ALL_SET
+    all_set = request.grid or request.design == "factorial"
     return design.arm(
         row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid
     )
@@ -148,7 +147,7 @@ def _refuse_large(
     request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:
     node = request.node
-    arms = design.count(request.design, factors, baseline, resolution=node["resolution"])
+    arms = design.count(request.design, factors, baseline)
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)

@@ -96,7 +96,6 @@ def planned(
         "command": sys.argv[1:],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "design": request.design,
-        "resolution": node["resolution"] if request.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.baseline_options,
         "seeds": layout.seeds,
@@ -124,7 +123,7 @@ def planned(
 
 # What commands that run a study at the same time have in common, beside its runs.
 COMMON = (
-    "study", "design", "resolution", "factors", "seeds", "metric", "also", "margin", "match",
+    "study", "design", "factors", "seeds", "metric", "also", "margin", "match",
     "tune", "own_parts",
 )  # fmt: skip
 

@@ -1,7 +1,6 @@
 """study.dry_run: the plan as a table, before anything is launched."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from shutil import disk_usage
 
@@ -10,14 +9,12 @@ from rich.table import Column, Table
 from ablate.config.keys import locate
 from ablate.config.overrides import value_text
 from ablate.memory import written
-from ablate.study.analysis.confounding import alias_lines, varied
+from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.metric_words import best_together
 from ablate.study.numbers import counted, duration, seeds_in_words
 from ablate.study.plan.cells import Cell, Composed
-from ablate.study.plan.design import ALL_SET
-from ablate.study.plan.fraction import promise
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
@@ -159,22 +156,15 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
     lines += [f"left out: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
     lines += [f"claim: {claim['says']}" for claim in request.node["claims"]]
-    return lines + _alias_lines(request, layout)
+    return lines + _inestimable(request, layout)
 
 
-def _alias_lines(request: StudyRequest, layout: Layout) -> list[str]:
-    """Describe effects that the report will not be able to tell apart, before the launch."""
-    if request.design not in ALL_SET:
+def _inestimable(request: StudyRequest, layout: Layout) -> list[str]:
+    """Describe effects that the cells that are left do not show, before the launch."""
+    if request.design != "factorial":
         return []
-    lines = []
-    if request.design == "fractional":
-        every = prod(len(factor.options) for factor in layout.factors)
-        lines = [f"{len(layout.arms)} of {every} cells, {promise(request.node['resolution'])}."]
     cells = [layout.baseline_options | dict(composed.arm.changes) for composed in layout.arms]
-    return [
-        *lines,
-        *(f"{line}." for line in alias_lines(cells, varied(cells, layout.baseline_options))),
-    ]
+    return [f"{line}." for line in inestimable(cells, varied(cells, layout.baseline_options))]
 
 
 def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None:

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from ablate.study.analysis.confounding import varied
 from ablate.study.analysis.effects import Effect, Effects, effects
 from ablate.study.numbers import listed
-from ablate.study.plan.design import ALL_SET
 from ablate.study.report.rows import Report
 
 
@@ -16,7 +15,7 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     baseline = study.plan.get("own", {})
     cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     factors = varied(list(cells.values()), baseline)
-    if study.plan.get("design") not in ALL_SET or len(factors) == 1:
+    if study.plan.get("design") != "factorial" or len(factors) == 1:
         return None
     hindering = [o for o in report.objections if not o.allowed and o.rule != "seeds"]
     if hindering:

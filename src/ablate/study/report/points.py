@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Arm, Run, Study
-from ablate.study.plan.design import ALL_SET
 
 COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
 MOST_CURVES = 60
@@ -188,7 +187,7 @@ def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
     values: dict[str, list[float]] = {option: [] for option in options}
     for arm in study.arms:
         alone = set(arm.changes) <= {factor}
-        if arm.same_as is None and (alone or study.plan.get("design") in ALL_SET):
+        if arm.same_as is None and (alone or study.plan.get("design") == "factorial"):
             option = arm.changes.get(factor, baseline)
             values.setdefault(option, []).extend(study.values(arm.name, metric).values())
     return Panel(factor, list(values), list(values.values()), list(values).index(baseline))

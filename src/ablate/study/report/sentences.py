@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from ablate.config.keys import flatten
@@ -20,7 +19,6 @@ from ablate.study.numbers import (
     signed,
 )
 from ablate.study.plan.blocks import EACH
-from ablate.study.plan.fraction import promise
 from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
 from ablate.terminal.say import command_line
@@ -30,7 +28,6 @@ DESIGNS = {
     "leave_one_out": "when one component at a time is taken out",
     "pairs": "when one factor, or two together, are changed",
     "factorial": "in every combination of",
-    "fractional": "in a balanced fraction of the combinations of",
 }
 # Rules that an arm breaks; of missing seeds the reason is as short: "all 2 seeds failed".
 BROKEN = {
@@ -220,7 +217,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     lines = [
         ("Baseline", baseline),
         ("Settings", settings(report)),
-        ("Design", _design(report)),
+        ("Design", str(report.study.plan.get("design", "")).replace("_", " ")),
         ("Arms", f"{len(study.arms)}, the baseline included"),
         ("Seeds", seeds),
         ("Metric", metric_name(report)),
@@ -237,16 +234,6 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
         lines.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
     return lines
-
-
-def _design(report: Report) -> str:
-    """Name the design, as "factorial" or "one factor"; of a fraction also size and resolution."""
-    plan = report.study.plan
-    name = str(plan.get("design", "")).replace("_", " ")
-    if not plan.get("resolution"):
-        return name
-    every = prod(len(options) for options in plan["factors"].values())
-    return f"{name}: {len(report.study.arms)} of {every} cells, {promise(plan['resolution'])}"
 
 
 def runs_in_words(report: Report) -> str:
