@@ -297,7 +297,7 @@ def test_help_and_version(ablate_command):
     assert ablate_command("help", "pos_enc") == ablate_command("--help", "pos_enc")
     assert ablate_command("--version") == (0, f"{described()}\n", "")
     assert described().startswith("ablate ")
-    assert "\nonnx    an ONNX file" in ablate_command("export", "--help")[1]
+    assert "\nOUT is a directory" in ablate_command("export", "--help")[1]
 
 
 def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):

@@ -59,7 +59,7 @@ def test_another_content_is_not_measured_as_that_of_the_run(run, tmp_path):
 def test_the_exported_tokenizer_is_that_of_the_run(run, tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "tiny.txt").unlink()
-    called(export.main, run, tmp_path / "hf", "--format", "hf")
+    called(export.main, run, tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     ours = ablate.load(run).data.tokenizer
     for text in ("the cat sat on a mat", " well and all", "a  cat"):

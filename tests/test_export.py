@@ -1,5 +1,9 @@
 """A run in formats of other libraries: what they read has equal outputs; the rest is refused."""
 
+import re
+from pathlib import Path
+from textwrap import dedent
+
 import pytest
 import torch
 from make_model import random_parts
@@ -33,10 +37,10 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def export(folders, tmp_path, capsys):
-    """`ablate export RUN tmp_path/NAME --format FORMAT`; returns what it prints."""
+    """`ablate export RUN tmp_path/OUT`; returns what it prints."""
 
-    def written(name, out, kind):
-        called(command.main, folders[name], tmp_path / out, "--format", kind)
+    def written(name, out):
+        called(command.main, folders[name], tmp_path / out)
         return capsys.readouterr().out
 
     return written
@@ -58,7 +62,7 @@ def compared(run, read, count=3):
     ],
 )
 def test_transformers_reads_an_equal_network(name, kind, folders, tmp_path, export):
-    assert "outputs differ from the run's by at most" in export(name, "x", "hf")
+    assert "outputs differ from the run's by at most" in export(name, "x")
     read = getattr(transformers, kind).from_pretrained(tmp_path / "x").eval()
     theirs, ours = compared(ablate.load(folders[name]), lambda images: read(images).logits)
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
@@ -89,24 +93,26 @@ def test_what_transformers_does_not_have_is_refused(typed, says):
         network_of(task.model, cfg, task.data)
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "resume-evaluate-export.md"
+
+
 @pytest.mark.parametrize("name", ["gpt", "vit"])
-def test_a_program_of_torch_takes_any_number_of_examples(name, folders, tmp_path, export):
-    export(name, "x", "torch")  # the ending is added
-    read = torch.export.load(tmp_path / "x.pt2").module()
+def test_the_lines_of_the_page_write_a_program_and_a_file_of_onnx(
+    name, folders, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    export = PAGE.read_text().split("## Export")[1].split("\n## ")[0]
+    _, program, onnx = re.findall(r"(?m)(?:^ {4}.*\n|^\n(?= {4}))+", export)
+    names = {}
+    exec(dedent(program).replace("RUN_DIR", str(folders[name])), names)
+    read = torch.export.load("model.pt2").module()
     theirs, ours = compared(ablate.load(folders[name]), read, count=5)
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
-
-
-def test_a_file_of_onnx_has_equal_outputs(folders, tmp_path, export):
-    onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    reference = pytest.importorskip("onnx.reference")
-    export("gpt", "x.onnx", "onnx")
-    read = onnx.load(str(tmp_path / "x.onnx"))
-    (name,) = (node.name for node in read.graph.input)
-    run = reference.ReferenceEvaluator(read).run
+    exec(dedent(onnx), names)
+    reference = pytest.importorskip("onnx.reference").ReferenceEvaluator("model.onnx")
     theirs, ours = compared(
-        ablate.load(folders["gpt"]), lambda tokens: run(None, {name: tokens.numpy()})[0]
+        names["run"], lambda x: reference.run(None, {reference.input_names[0]: x.numpy()})[0]
     )
     torch.testing.assert_close(torch.from_numpy(theirs), ours, rtol=1e-4, atol=1e-4)
 
@@ -116,7 +122,7 @@ def test_nothing_is_written_over_and_what_has_other_outputs_is_not_kept(
 ):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(UserError, match="exists; choose another name"):
-        export("gpt", "mine", "hf")
+        export("gpt", "mine")
     assert (tmp_path / "mine").read_text() == "mine"
     right = exported.network_of
 
@@ -128,5 +134,5 @@ def test_nothing_is_written_over_and_what_has_other_outputs_is_not_kept(
 
     monkeypatch.setattr(exported, "network_of", wrong)
     with pytest.raises(UserError, match="what was written has other outputs"):
-        export("gpt", "x", "hf")
+        export("gpt", "x")
     assert not list(tmp_path.glob("*x*"))

@@ -20,9 +20,7 @@ from ablate.study.plan import planfile
 SECRET = "what nobody should see"
 OF_RUNS = WAYS | {
     "predictions": lambda folder, whole: called(evaluate.main, folder, "--predictions"),
-    "export": lambda folder, whole: called(
-        export.main, folder, folder.parent / "out", "--format", "torch"
-    ),
+    "export": lambda folder, whole: called(export.main, folder, folder.parent / "out"),
     "diff": lambda folder, whole: called(diff.main, folder, whole),
     "table": lambda folder, whole: called(report.main, folder.parent),
     "wandb": lambda folder, whole: called(report.main, folder, "--wandb"),

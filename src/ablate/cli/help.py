@@ -46,7 +46,7 @@ Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.evaluate RUN_DIR data.seq_len=32            on other data or lengths
   python -m ablate.generate RUN_DIR --prompt "..."             text
   python -m ablate.show RUN_DIR                                attention maps
-  python -m ablate.export RUN_DIR OUT --format hf              for transformers; torch, onnx
+  python -m ablate.export RUN_DIR OUT                          for Hugging Face transformers
   python -m ablate.diff "model.attention=dot" "model.attention=cosine"    compares two configs
   python -m ablate.report STUDY_DIR                            the report again, or --status
 

@@ -26,11 +26,11 @@ def network_of(model: Model, cfg: DictConfig, data: Data) -> Any:
     try:
         import transformers
     except ImportError:
-        raise UserError(f"--format hf needs the library transformers: {install('hf')}") from None
+        raise UserError(f"ablate.export needs the library transformers: {install('hf')}") from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if (name := cfg.choices.model) not in FAMILIES:
-        raise UserError(f"--format hf: model={name}; {' and '.join(FAMILIES)} can be written")
+        raise UserError(f"ablate.export: model={name}; {' and '.join(FAMILIES)} can be written")
     family: Any = import_module(f"{__package__}.{FAMILIES[name]}")
     network = family.empty(cfg, data.sizes).double().eval()
     require_parts(cfg, COMMON | family.parts(network, WHAT), WHAT)
