@@ -57,7 +57,7 @@ INSTEAD = {
     "trainer.limit_val_batches": f"{CUT}; trainer.val_examples=N cuts validation in training",
     "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
     "trainer.logger": "the group logger",
-    "trainer.profiler": "its table would be lost; debug=profile shows the time per component",
+    "trainer.profiler": "its table would be lost; debug=profile prints torch.profiler's",
     "trainer.barebones": "a run is measured and logged",
     "trainer.default_root_dir": "output_dir=DIR",
     "trainer.enable_checkpointing": "a run always keeps its best and last weights",
