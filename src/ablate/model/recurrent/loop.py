@@ -427,7 +427,7 @@ def layers_of(
         if number:
             sums, w = bias.expand(steps, batch, -1), weight
             ones = embedded.new_ones(batch, steps, layer.hidden_size)
-            dropped = recurrent.dropout(ones, number, (state.position,))
+            dropped = recurrent.dropout(ones, number, state.position)
             masks.append(None if dropped is ones else dropped.transpose(0, 1))
         else:
             sums = F.linear(embedded, weight[:, :width], bias).transpose(0, 1)

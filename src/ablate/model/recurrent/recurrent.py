@@ -76,7 +76,7 @@ class Recurrent(nn.Module):
         # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
             return self._layers(
-                x, hidden, lambda steps: steps, lambda y, layer: self.dropout(y, layer, (start,))
+                x, hidden, lambda steps: steps, lambda y, layer: self.dropout(y, layer, start)
             )
         lengths = keep.sum(1).cpu()
         pack = partial(
