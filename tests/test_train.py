@@ -364,7 +364,7 @@ def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):
 
 
 def test_units_are_those_of_all_processes(tmp_path):
-    data = SimpleNamespace(training_share=lambda: Share(0, 2))
+    data = SimpleNamespace(share=lambda: Share(0, 2))
     curves = Curves(tmp_path / "metrics.csv")
     task = Mock(spec=Task, units=lambda batch: 8, data=data)
     for _ in range(3):
@@ -375,7 +375,7 @@ def test_units_are_those_of_all_processes(tmp_path):
 @pytest.mark.parametrize(("rank", "world", "first"), [(0, 1, 8), (0, 2, 8), (1, 2, 12)])
 def test_the_numbers_of_an_example_are_the_same_in_any_process(rank, world, first):
     """The fifth batch of 8 is the second of a step of three."""
-    data = SimpleNamespace(batch_size=8, training_share=lambda: Share(rank, world))
+    data = SimpleNamespace(batch_size=8, share=lambda: Share(rank, world))
     parts = {"data": data, "trainer": SimpleNamespace(accumulate_grad_batches=3)}
     draws = SimpleNamespace(of_batch=lambda *keys: keys)
     task = Mock(spec=Task, seed=7, draws=draws, **parts)
