@@ -1,4 +1,4 @@
-"""The site: `pip install -e '.[docs]' && sphinx-build -W docs outputs/site`."""
+"""The site: `pip install -e '.[docs]' && sphinx-build -q -W --keep-going docs outputs/site`."""
 
 import sys
 from pathlib import Path

@@ -15,13 +15,16 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import AREAS, areas
 
+import ablate
 from ablate.cli.command import Arguments
 from ablate.config.composition import compose
 from ablate.config.overrides import parse_all
 from ablate.config.tree import open_tree
 from ablate.study.plan.cells import Composer
+from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 from ablate.version import PACKAGE
@@ -112,6 +115,22 @@ def test_ci_runs_the_two_lines_of_the_start():
     assert subprocess.check_output(script, cwd=ROOT, text=True).splitlines() == lines
 
 
+def test_the_site_is_published_as_ci_builds_it():
+    """And as README.md and docs/conf.py have it."""
+    site = yaml.safe_load((ROOT / ".github/workflows/site.yml").read_text())
+    steps, deploy = site["jobs"]["build"]["steps"], site["jobs"]["deploy"]
+    (line,) = [step["run"] for step in steps if "sphinx-build" in step.get("run", "")]
+    assert line.startswith("sphinx-build -q -W ")
+    assert line.replace("outputs/site", '"$work/site"') in (ROOT / ".ci/run").read_text()
+    assert line in README
+    assert line in (ROOT / "docs/conf.py").read_text()
+    (upload,) = [step for step in steps if "upload-pages-artifact@" in step.get("uses", "")]
+    assert upload["with"]["path"] == line.split()[-1]
+    assert deploy["needs"] == "build"
+    assert "/deploy-pages@" in deploy["steps"][-1]["uses"]
+    assert {"pages": "write", "id-token": "write"}.items() <= site["permissions"].items()
+
+
 def test_every_name_in_the_readmes_table_can_be_typed():
     table = README.split("## What you can switch")[1].split("\n## ")[0]
     rows = re.findall(r"^\| [^|]+ \| `([\w.]+)` \| (`.*) \|$", table, re.MULTILINE)
@@ -151,15 +170,57 @@ def test_every_command_composes(tmp_path, every):
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.ci), 3])
 def test_every_command_of_several_runs_is_planned(every):
     lines = {line.strip() for line in re.findall(rf"{STARTED}-m ([^`\n#|]*)", PROMISES)}
+    # Of sweep files, which tests/test_plan.py plans, those with another study.
+    lines |= {line.strip() for line in COMMANDS if re.search(r"sweep=.* \"?study\.[fmtab]", line)}
     plans = [words for line in sorted(lines) if "optuna" not in (words := shlex.split(line))[0]]
-    assert len(plans) > 3
+    assert len(plans) > 8
     for words in plans[::every]:
-        with open_tree() as tree:
-            fixed = [o.input_line for o in parse_all(words) if not o.is_sweep_override()]
-            command = tree.load(fixed)
-            request = parse_request(command, words, tree.loader)
-            layout = lay_out(request, Composer(tree.loader, command, request.fixed))
-        assert len(layout.arms) > 1, words
+        assert len(planned(*words).arms) > 1, words
+
+
+def planned(*words, config_dir=None):
+    with open_tree(config_dir) as tree:
+        fixed = [o.input_line for o in parse_all([*words]) if not o.is_sweep_override()]
+        command = tree.load(fixed)
+        request = parse_request(command, [*words], tree.loader)
+        return lay_out(request, Composer(tree.loader, command, request.fixed))
+
+
+def test_every_block_of_yaml_is_valid(tmp_path):
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PROMISES, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    for text in blocks:
+        found = yaml.safe_load(text)
+        study = found.get("study") if isinstance(found, dict) else {"claims": found}
+        if text.startswith("# @package _global_") or (study and "claims" not in study):
+            if "factors" not in study:  # some keys of a study
+                found["study"] = study | {"factors": {"model.attention": ["additive", "dot"]}}
+                found["defaults"] = [{"override /model": "rnn_seq2seq"}]
+            text = f"# @package _global_\n{yaml.safe_dump(found, sort_keys=False)}"
+            write(tmp_path / "sweep/page.yaml", text)
+            assert len(planned("sweep=page", config_dir=tmp_path).arms) > 1
+        elif study:
+            uses = [use for claim in study["claims"] for use in (claim, claim.get("more_than", {}))]
+            arms = {str(use[key]) for use in uses for key in ("arm", "than") if key in use}
+            assert len(parse_claims(study["claims"], arms, "baseline")) == len(study["claims"])
+        else:
+            pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+            write(tmp_path / "hydra/launcher/page.yaml", text)
+            with open_tree(tmp_path) as tree:
+                assert tree.load(["hydra/launcher=page"]).hydra.launcher.partition == "gpu"
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_every_block_of_python_names_what_is_there():
+    blocks = re.findall(r"^```python\n(.*?)^```$", PROMISES, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for text in blocks:
+        compile(text, "a page", "exec")
+        assert set(re.findall(r"\bablate\.(\w+)\(", text)) <= set(ablate.__all__)
 
 
 VARIABLE = re.compile(r"\b(?:ABLATE|WANDB)_[A-Z][A-Z_]+\b")
@@ -183,7 +244,8 @@ def test_every_other_command_is_parsed(monkeypatch):
 
     monkeypatch.setattr(Arguments, "parse_args", parse)
     monkeypatch.setattr(Arguments, "parse_intermixed_args", parse)
-    commands = set(re.findall(r"python -m ablate\.(\w+)((?: (?!`)[^`\n#|]*)?)`?", PROMISES))
+    pattern = r"(?:python -m ablate\.|`ablate )(\w+)((?: (?!`)[^`\n#|]*)?)`?"
+    commands = set(re.findall(pattern, PROMISES))
     whole = [one for one in commands if one[1].strip() and one[1].count('"') % 2 == 0]
     assert len(whole) > 25
     for name, words in whole:
@@ -216,8 +278,6 @@ def test_every_name_that_docs_and_benchmarks_import_is_there():
 def test_every_link_to_a_file_leads_somewhere():
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
-            if link.removeprefix("../").startswith("options/"):  # for the site
-                continue
             target = page.parent / link if link else page
             assert target.exists(), (page, link)
             assert not anchor or anchor in anchors(target), (page, link, anchor)
