@@ -110,7 +110,10 @@ def test_what_came_out_says_why_an_arm_is_not_compared(tmp_path):
 
 
 def test_one_seed_is_said_to_give_no_verdict(tmp_path):
-    for n, pairs, ending in ((1, "(1 pair)", "nor a verdict."), (3, "(3 pairs)", "rest on p.")):
+    for n, pairs, ending in (
+        (1, "(1 pair)", "nor a verdict."),
+        (3, "(3 pairs)", "from every arm of the study."),
+    ):
         arms = {"baseline": arm(BASE[:n]), "a=1": arm(shifted(0.1)[:n])}
         said, *_ = sure(judged(make_study(tmp_path / pairs, arms)))
         assert (pairs in said, said.endswith(ending)) == (True, True)

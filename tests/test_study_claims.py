@@ -15,7 +15,8 @@ from ablate import report as command_line
 from ablate.errors import RunFailed
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
-from ablate.study.plan.claims import parse_claims, recorded
+from ablate.study.analysis.noise import Noise
+from ablate.study.plan.claims import Term, parse_claims, recorded
 from ablate.study.report.rows import assemble
 from ablate.version import PACKAGE
 
@@ -36,8 +37,12 @@ def settled(claims, values, *, seeds=5):
         of = values(term.arm, term.metric) if callable(values) else values[term.arm or "baseline"]
         return dict(enumerate(of))
 
+    def noise(metric, block):
+        arms = {arm: read(Term(arm, metric, 1.0)) for arm in ARMS[1:]}
+        return Noise.of({"baseline": read(Term(None, metric, 1.0)), **arms}, "baseline")
+
     parsed = parse_claims(claims, ARMS, "baseline")
-    return settle(parsed, read, seeds=lambda claim: range(seeds), mode="min")
+    return settle(parsed, read, noise, seeds=lambda claim: range(seeds), mode="min")
 
 
 def verdicts(claims, values, **options):
@@ -94,9 +99,9 @@ def test_a_trend_is_the_slope_over_places():
 
 
 def test_holm_runs_over_the_claims_of_a_study():
-    """p = 0.02 confirms one claim alone, and none of four."""
+    """p = 0.02 confirms a single claim, and none of four."""
     d = np.array([1.0, 2.0, 3.0]) * 0.1 + 0.2  # t = 6.93 of three: p = 0.0202
-    values = {"baseline": FLAT[:3], "a": FLAT[:3] + d}
+    values = {"baseline": FLAT[:3], "a": FLAT[:3] + d, "b": [], "c": []}
     assert verdicts([claim()], values, seeds=3) == ["confirmed"]
     assert verdicts([claim(says=f"{n}") for n in range(4)], values, seeds=3) == ["undecided"] * 4
 

@@ -6,22 +6,23 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from refusals import refused
 from scipy import stats as scipy_stats
+from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
-from ablate.study.analysis import stats
-from ablate.study.analysis.compare import compare, decide, holm
+from ablate.study.analysis import power, stats
+from ablate.study.analysis.compare import compare, decide
+from ablate.study.analysis.noise import Noise, Part, error
 from ablate.study.analysis.pairs import pair
+from ablate.study.analysis.stats import holm, holm_levels
 from ablate.study.analysis.verdict import Verdict
 from ablate.study.numbers import certain, probability
 
 # Student 1908, the hours of sleep that ten people gained by the second drug over the first.
 SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-# Darwin 1876, crossed minus self-fertilised maize, eighths of an inch: Fisher 1935, section 21.
-MAIZE = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 LEVEL = 0.05
 
 
@@ -32,9 +33,14 @@ def against_zero(*arms):
     return values | {f"arm{i}": dict(enumerate(map(float, d))) for i, d in enumerate(arms)}
 
 
-def flip(differences):
-    differences = np.array(differences, dtype=float)
-    return stats.sign_flip(differences, np.zeros(len(differences)))
+def study(y):
+    """Values of arms "0", "1", ... from an array of arms and seeds."""
+    return {str(arm): dict(enumerate(map(float, own))) for arm, own in enumerate(y)}
+
+
+def minus_baseline(noise, y, arm=1):
+    """The error of an arm's difference from the baseline "0"."""
+    return error(y[arm] - y[0], noise.parts({str(arm): 1.0, "0": -1.0}))
 
 
 def only(*differences, mode="min", **options):
@@ -71,77 +77,93 @@ def test_a_margin_of_nothing_is_refused():
         only(1, 2, 3, margin=0)
 
 
-# Sign flips
+# Noise
 
 
-def test_sign_flip_by_hand():
-    for differences, p in (
-        ([1, 2, 3], 2 / 8),
-        ([-1, 2, 3], 4 / 8),  # sums of +-6, +-4, +-2, 0: four are as far off as 4
-        ([0, 1, 1], 4 / 8),  # a zero doubles each pattern
-        ([1, 1, -1], 1.0),  # every pattern sums to 1 or 3
-        ([0, 0, 0, 0], 1.0),
-        ([5], 1.0),
-        (SLEEP, 4 / 1024),  # nothing below zero, and one zero
-    ):
-        assert flip(differences).p == flip([-d for d in differences]).p == p
+def layout(y):
+    """The arms, seeds and values of an array, as statsmodels wants them; NaN is missing."""
+    arms, seeds = np.indices(y.shape)
+    there = np.isfinite(y)
+    return pd.DataFrame({"arm": arms[there], "seed": seeds[there], "y": y[there]})
 
 
-def test_sign_flip_is_scipys_where_nothing_ties():
-    differences = np.random.default_rng(12).normal(0.4, 1, 12)
-    theirs = scipy_stats.permutation_test(
-        (differences,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True
-    )
-    assert flip(differences).p == pytest.approx(theirs.pvalue, rel=1e-12)
+def test_the_error_is_that_of_least_squares_with_arms_and_seeds_also_where_runs_are_missing():
+    y = np.random.default_rng(4).normal(size=(4, 5)) + np.arange(5)
+    fit = ols("y ~ C(arm) + C(seed)", layout(y)).fit()
+    test = fit.t_test("C(arm)[T.1] = 0")
+    noise = Noise.of(study(y), "0")
+    assert not noise.noisy
+    found = minus_baseline(noise, y)
+    assert found.df == fit.df_resid == 12
+    assert found.se == pytest.approx(test.sd.item())
+    difference = y[1].mean() - y[0].mean()
+    assert found.p(difference) == pytest.approx(test.pvalue.item())
+    bounds = found.interval(difference, LEVEL)
+    assert (bounds.low, bounds.high) == pytest.approx(test.conf_int(LEVEL)[0])
+    y[2, 3] = y[3, 0] = np.nan
+    fit = ols("y ~ C(arm) + C(seed)", layout(y)).fit()
+    pooled = Noise.of(study(y), "0").pooled
+    assert (pooled.variance, pooled.df) == (pytest.approx(fit.mse_resid), fit.df_resid)
 
 
-def test_ties_count_in_float32_as_they_do_in_integers():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        baseline, arm = rng.integers(0, 360, (2, 7))
-        sums = np.array(list(product((1, -1), repeat=7))) @ (arm - baseline)
-        shares = {
-            name: {seed: float(np.float32(right / 360)) for seed, right in enumerate(counts)}
-            for name, counts in (("arm", arm), ("baseline", baseline))
-        }
-        (found,) = pair(shares, "baseline")
-        exact = np.mean(abs(sums) >= abs(sums[0]))
-        assert stats.sign_flip(found.differences, found.grain).p == exact
-
-
-def test_fishers_own_example_has_his_p_and_more_than_twelve_pairs_say_their_resolution():
-    """Fisher 1935, section 21: 1,726 of 32,768 patterns; t 2.148 with p 0.0497."""
-    found, exact = flip(MAIZE), 1726 / 2**15
-    assert abs(found.p - exact) < 4 * 2 * math.sqrt(exact / 2 / stats.FLIPS)
-    assert found.smallest == 2 / (stats.FLIPS + 1)
-    assert stats.t_p(np.array(MAIZE, dtype=float)) == pytest.approx(0.0497, abs=5e-5)
-    assert flip(np.abs(MAIZE)).p == found.smallest
-
-
-# Intervals and effects
-
-
-def test_students_sleep():
-    """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE). The
-    bootstrap is scipy's, and the same every time."""
+def test_a_single_arm_has_the_paired_t_test_of_student():
+    """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE)."""
     found = only(*SLEEP)
     assert found.difference == pytest.approx(1.58)
-    assert found.tests.t_p == pytest.approx(0.002833, abs=5e-7)
-    ends = (found.t_interval.low, found.t_interval.high)
-    assert ends == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
-    tests = found.tests
-    assert (tests.rests_on, tests.p, found.caution) == ("sign-flip", 4 / 1024, "")
-    backwards = {arm: dict(reversed(own.items())) for arm, own in against_zero(SLEEP).items()}
-    assert compare(backwards, baseline="baseline", mode="min").arms[0].bootstrap == found.bootstrap
-    other = scipy_stats.bootstrap((SLEEP,), np.mean, n_resamples=40_000, method="BCa", rng=1)
-    ends = (found.bootstrap.low, found.bootstrap.high)
-    assert ends == pytest.approx([*other.confidence_interval], abs=0.05)
+    assert found.tests.p == found.p == pytest.approx(0.002833, abs=5e-7)
+    assert (found.interval.low, found.interval.high) == pytest.approx((0.7001142, 2.4598858))
 
 
-def test_effect_is_unbiased_with_five_seeds():
-    # gamma(2) / (sqrt(2) gamma(3/2)) = sqrt(2 / pi)
-    by_hand = 3 / math.sqrt(2.5) * math.sqrt(2 / math.pi)
-    assert stats.effect_size(np.arange(1.0, 6.0)) == pytest.approx(by_hand)
+def test_a_noisy_baseline_is_not_pooled_with_the_arms():
+    """Welch's test of one mean against the mean of the others, whose noise is alike."""
+    y = np.random.default_rng(1).normal(size=(6, 4)) * np.array([8, 1, 1, 1, 1, 1])[:, None]
+    noise = Noise.of(study(y), "0")
+    assert [*noise.noisy] == ["0"]
+    arms = ols("y ~ C(arm) + C(seed)", layout(y[1:])).fit().mse_resid
+    base = np.var(y[0] - y[1:].mean(axis=0), ddof=1) / (1 + 1 / 5)
+    found = minus_baseline(noise, y)
+    spread = np.var(y[1] - y[0], ddof=1)
+    assert found.se == pytest.approx(math.sqrt(max(arms + base, spread) / 4))
+    assert found.df == pytest.approx((arms + base) ** 2 / (arms**2 / 12 + base**2 / 3))
+    (warning,) = compare(study(y), baseline="0", mode="min").warnings
+    assert warning.startswith("the runs of '0' vary ")
+
+
+def test_a_noisy_arm_has_its_own_spread_and_the_others_are_no_better_known_for_it():
+    y = np.random.default_rng(1).normal(size=(6, 4)) * np.array([1, 1, 1, 9, 1, 1])[:, None]
+    noise = Noise.of(study(y), "0")
+    assert [*noise.noisy] == ["3"]
+    t = scipy_stats.ttest_rel(y[3], y[0])
+    found = minus_baseline(noise, y, 3)
+    assert found.p(y[3].mean() - y[0].mean()) == pytest.approx(t.pvalue)
+    assert minus_baseline(noise, y, 1).se > Noise.of(study(y[[0, 1, 2, 4, 5]]), "0").pooled.variance
+    assert noise.parts({"1": 1.0}) is None  # the seeds do not cancel
+    assert noise.parts({"1": 1.0, "3": -1.0}) is None
+
+
+def test_an_error_is_never_below_the_spread_of_the_differences():
+    rng, below = np.random.default_rng(0), 0
+    for _ in range(50):
+        y = rng.normal(size=(5, 3))
+        noise = Noise.of(study(y), "0")
+        own = np.std(y[1] - y[0], ddof=1) / math.sqrt(3)
+        below += own > math.sqrt(2 * noise.pooled.variance / 3)
+        assert minus_baseline(noise, y).se >= own * (1 - 1e-12)
+    assert below
+
+
+def test_known_noise_is_pooled_with_that_of_the_study_and_judges_two_seeds():
+    y = np.random.default_rng(2).normal(size=(3, 2))
+    noise = Noise.of(study(y), "0", Part(2.0, 18))
+    alone = Noise.of(study(y), "0").pooled
+    assert noise.pooled.df == alone.df + 18 == 20
+    assert noise.pooled.variance == pytest.approx((2.0 * 18 + alone.variance * alone.df) / 20)
+    y[1] += 30
+    kinds = [
+        compare(study(y), baseline="0", mode="min", known=known).arms[0].verdict.kind
+        for known in (Part(2.0, 18), None)
+    ]
+    assert kinds == ["worse", "too few seeds"]
 
 
 def test_equivalence_is_two_one_sided_t_tests():
@@ -150,28 +172,54 @@ def test_equivalence_is_two_one_sided_t_tests():
         scipy_stats.ttest_1samp(found, bound, alternative=side).pvalue
         for bound, side in ((-1.0, "greater"), (1.0, "less"))
     ]
-    assert stats.equivalent_p(found, 1.0) == pytest.approx(max(sides))
+    assert error(found, None).equivalent_p(found.mean(), 1.0) == pytest.approx(max(sides))
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_holm_is_statsmodels(count):
+def test_holm_is_statsmodels_and_its_levels_reject_the_same(count):
     """With ties."""
-    ps = np.random.default_rng(count).beta(0.3, 1, count).round(1)
-    assert holm(list(ps)) == pytest.approx(list(multipletests(ps, method="holm")[1]))
+    rng = np.random.default_rng(count)
+    for _ in range(20):
+        ps = [*rng.beta(0.2, 3, count).round(2)]
+        adjusted = holm(ps)
+        assert adjusted == pytest.approx([*multipletests(ps, method="holm")[1]])
+        levels = holm_levels(ps)
+        assert [p <= level for p, level in zip(ps, levels, strict=True)] == [
+            p <= LEVEL for p in adjusted
+        ]
 
 
-@pytest.mark.parametrize("family", [1, 5])
-def test_seeds_needed_are_statsmodels(family):
-    """And to reach the level at all by signs, 2^(1 - n) arms-fold: 6 seeds give 1 / 32."""
-    assert [stats.seeds_to_reach(arms) for arms in (1, 2, 5, 10**6)] == [6, 7, 8, None]
-    differences = np.array([0.5, -0.7, 1.2, 0.6, 0.9])
-    effect = stats.effect_size(differences)
-    n = TTestPower().solve_power(effect, alpha=LEVEL / family, power=0.8)
-    assert stats.seeds_needed(differences, family) == math.ceil(n)
-    assert stats.seeds_needed(np.array([1.0, 1.1]), 1) == 6
-    assert stats.seeds_needed(np.array([-1.0, 1.0, 0.001]), 1) is None
-    within = np.array([0.5, -0.7, 1.2, 0.3, -0.1])  # its standard error: 0.24 and 0.32
-    assert stats.seeds_needed(within, 1) is None
+def test_an_interval_leaves_out_zero_exactly_where_a_difference_is_shown():
+    rng, kinds = np.random.default_rng(0), set()
+    for _ in range(30):
+        y = rng.normal(size=(5, 4)) + rng.choice([0, 2, 4], 5)[:, None]
+        for each in compare(study(y), baseline="0", mode="min").arms:
+            assert (each.interval.low > 0 or each.interval.high < 0) == each.tests.differs
+            kinds.add(each.verdict.kind)
+    assert kinds == {"better", "worse", "no difference shown"}
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "known_df"), [(1, 5, 0), (5, 3, 0), (4, 5, 0), (5, 2, 20)]
+)
+def test_the_smallest_effect_is_shown_with_its_power(arms, seeds, known_df):
+    rng, shown, studies = np.random.default_rng(arms), 0, 400
+    effect = power.smallest_effect(arms, seeds, known_df)
+    for _ in range(studies):
+        y = rng.normal(size=(arms + 1, seeds))
+        y[1] += effect
+        known = Part(rng.chisquare(known_df) / known_df, known_df) if known_df else None
+        found = minus_baseline(Noise.of(study(y), "0", known), y)
+        shown += found.p(y[1].mean() - y[0].mean()) <= LEVEL / arms
+    assert scipy_stats.binomtest(shown, studies, power.POWER).pvalue > 1e-3, shown / studies
+
+
+def test_seeds_are_the_fewest_with_which_the_effect_is_shown():
+    needed = power.seeds_for(1.5, 5)
+    assert power.smallest_effect(5, needed) <= 1.5 < power.smallest_effect(5, needed - 1)
+    assert power.seeds_for(1e-3, 5) is None
+    for _ in range(2):  # the same every time
+        assert power.seeds_for(4.0, 5) == 4
 
 
 # Verdicts
@@ -185,27 +233,12 @@ def test_mode_says_which_way_is_better():
     assert found[1].words() == found[2].words()
 
 
-def test_five_seeds_are_warned_about_and_still_show_what_is_large():
-    """Twelve arms of three standard deviations and more: every one, with the right sign."""
-    rng = np.random.default_rng(0)
-    arms = [sign * rng.normal(6, 1, 5) for sign in [1, -1] * 6]
-    found = compare(against_zero(*arms), baseline="baseline", mode="min")
-    assert [each.verdict.kind for each in found.arms] == ["worse", "better"] * 6
-    assert {each.tests.rests_on for each in found.arms} == {"t"}
-    (warning,) = found.warnings
-    assert "5 seeds: sign-flip p at least 0.0625" in warning
-    assert "from 9 seeds on" in warning
-
-
-def test_too_few_seeds_and_signs_that_differ_say_nothing_however_large_the_difference():
-    found = only(100.0, 100.1)
-    assert (found.verdict.kind, found.verdict.seeds_needed) == ("too few seeds", None)
-    assert found.verdict.words().startswith("too few seeds for a verdict (100.0 worse, ")
-    assert "too few for any verdict" in found.caution
-    differences = (0.8, 1.0, 1.1, 0.9, -0.01)
-    assert scipy_stats.ttest_1samp(differences, 0).pvalue < LEVEL
-    found = only(*differences)
-    assert (found.tests.p, found.verdict.kind) == (4 / 32, "no difference shown")
+def test_two_seeds_are_too_few_however_large_the_difference():
+    found = compare(against_zero((100.0, 100.1)), baseline="baseline", mode="min")
+    (each,) = found.arms
+    assert (each.verdict.kind, each.verdict.seeds_needed, each.p) == ("too few seeds", None, None)
+    assert each.verdict.words().startswith("too few seeds for a verdict (100.0 worse, ")
+    assert found.warnings == ("2 seeds: a verdict needs 3",)
 
 
 def test_equal_differences_have_no_interval():
@@ -214,7 +247,7 @@ def test_equal_differences_have_no_interval():
     assert same.verdict.words() == "no difference: the same value in each of 5 seeds"
     assert (moved.verdict.kind, moved.tests.p) == ("worse", 1 / 256)
     assert moved.verdict.words() == "worse by 1 every time (5 seeds, p 0.0039)"
-    assert moved.t_interval is moved.bootstrap is None
+    assert moved.interval is None
     kinds = [only(*[c] * 5, margin=0.1).verdict.kind for c in (0, 1)]
     assert kinds == ["equivalent", "worse"]
 
@@ -253,6 +286,8 @@ def test_words():
     better = Verdict("better", -0.0312, turned, 5, 5, 0.002, 1, None, None)
     said = "better by 0.031 (95 % 0.025 to 0.037, 5 seeds, p 0.0020)"
     assert better.words() == said
+    sized = replace(better, spread=0.02, margin=0.5).words()
+    assert "by 0.031, 1.6 times the spread between seeds and 0.06 times the margin (" in sized
     interval = stats.Interval(-0.002, 0.01)
     open_ = Verdict("no difference shown", 0.004, interval, 5, 5, 0.31, 5, None, 23)
     assert open_.words() == (
@@ -280,37 +315,41 @@ DRAWS = {
     "uniform": lambda rng, size: rng.uniform(size=size),
     "a few right answers": lambda rng, size: rng.binomial(20, 0.9, size=size) / 20,
     "works or fails": lambda rng, size: rng.integers(0, 2, size=size).astype(float),
+    "noisy baseline": lambda rng, size: (
+        rng.normal(size=size) * np.r_[4, np.ones(size[0] - 1)][:, None]
+    ),
+    "noisy arm": lambda rng, size: rng.normal(size=size) * np.r_[np.ones(size[0] - 1), 9][:, None],
 }
 
 
-def false_findings(draw, n, arms, studies=1000):
+def false_findings(draw, n, arms, studies=600):
     """Studies, of arms that do nothing, in which any verdict is better or worse."""
     rng = np.random.default_rng(n * 100 + arms)
     found = 0
     for _ in range(studies):
-        values = rng.normal(size=n) + draw(rng, (arms + 1, n))
-        pairs = pair({str(arm): dict(enumerate(own)) for arm, own in enumerate(values)}, "0")
-        found += any(tests.differs for tests in decide(pairs))
+        values = study(rng.normal(size=n) + draw(rng, (arms + 1, n)))
+        found += any(tests.differs for tests in decide(pair(values, "0"), Noise.of(values, "0")))
     return found
 
 
-def assert_within_level(found, studies=1000):
+def assert_within(found, studies, level):
     """No more than chance allows (one in a thousand) at a rate of exactly the level."""
-    assert scipy_stats.binomtest(found, studies, LEVEL, alternative="greater").pvalue > 1e-3, found
+    assert scipy_stats.binomtest(found, studies, level, alternative="greater").pvalue > 1e-3, found
 
 
-QUICK = [("normal", 5, 1), ("normal", 6, 1)]
+QUICK = [("normal", 3, 5), ("noisy baseline", 3, 5)]
 
 
 @pytest.mark.parametrize(
     ("noise", "n", "arms"),
     [
         pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-        for case in product(DRAWS, (2, 3, 4, 5, 6, 10), (1, 5))
+        for case in product(DRAWS, (2, 3, 5, 10), (1, 5))
     ],
 )
 def test_noise_is_called_a_difference_no_more_often_than_the_level(noise, n, arms):
-    assert_within_level(false_findings(DRAWS[noise], n, arms))
+    """Six of a hundred at most; benchmarks/verdicts.py counts 20,000 studies of each kind."""
+    assert_within(false_findings(DRAWS[noise], n, arms), 600, 0.06)
 
 
 @pytest.mark.slow
@@ -319,6 +358,8 @@ def test_a_difference_of_the_margin_is_called_equivalent_no_more_often_than_the_
     rng = np.random.default_rng(n)
     found = 0
     for _ in range(1000):
-        tested = decide(pair(against_zero(*rng.normal(1, 0.3, (3, n))), "baseline"), margin=1.0)
+        values = against_zero(*rng.normal(1, 0.3, (3, n)))
+        noise = Noise.of(values, "baseline")
+        tested = decide(pair(values, "baseline"), noise, margin=1.0)
         found += any(tests.equivalent for tests in tested)
-    assert_within_level(found)
+    assert_within(found, 1000, LEVEL)

@@ -4,9 +4,11 @@ Each claim is about one number for each seed, the contrast: a sum of the values 
 weights, oriented so that the claim says it is positive, less the smallest effect that counts. It is
 confirmed if its mean differs from zero upwards, refuted if downwards, and undecided else: an effect
 that is there but smaller than what counts refutes a claim, too. An equivalence is confirmed by two
-one-sided t tests (Schuirmann 1987), and refuted if the difference is beyond its bounds. The tests
-are those of `compare`, whose null hypothesis is that the contrast is symmetric about zero; Holm's
-correction (1979) runs over the claims of the study, of confirmations and of refutations apart.
+one-sided t tests (Schuirmann 1987), and refuted if the difference is beyond its bounds. The error
+of a contrast comes from the noise of the whole study (`noise`), block by block where its terms are
+of several blocks; a contrast of several metrics, or one from which the seeds do not cancel, has
+only its own spread. Holm's correction (1979) runs over the claims of the study, of confirmations
+and of refutations apart.
 """
 
 from __future__ import annotations
@@ -14,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ablate.study.analysis import derived, stats
-from ablate.study.analysis.compare import FEWEST, decisive, holm
+from ablate.study.analysis import derived
+from ablate.study.analysis.compare import FEWEST, seeds_needed
+from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs
-from ablate.study.analysis.stats import LEVEL
+from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.numbers import seeds_in_words
 from ablate.study.plan.claims import Claim, Term
 
@@ -28,53 +29,108 @@ CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "
 
 @dataclass(frozen=True)
 class Settled:
-    """effect: mean contrast, positive in the sense of the claim; None without values. interval: its
-    t interval. p: after Holm, of the verdict. seeds_needed: of an undecided one; None: no number is
-    suggested. why: of one that was not tested."""
+    """effect: mean contrast, positive in the sense of the claim; None without values. interval: at
+    the level of its test. p: after Holm, of the verdict. seeds_needed: of an undecided one; None:
+    no number is suggested. why: of one that was not tested."""
 
     claim: Claim
     verdict: str
     n: int = 0
     effect: float | None = None
-    interval: stats.Interval | None = None
+    interval: Interval | None = None
     p: float | None = None
     seeds_needed: int | None = None
     why: str = ""
 
 
 Values = Callable[[Term], Mapping[int, float]]
+Noises = Callable[[str | None, str | None], Noise]  # of a metric and a block, as of a Term
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """A claim with its contrast. beyond: by how much it is on the claim's side of what counts."""
+
+    claim: Claim
+    contrast: Pairs
+    error: Error
+
+    @property
+    def mean(self) -> float:
+        return float(self.contrast.differences.mean())
+
+    @property
+    def beyond(self) -> float:
+        claim = self.claim
+        return self.mean - claim.by if claim.within is None else claim.within - abs(self.mean)
+
+    def p(self, *, confirms: bool) -> float:
+        """p of the confirmation, or of the refutation."""
+        if len(self.contrast.seeds) < FEWEST:
+            return 1.0
+        if confirms and self.claim.within is not None:
+            return self.error.equivalent_p(self.mean, self.claim.within)
+        return self.error.p(self.beyond) if (self.beyond > 0) == confirms else 1.0
 
 
 def settle(
     claims: Sequence[Claim],
     values: Values,
+    noises: Noises,
     *,
     seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
 ) -> list[Settled]:
-    """values: of a term, by seed. seeds: those that a claim needs. mode: which value of the study's
-    metric is better; of others their name says it, or the claim. refused: why a claim cannot be
-    tested, or ""."""
+    """values: of a term, by seed. noises: of the study. seeds: those that a claim needs. mode:
+    which value of the study's metric is better; of others their name says it, or the claim.
+    refused: why a claim cannot be tested, or ""."""
     contrasts = [_contrast(claim, values, mode) for claim in claims]
     reasons = [
         refused(claim) or _lacking(seeds(claim), contrast)
         for claim, contrast in zip(claims, contrasts, strict=True)
     ]
-    every = zip(claims, contrasts, reasons, strict=True)
-    tested = [(claim, contrast) for claim, contrast, why in every if not why]
-    confirm, refute = (
-        holm([p(claim, contrast, len(tested)) for claim, contrast in tested])
-        for p in (_confirmation, _refutation)
-    )
+    tested = [
+        _Tested(claim, contrast, error(contrast.differences, _parts(claim, noises)))
+        for claim, contrast, why in zip(claims, contrasts, reasons, strict=True)
+        if not why
+    ]
+    confirm, refute = ([each.p(confirms=c) for each in tested] for c in (True, False))
     settled = (
-        _settled(claim, contrast, confirmed, refuted, len(tested))
-        for (claim, contrast), confirmed, refuted in zip(tested, confirm, refute, strict=True)
+        _settled(each, len(tested), *of_claim)
+        for each, *of_claim in zip(
+            tested,
+            holm(confirm),
+            holm(refute),
+            holm_levels(confirm),
+            holm_levels(refute),
+            strict=True,
+        )
     )
     return [
         Settled(claim, UNTESTED, why=why) if why else next(settled)
         for claim, why in zip(claims, reasons, strict=True)
     ]
+
+
+def _parts(claim: Claim, noises: Noises) -> list[Part] | None:
+    """The variance of a claim's contrast within a seed, block by block; None if only its own spread
+    is known."""
+    if len({term.metric for term in claim.terms}) > 1:
+        return None
+    parts: list[Part] = []
+    for block in dict.fromkeys(term.block for term in claim.terms):
+        noise = noises(claim.terms[0].metric, block)
+        weights: dict[str, float] = {}
+        for term in claim.terms:
+            if term.block == block:
+                arm = noise.baseline if term.arm is None else term.arm
+                weights[arm] = weights.get(arm, 0.0) + term.weight
+        of_block = noise.parts(weights) if set(weights) <= set(noise.values) else None
+        if of_block is None:
+            return None
+        parts.extend(of_block)
+    return parts
 
 
 def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
@@ -108,41 +164,18 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     )
 
 
-def _p(differences: np.ndarray, pairs: Pairs, family: int) -> float:
-    flip = stats.sign_flip(differences, pairs.grain)
-    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family)
-    return 1.0 if rests_on == "nothing" else p
-
-
-def _beyond(claim: Claim, d: np.ndarray) -> np.ndarray:
-    """By how much each seed's contrast is on the claim's side of what counts."""
-    return d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
-
-
-def _confirmation(claim: Claim, pairs: Pairs, family: int) -> float:
-    d = pairs.differences
-    if claim.within is not None:
-        p = stats.equivalent_p(d, claim.within)
-        return 1.0 if p is None or len(d) < FEWEST else p
-    beyond = _beyond(claim, d)
-    return _p(beyond, pairs, family) if beyond.mean() > 0 else 1.0
-
-
-def _refutation(claim: Claim, pairs: Pairs, family: int) -> float:
-    beyond = _beyond(claim, pairs.differences)
-    return _p(beyond, pairs, family) if beyond.mean() < 0 else 1.0
-
-
-def _settled(claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int) -> Settled:
-    d = pairs.differences
+def _settled(
+    tested: _Tested, family: int, confirm: float, refute: float, *levels: float
+) -> Settled:
     verdict = CONFIRMED if confirm <= LEVEL else REFUTED if refute <= LEVEL else UNDECIDED
-    beyond = _beyond(claim, d)
     return Settled(
-        claim,
+        tested.claim,
         verdict,
-        n=len(d),
-        effect=float(d.mean()),
-        interval=stats.t_interval(d),
+        n=len(tested.contrast.seeds),
+        effect=tested.mean,
+        interval=tested.error.interval(tested.mean, levels[tested.beyond <= 0]),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
-        seeds_needed=stats.seeds_needed(beyond, family) if verdict == UNDECIDED else None,
+        seeds_needed=(
+            seeds_needed(tested.beyond, tested.error, family) if verdict == UNDECIDED else None
+        ),
     )

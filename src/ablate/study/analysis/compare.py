@@ -1,33 +1,26 @@
-"""Compare arms with the baseline on one metric: tests, Holm's correction, and verdicts.
+"""Compare arms with the baseline on one metric: errors, Holm's correction, and verdicts.
 
-The test behind a verdict depends on the number of seeds and of arms, not on any value:
-
-- the sign-flip test (exact up to `stats.EXACT` pairs), if its smallest p survives Holm. It assumes
-  no distribution.
-- otherwise the paired t test, from three seeds on. With five seeds, which is what most people can
-  afford, the sign-flip p is 0.0625 at best, so that no effect could ever be shown. The t test
-  assumes normal differences, which the warning says. Heavy tails make it conservative; tails as
-  light as those of differences between equal runs hardly raise its false positive rate (worst case
-  found, uniform noise and three seeds: 5.3 % at a level of 5 %). If the signs of the differences
-  disagree, the larger of the t and the sign-flip p counts, which is never too small.
-- none, with one or two seeds: two coins agree too often.
-
-Holm (1979) holds for any mixture of tests and any dependence, such as that of a shared baseline.
-Equivalence is a separate claim, so Holm is applied to its p values separately.
+A verdict is a t test of the mean paired difference, whose error comes from the noise of the whole
+study (`noise`). Holm (1979) corrects the p values over the arms. The interval of an arm is the one
+of its own test, at the level at which Holm tests it, so that it leaves out zero if and only if a
+difference is shown. Equivalence is a separate claim, so Holm is applied to its p values separately.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ablate.errors import UserError
-from ablate.study.analysis import stats
+from ablate.study.analysis import power
+from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
-from ablate.study.analysis.stats import LEVEL
-from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict, caution
+from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
+from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict
+from ablate.study.numbers import certain, counted
 
-FEWEST = 3  # pairs for any verdict
+FEWEST = 3  # pairs for a verdict
+FEWEST_KNOWN = 2  # with a known noise
 
 
 @dataclass(frozen=True)
@@ -41,12 +34,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tests:
-    """All p values of one arm, two-sided; those named holm are adjusted over the metric's arms."""
+    """The p values of one arm, two-sided; those named holm are adjusted over the metric's arms."""
 
-    flip: stats.SignFlip
-    t_p: float | None
-    p: float  # what the verdict rests on
-    rests_on: str  # "sign-flip", "t" or "nothing"
+    error: Error
+    p: float
     p_holm: float
     equivalent_p_holm: float | None  # None without a margin
     differs: bool  # from the baseline, at the level
@@ -59,12 +50,10 @@ class Comparison:
 
     pairs: Pairs
     difference: float  # mean of arm minus baseline, in units of the metric
-    t_interval: stats.Interval | None
-    bootstrap: stats.Interval | None
-    effect: float | None  # Hedges' d_z; its sign is the difference's
+    interval: Interval | None  # at the level of the arm's test
+    size: float | None  # the difference in standard deviations between the seeds of an arm
     tests: Tests
     verdict: Verdict
-    caution: str  # what to know about the verdict's test; "" where it needs no assumption
 
     @property
     def arm(self) -> str:
@@ -74,6 +63,11 @@ class Comparison:
     def n(self) -> int:
         return len(self.pairs.seeds)
 
+    @property
+    def p(self) -> float | None:
+        """p of a difference, after Holm; None with too few seeds for a verdict."""
+        return None if self.verdict.kind == FEW else self.tests.p_holm
+
 
 @dataclass(frozen=True)
 class Comparisons:
@@ -82,6 +76,7 @@ class Comparisons:
     summaries: dict[str, Summary]  # of every arm, the baseline included
     arms: tuple[Comparison, ...]
     warnings: tuple[str, ...]
+    noise: Noise | None = field(default=None)
 
     def of(self, arm: str) -> Comparison | None:
         """None for the baseline and for an arm that was not compared."""
@@ -95,82 +90,73 @@ def compare(
     mode: str,
     margin: float | None = None,
     allow_missing: bool = False,
+    known: Part | None = None,
 ) -> Comparisons:
     """Compare every arm with the baseline. values: arm -> seed -> number, None if a run has none.
 
     mode is "min" or "max", whichever is better. An arm that lacks a seed of the baseline's, or has
     one more, is compared only with allow_missing, over the seeds that both have; it may lack those
-    that it failed on.
+    that it failed on. known: the noise of earlier studies of the same recipe.
     """
     assert mode in ("min", "max")
     if margin is not None and not margin > 0:
         raise UserError(f"study.margin={margin}: must be above 0, in units of the metric")
     paired = pair(values, baseline)
     chosen = [each for each in paired if each.seeds and (each.complete or allow_missing)]
-    tested = decide(chosen, margin=margin)
+    noise = Noise.of(
+        {arm: values[arm] for arm in (baseline, *(each.arm for each in chosen))}, baseline, known
+    )
+    summaries = {arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()}
+    fewest = FEWEST_KNOWN if known else FEWEST
+    tested = decide(chosen, noise, margin=margin, fewest=fewest)
+    levels = holm_levels([tests.p for tests in tested])
+    spread = _between_seeds([*summaries.values()])
     arms = tuple(
-        _comparison(each, tests, mode, margin, len(chosen))
-        for each, tests in zip(chosen, tested, strict=True)
+        _comparison(each, tests, level, mode, margin, len(chosen), spread, fewest)
+        for each, tests, level in zip(chosen, tested, levels, strict=True)
     )
-    warnings = [each.words() for each in chosen] + [each.caution for each in arms]
-    return Comparisons(
-        summaries={
-            arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()
-        },
-        arms=arms,
-        warnings=tuple(dict.fromkeys(filter(None, warnings))),
-    )
+    warnings = [each.words() for each in chosen]
+    if arms:
+        warnings += [*_noisy(noise), _few(arms, fewest)]
+    return Comparisons(summaries, arms, tuple(dict.fromkeys(filter(None, warnings))), noise)
 
 
-def decide(paired: Sequence[Pairs], *, margin: float | None = None) -> list[Tests]:
+def decide(
+    paired: Sequence[Pairs], noise: Noise, *, margin: float | None = None, fewest: int = FEWEST
+) -> list[Tests]:
     """Test all arms on one metric; they are one family."""
     if not paired:
         return []
-    flips = [stats.sign_flip(each.differences, each.grain) for each in paired]
-    ts = [stats.t_p(each.differences) for each in paired]
-    counts = [len(each.seeds) for each in paired]
-    tests = [
-        decisive(flip, t, n, len(paired)) for flip, t, n in zip(flips, ts, counts, strict=True)
+    errors = [
+        error(each.differences, noise.parts({each.arm: 1.0, noise.baseline: -1.0}))
+        for each in paired
     ]
-    p_holm = holm([p for p, _ in tests])
-    equal: list[float | None] = [None] * len(paired)
+    means = [float(each.differences.mean()) for each in paired]
+    enough = [len(each.seeds) >= fewest for each in paired]
+    ps = [
+        each.p(mean) if judged else 1.0
+        for each, mean, judged in zip(errors, means, enough, strict=True)
+    ]
+    p_holm = holm(ps)
+    equal: Sequence[float | None] = [None] * len(paired)
     if margin is not None:
-        each_p = [stats.equivalent_p(each.differences, margin) for each in paired]
-        equal = [*holm([1.0 if p is None else p for p in each_p])]
+        equal = holm(
+            [
+                each.equivalent_p(mean, margin) if judged else 1.0
+                for each, mean, judged in zip(errors, means, enough, strict=True)
+            ]
+        )
     return [
         Tests(
-            flip=flips[i],
-            t_p=ts[i],
-            p=tests[i][0],
-            rests_on=tests[i][1],
+            error=errors[i],
+            p=ps[i],
             p_holm=p_holm[i],
             equivalent_p_holm=equal[i],
-            differs=tests[i][1] != "nothing" and p_holm[i] <= LEVEL,
-            equivalent=n >= FEWEST and (p := equal[i]) is not None and p <= LEVEL,
+            differs=p_holm[i] <= LEVEL,
+            equivalent=(p := equal[i]) is not None and p <= LEVEL,
         )
-        for i, n in enumerate(counts)
+        for i in range(len(paired))
     ]
-
-
-def decisive(flip: stats.SignFlip, t: float | None, n: int, family: int) -> tuple[float, str]:
-    """Return the p that the verdict rests on, and the name of its test."""
-    if family * flip.smallest <= LEVEL:
-        return flip.p, "sign-flip"
-    if t is None or n < FEWEST:
-        return flip.p, "nothing"
-    return (t if flip.p <= flip.smallest else max(t, flip.p)), "t"
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Adjust p values over their family (Holm 1979).
-
-    Same as statsmodels' multipletests, which collects garbage at every call: a third of a second.
-    """
-    order = np.argsort(ps)
-    steps = np.array(ps)[order] * np.arange(len(ps), 0, -1)
-    adjusted = np.empty(len(ps))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
-    return [float(p) for p in adjusted]
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -179,35 +165,80 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(n, mean, float(np.std(values, ddof=1)) if n > 1 else None)
 
 
+def _between_seeds(summaries: Sequence[Summary]) -> float | None:
+    """The standard deviation of an arm between its seeds, pooled over the arms."""
+    several = [(each.n - 1, each.sd) for each in summaries if each.sd is not None]
+    df = sum(own for own, _ in several)
+    return float(np.sqrt(sum(own * sd**2 for own, sd in several) / df)) if df else None
+
+
+def _noisy(noise: Noise) -> list[str]:
+    """A warning for each arm whose noise is far from that of the others."""
+    return [
+        f"the runs of {arm!r} vary {certain(np.sqrt(ratio))} times as much as those of the others"
+        " between seeds, so "
+        + (
+            "every test counts its noise apart from theirs"
+            if arm == noise.baseline
+            else "its verdict rests on its own spread, which needs more seeds"
+        )
+        for arm, ratio in noise.noisy.items()
+        if np.isfinite(ratio)
+    ]
+
+
+def _few(arms: Sequence[Comparison], fewest: int) -> str:
+    """A warning for arms with too few seeds for a verdict."""
+    least = min(each.n for each in arms)
+    return f"{counted(least, 'seed')}: a verdict needs {fewest}" if least < fewest else ""
+
+
 def _comparison(
-    paired: Pairs, tests: Tests, mode: str, margin: float | None, family: int
+    paired: Pairs,
+    tests: Tests,
+    level: float,
+    mode: str,
+    margin: float | None,
+    family: int,
+    spread: float | None,
+    fewest: int,
 ) -> Comparison:
-    differences = paired.differences
-    difference = float(differences.mean())
-    interval = stats.t_interval(differences)
+    difference, n = float(paired.differences.mean()), len(paired.seeds)
+    interval = tests.error.interval(difference, level)
     loss = difference if mode == "min" else -difference
-    kind = FEW if len(differences) < FEWEST else _kind(tests, loss)
+    kind = FEW if n < fewest else _kind(tests, loss)
     verdict = Verdict(
         kind=kind,
         loss=loss,
         interval=None if interval is None else _oriented(interval, mode),
-        n=len(differences),
+        n=n,
         planned=len({*paired.seeds, *paired.missing, *paired.baseline_missing}),
-        p=tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
+        p=None if kind == FEW else tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
         family=family,
         margin=margin,
-        seeds_needed=stats.seeds_needed(differences, family) if kind == NONE else None,
+        seeds_needed=seeds_needed(difference, tests.error, family) if kind == NONE else None,
+        spread=spread,
     )
     return Comparison(
         pairs=paired,
         difference=difference,
-        t_interval=interval,
-        bootstrap=stats.bootstrap_interval(differences),
-        effect=stats.effect_size(differences),
+        interval=interval,
+        size=difference / spread if spread else None,
         tests=tests,
         verdict=verdict,
-        caution=caution(tests.rests_on, len(differences), family),
     )
+
+
+def seeds_needed(effect: float, found: Error, family: int) -> int | None:
+    """The seeds that would show an effect as large as the observed one with power `power.POWER`.
+
+    family: contrasts that are tested together. None: more than power.MOST, or the effect is within
+    its standard error. The effect observed with few seeds is uncertain, and so is this number.
+    """
+    if not effect or abs(effect) < found.se or not found.se:
+        return None
+    needed = power.seeds_for(abs(effect) / (found.se * np.sqrt(found.n / 2)), family)
+    return needed if needed is None else max(needed, found.n + 1)
 
 
 def _kind(tests: Tests, loss: float) -> str:
@@ -219,6 +250,6 @@ def _kind(tests: Tests, loss: float) -> str:
     return WORSE if loss > 0 else BETTER
 
 
-def _oriented(interval: stats.Interval, mode: str) -> stats.Interval:
+def _oriented(interval: Interval, mode: str) -> Interval:
     """Turn an interval of the difference into one of the loss, of which positive is worse."""
-    return interval if mode == "min" else stats.Interval(-interval.high, -interval.low)
+    return interval if mode == "min" else Interval(-interval.high, -interval.low)

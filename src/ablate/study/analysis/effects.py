@@ -1,13 +1,14 @@
 """Main effects and interactions of factorial designs.
 
 Each seed gives its own estimates, by least squares with sum-to-zero coding, so that a main effect
-is an average over the options of all other factors, given all other terms. What is tested is their
-mean over the seeds against their spread between seeds, since an effect that differs from seed to
-seed is no better known for being seen with several options of another factor. Of one number this is
-the t test; of several the F test of repeated measures, whose degrees of freedom are reduced by
-Greenhouse and Geisser 1959, Psychometrika 24, for spreads that differ. Interactions of more than
-two factors are assumed to be zero (Box, Hunter and Hunter 2005, Statistics for Experimenters,
-chapters 5 and 6).
+is an average over the options of all other factors, given all other terms. What is tested is
+their mean over the seeds against their own spread between seeds: an effect that differs from seed
+to seed is no better known for being seen with several options of another factor, nor for the
+residuals of other effects (pooled with them, two effects that vary were shown in 10 % of simulated
+studies without any). Of one number this is the t test; of several the F test of repeated measures,
+whose degrees of freedom are reduced by Greenhouse and Geisser 1959, Psychometrika 24, for spreads
+that differ. Interactions of more than two factors are assumed to be zero (Box, Hunter and Hunter
+2005, Statistics for Experimenters, chapters 5 and 6).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.compare import FEWEST, holm
+from ablate.study.analysis.compare import FEWEST
 from ablate.study.analysis.confounding import (
     TIMES,
     Factors,
@@ -25,8 +26,9 @@ from ablate.study.analysis.confounding import (
     design_matrix,
     taken_as_zero,
 )
+from ablate.study.analysis.noise import Error, error
 from ablate.study.analysis.pairs import PRECISION, numbers
-from ablate.study.analysis.stats import LEVEL, Interval, t_interval, t_p
+from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.numbers import certain, interval_words, probability
 
 Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
@@ -42,7 +44,7 @@ class Effect:
     effect: float | None  # mean(second option) - mean(first); of two factors half the difference
     #                       between the effects of one at either option of the other; None with
     #                       more than two options
-    interval: Interval | None  # t, in units of the metric, not widened for several effects
+    interval: Interval | None  # in units of the metric, at the level of its test
     df: int
     p: float | None  # None of fewer seeds than `FEWEST`
     p_holm: float | None  # over the main effects, or over the interactions
@@ -95,7 +97,8 @@ def effects(
     of_seeds = y @ np.linalg.pinv(design).T  # seeds, columns
     covariance = np.linalg.inv(design.T @ design)  # but for the variance of a run
     smallest = PRECISION * float(np.abs(y).max())
-    estimates = []
+    estimates: list[Effect] = []
+    errors: list[Error | None] = []
     for term, at in columns_of.items():
         found = np.where(np.abs(of_seeds[:, at]) > smallest, of_seeds[:, at], 0.0)
         if np.ptp(found, axis=0).max() <= smallest:  # equal but for rounding
@@ -103,13 +106,14 @@ def effects(
         scaled = found @ np.linalg.cholesky(np.linalg.inv(covariance[at, at]))  # as one run varies
         judged = len(seeds) >= FEWEST
         two = all(len(factors[factor]) == 2 for factor in term)
+        errors.append(error(2 * found[:, 0], None) if judged and two else None)
         estimates.append(
             Effect(
                 factors=term,
                 options=tuple(tuple(factors[factor]) for factor in term),
                 mode=mode,
                 effect=2 * float(found.mean()) if two else None,
-                interval=t_interval(2 * found[:, 0]) if judged and two else None,
+                interval=None,
                 df=found.shape[1],
                 p=_repeated(scaled) if judged else None,
                 p_holm=None,
@@ -117,7 +121,7 @@ def effects(
             )
         )
     return Effects(
-        effects=tuple(_with_holm(estimates)),
+        effects=tuple(_with_holm(estimates, errors)),
         warnings=(*gone, *_warnings(len(seeds), lost, missing)),
     )
 
@@ -126,9 +130,8 @@ def _repeated(estimates: np.ndarray) -> float:
     """The p of a mean of zero. estimates: seeds, numbers, of one variance if runs are alike."""
     count, size = estimates.shape
     if size == 1 or np.ptp(estimates, axis=0).max() == 0:  # as of equal differences
-        p = t_p(estimates[:, 0] if size == 1 else np.abs(estimates).sum(axis=1))
-        assert p is not None
-        return p
+        of_seeds = estimates[:, 0] if size == 1 else np.abs(estimates).sum(axis=1)
+        return error(of_seeds, None).p(float(of_seeds.mean()))
     spread = np.atleast_2d(np.cov(estimates, rowvar=False))
     epsilon = np.trace(spread) ** 2 / (size * np.trace(spread @ spread))
     f = count * float((estimates.mean(axis=0) ** 2).sum()) / float(np.trace(spread))
@@ -174,14 +177,20 @@ def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -
     }
 
 
-def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
+def _with_holm(effects: Sequence[Effect], errors: Sequence[Error | None]) -> list[Effect]:
     """Apply Holm to main effects and interactions separately: they answer different questions."""
-    adjusted: dict[Term, float] = {}
+    done = {}
     for order in (1, 2):
-        family = {e.factors: e.p for e in effects if len(e.factors) == order and e.p is not None}
-        if family:
-            adjusted.update(zip(family, holm(list(family.values())), strict=True))
-    return [replace(each, p_holm=adjusted.get(each.factors)) for each in effects]
+        family = [
+            (effect, of_mean, effect.p)
+            for effect, of_mean in zip(effects, errors, strict=True)
+            if len(effect.factors) == order and effect.p is not None
+        ]
+        ps = [p for _, _, p in family]
+        for (effect, of_mean, _), p, level in zip(family, holm(ps), holm_levels(ps), strict=True):
+            interval = of_mean.interval(effect.effect or 0.0, level) if of_mean else None
+            done[effect.factors] = replace(effect, p_holm=p, interval=interval)
+    return [done.get(effect.factors, effect) for effect in effects]
 
 
 def _warnings(seeds: int, lost: Sequence[Term], missing: int) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ from statistics import fmean
 
 import numpy as np
 
-from ablate.study.analysis import stats
 from ablate.study.analysis.collect import Study
+from ablate.study.analysis.noise import Noise, error
+from ablate.study.analysis.stats import LEVEL, Interval
 
 SAME = 0.01  # relative difference of FLOPs below which two blocks are no rungs
 
@@ -39,7 +40,7 @@ class Climb:
 
     arm: str
     slope: float
-    interval: stats.Interval | None
+    interval: Interval | None
     n: int
     speedups: Mapping[str, Speedup | None]
 
@@ -87,6 +88,16 @@ def _climb(
     x = np.log2(list(compute.values()))
     weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
     slopes = np.array(complete) @ weights
+    # Every rung has noise of its own.
+    noises = [
+        Noise.of(
+            {each.name: part.by_seed(each.name, metric) for each in part.arms if not each.same_as},
+            part.baseline.name,
+        ).parts({arm: float(w), part.baseline.name: -float(w)})
+        for part, w in zip(parts.values(), weights, strict=True)
+    ]
+    rungs = None if None in noises else [each for found in noises for each in found or ()]
+    slope = float(slopes.mean())
     # A seed that is complete has a value of both in every part.
     curve = [fmean(part.values(part.baseline.name, metric).values()) for part in parts.values()]
     speedups: dict[str, Speedup | None] = {}
@@ -96,7 +107,8 @@ def _climb(
         speedups[name] = (
             replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
         )
-    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes), len(slopes), speedups)
+    interval = error(slopes, rungs).interval(slope, LEVEL)
+    return Climb(arm, slope, interval, len(slopes), speedups)
 
 
 def needed(

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ablate.study.analysis.stats import LEVEL, Interval, seeds_to_reach, smallest_p
-from ablate.study.numbers import certain, counted, interval_words, probability
+from ablate.study.analysis.stats import Interval
+from ablate.study.numbers import certain, interval_words, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
 FEW = "too few seeds"
@@ -15,13 +15,14 @@ class Verdict:
 
     kind: str  # BETTER, WORSE, EQUIVALENT, NONE or FEW
     loss: float  # mean difference from the baseline in units of the metric; positive is worse
-    interval: Interval | None  # t interval of the loss, not widened for several arms
+    interval: Interval | None  # of the loss, at the level of the arm's test
     n: int  # seeds compared
     planned: int  # seeds that were planned for the arm or the baseline
     p: float | None  # after Holm; of equivalence where that is the verdict
     family: int  # arms that Holm ran over
     margin: float | None  # within which a difference does not matter, in units of the metric
     seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
+    spread: float | None = None  # standard deviation of an arm between its seeds
 
     def words(self) -> str:
         """Describe it, as "worse by 0.031 (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
@@ -30,7 +31,7 @@ class Verdict:
         way = WORSE if self.loss > 0 else BETTER
         amount, evidence = self._amount(), self._evidence()
         if self.kind in (BETTER, WORSE):
-            return f"{way} by {amount} ({evidence})"
+            return f"{way} by {amount}{self._size()} ({evidence})"
         if self.kind == EQUIVALENT:
             return f"{self._within()}: {way} by {amount} ({evidence})"
         if self.kind == FEW:
@@ -40,6 +41,18 @@ class Verdict:
     def _amount(self) -> str:
         each = " every time" if self.interval is None and self.n > 1 else ""
         return f"{certain(abs(self.loss), self.interval)}{each}"
+
+    def _size(self) -> str:
+        """The size of the difference beside the spread between seeds and the margin."""
+        sizes = [
+            f"{times_of(abs(self.loss), unit)} {name}"
+            for unit, name in (
+                (self.spread, "the spread between seeds"),
+                (self.margin, "the margin"),
+            )
+            if unit
+        ]
+        return f", {' and '.join(sizes)}" if sizes else ""
 
     def _within(self) -> str:
         return f"equivalent within {certain(self.margin or 0.0)}"
@@ -66,17 +79,13 @@ class Verdict:
         return f"{head}: the same value in {seeds}"
 
 
-def caution(rests_on: str, n: int, family: int) -> str:
-    """Return what readers must know about the test behind a verdict; "" for a sign-flip test."""
-    if rests_on == "sign-flip":
-        return ""
-    least = smallest_p(n)
-    after = f", {min(1.0, family * least):.2g} after Holm over {family} arms" if family > 1 else ""
-    reach = seeds_to_reach(family)
-    cure = "" if reach is None else f"; from {reach} seeds on that test can reach {LEVEL:g}"
-    what = (
-        "verdicts rest on the paired t test, which takes the differences to be normal"
-        if rests_on == "t"
-        else "too few for any verdict"
+def times_of(amount: float, unit: float) -> str:
+    """How many times the unit an amount is, as "0.03 times" or "12 times"."""
+    ratio = amount / unit
+    return (
+        f"{ratio:.1g} times"
+        if ratio < 0.1
+        else f"{ratio:.2g} times"
+        if ratio < 100
+        else "over 99 times"
     )
-    return f"{counted(n, 'seed')}: sign-flip p at least {least:.3g}{after}; {what}{cure}"

@@ -92,7 +92,7 @@ def _run(written: Written) -> dict[str, Any]:
 def _values(row: Row) -> list[Any]:
     """Return a row of the table, in the order of COLUMNS."""
     comparison = row.comparison
-    reach = comparison.t_interval if comparison else None
+    reach = comparison.interval if comparison else None
     return [
         row.arm.name,
         row.summary.n,
@@ -101,8 +101,8 @@ def _values(row: Row) -> list[Any]:
         row.difference,
         reach.low if reach else None,
         reach.high if reach else None,
-        comparison.effect if comparison else None,
-        comparison.tests.p_holm if comparison else None,
+        comparison.size if comparison else None,
+        comparison.p if comparison else None,
         row.verdict,
         row.arm.parameters,
         row.arm.flops_per_step,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
+from ablate.study.analysis.noise import Noise
 from ablate.study.numbers import counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
@@ -116,7 +118,20 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
                 return f"{than.arm} is not compared: {reasons(than)['budget']}"
         return ""
 
-    settled = settle(claims, values, seeds=seeds, mode=study.mode, refused=refused)
+    @cache
+    def noise(metric: str | None, block: str | None) -> Noise:
+        """Of the arms that are comparable on the metric, each with runs of its own."""
+        part, name = study if block is None else study.blocks[block], metric or study.metric
+        return Noise.of(
+            {
+                arm: part.by_seed(arm, name)
+                for arm, first in same[block].items()
+                if arm == first and (name, arm) not in broken
+            },
+            study.planned_baseline,
+        )
+
+    settled = settle(claims, values, noise, seeds=seeds, mode=study.mode, refused=refused)
     dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
     return tuple(
         Entry(each, entry["made"], entry["after"])

@@ -37,9 +37,9 @@ def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
 
 
 TESTS = (
-    "These p values differ from those of the table: they are of effects over all arms, one "
-    "estimate for each seed, corrected by Holm for these effects; those of the table are of one "
-    "arm and the baseline, over their pairs alone, corrected for its arms."
+    "These p values differ from those of the table: they are of effects averaged over all arms,"
+    " adjusted by Holm for these effects; those of the table compare one arm with the baseline,"
+    " adjusted for its arms."
 )
 
 
@@ -73,17 +73,15 @@ def _only_together(effect: Effect, report: Report) -> bool:
 
 def _unlike_its_factors(arms: str) -> str:
     return (
-        f"That {arms} can be told from the baseline, and no effect of what changes there is shown,"
-        " is no contradiction: a verdict compares one cell with the baseline, over their pairs"
-        " alone; an effect is an average over all cells, whose other differences vary from seed to"
-        " seed"
+        f"That {arms} differ from the baseline while no effect of their factors is shown is no"
+        " contradiction: a verdict compares one combination with the baseline, an effect averages"
+        " over all combinations"
     )
 
 
 def _unlike_its_arms(factor: str) -> str:
     return (
-        f"That the options of {factor} differ while no arm that changes it alone is shown to differ"
-        " from the baseline is no contradiction: the test of a factor compares all its options with"
-        " each other, over all arms; a verdict compares one arm with the baseline, over their pairs"
-        " alone, and is corrected for several arms"
+        f"That the options of {factor} differ while no arm that changes only {factor} is shown to"
+        " differ from the baseline is no contradiction: the test of a factor averages over all"
+        " arms; a verdict compares one arm with the baseline, and is adjusted for several arms"
     )

@@ -161,11 +161,9 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
         comparison, colour = row.comparison, VERDICTS[row.kind]
         assert comparison is not None
         tip = f"{row.arm.name}\n{signed(comparison.difference, report.decimals)} from the baseline"
-        if reach := comparison.t_interval:
+        if reach := comparison.interval:
             axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=1.8)
             tip += f"\n95 % interval {interval(reach, report.decimals)}"
-        if reach := comparison.bootstrap:
-            axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=6, alpha=0.2)
         at = min(max(comparison.difference, ends.low), ends.high)
         shape = "o" if at == comparison.difference else ">" if at == ends.high else "<"
         (spot,) = axes.plot([at], [y], shape, color=colour, markeredgewidth=0, clip_on=False)
@@ -190,7 +188,7 @@ def around_zero(report: Report) -> Limits:
     for row in report.compared:
         assert row.comparison is not None
         ends.append(row.comparison.difference)
-        if reach := row.comparison.t_interval:
+        if reach := row.comparison.interval:
             ends += [reach.low, reach.high]
     ends = [end for end in ends if isfinite(end)]
     usual = 8 * median(map(abs, ends)) if ends else 0.0

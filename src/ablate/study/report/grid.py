@@ -129,14 +129,12 @@ def _difference(row: Row, report: Report) -> Markup:
     body += tag("span", f" ({share})", class_="soft") if share else ""
     tip = None
     if comparison:
-        reach = interval(comparison.t_interval, report.decimals)
-        body += tag("span", reach, class_="small") if comparison.t_interval else ""
+        reach = interval(comparison.interval, report.decimals)
+        body += tag("span", reach, class_="small") if comparison.interval else ""
         pairs = zip(comparison.pairs.seeds, comparison.pairs.differences.tolist(), strict=True)
         lines = ["arm minus baseline"]
         lines += [f"seed {s}: {signed(v, report.decimals)}" for s, v in islice(pairs, LISTED)]
-        lines.append(f"95 % t interval {reach}")
-        if comparison.bootstrap:
-            lines.append(f"bootstrap {interval(comparison.bootstrap, report.decimals)}")
+        lines.append(f"95 % interval, adjusted for the number of arms: {reach}")
         tip = "\n".join(lines)
     return _number(body, row.difference, tip)
 
@@ -146,16 +144,16 @@ def _statistics(row: Row) -> list[Markup]:
     comparison = row.comparison
     if comparison is None:
         return [_number(NOTHING, None)] * 2
-    tests = comparison.tests
+    error = comparison.tests.error
+    t = comparison.difference / error.se if error.se else None
     tip = (
-        f"verdict rests on: {tests.rests_on}\nsign-flip p {probability(tests.flip.p)}, "
-        f"at least {probability(tests.flip.smallest)} with {comparison.n} pairs\n"
-        f"t test p {probability(tests.t_p)}\nafter Holm: {probability(tests.p_holm)}"
+        f"t = {number(t, 2)} with {error.df:.3g} degrees of freedom\nstandard error {error.se:.3g}"
+        f"\nafter Holm: {probability(comparison.p)}"
     )
-    size = "mean difference in standard deviations of the differences, corrected for few seeds"
+    size = "mean difference in standard deviations of an arm between its seeds"
     return [
-        _number(probability(tests.p_holm), tests.p_holm, tip),
-        _number(number(comparison.effect, 1), comparison.effect, size),
+        _number(probability(comparison.p), comparison.p, tip),
+        _number(number(comparison.size, 1), comparison.size, size),
     ]
 
 

@@ -140,9 +140,8 @@ def _plan(report: Report) -> Markup:
 def _table(report: Report, charts: Charts) -> Markup:
     words = (
         "Click a heading to sort; point at a number, or tap it, for more; arrow keys lead from one"
-        " to the next. In the forest plot a dot is the mean "
-        "difference, its line the 95 % t interval, the pale bar the bootstrap interval; a triangle "
-        "lies beyond the axis."
+        " to the next. In the forest plot a dot is the mean difference, its line the 95 % interval;"
+        " a triangle lies beyond the axis."
     )
     parts = [_note(words), grid.table(report)]
     if "all_arms" in charts:

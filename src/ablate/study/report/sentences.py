@@ -151,13 +151,13 @@ def sure(report: Report) -> list[str]:
         text += "One seed gives neither an interval nor a verdict"
     else:
         text += (
-            "Intervals are 95 % t intervals of the mean difference, with bootstrap intervals beside"
-            " them. Verdicts rest on p"
+            "Differences are tested against the noise that runs have beyond their seed, estimated"
+            " from every arm of the study"
         )
         if len(comparisons) > 1:
             text += (
-                f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected,"
-                " so one may leave out zero where no difference is shown"
+                f"; p values and the 95 % intervals are adjusted by Holm for {len(comparisons)}"
+                " arms, so that an interval leaves out zero exactly if a difference is shown"
             )
     text += "."
     return [text, *(f"{line}." for line in report.warnings)]
@@ -250,7 +250,7 @@ def difference_words(row: Row, report: Report) -> str:
     """Format difference and interval, as "+0.012 (+0.005 to +0.019)"."""
     if row.comparison is None:
         return NOTHING
-    text, reach = signed(row.difference, report.decimals), row.comparison.t_interval
+    text, reach = signed(row.difference, report.decimals), row.comparison.interval
     return f"{text} ({interval(reach, report.decimals)})" if reach else text
 
 

@@ -50,7 +50,7 @@ def _cells(row: Row, report: Report) -> list[str]:
         sentences.mean_words(row, report),
         sentences.difference_words(row, report),
         sentences.relative(row, report) or NOTHING,
-        probability(row.comparison.tests.p_holm if row.comparison else None),
+        probability(row.comparison.p if row.comparison else None),
         row.short_verdict,
     ]
 
@@ -170,8 +170,8 @@ def latex(report: Report) -> str:
 
 
 OF_TABLE = (
-    "Means ± standard deviation over n seeds, differences from the baseline with 95 % t intervals,"
-    " and p of the difference after Holm."
+    "Means ± standard deviation over n seeds, differences from the baseline with 95 % intervals,"
+    " and p of the difference, both adjusted by Holm."
 )
 VERDICTS = {"open": "not shown", "few": "too few seeds", "refused": "not compared", "base": NOTHING}
 
@@ -179,12 +179,12 @@ VERDICTS = {"open": "not shown", "few": "too few seeds", "refused": "not compare
 def _cells_of_tex(row: Row, report: Report) -> list[str]:
     name = re.sub(r"[=.,/]|\\_", r"\g<0>\\allowbreak{}", tex(report.labels[row.arm.name]))
     name = re.sub(r"^[*\[]", r"{\g<0>}", name)  # behind \\ and \midrule these are arguments
-    reach = row.comparison.t_interval if row.comparison else None
+    reach = row.comparison.interval if row.comparison else None
     difference = signed(row.difference, report.decimals)
     if reach is not None:
         low, high = (signed(end, report.decimals) for end in (reach.low, reach.high))
         difference += f" [{low}, {high}]"
-    p = probability(row.comparison.tests.p_holm if row.comparison else None)
+    p = probability(row.comparison.p if row.comparison else None)
     cells = [str(row.summary.n), sentences.mean_words(row, report), difference, p]
     allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
     verdict = VERDICTS.get(row.kind, row.kind) + allowed

@@ -1,0 +1,185 @@
+"""The noise of a study on one metric, and the error of a contrast between its arms.
+
+A study is a randomized-block layout: value = arm + seed + residual. Runs of a seed share their
+data order and initial values, which the seed's term removes; the residual is the noise of a
+difference. Its variance is estimated from every arm with (arms - 1)(seeds - 1) degrees of freedom,
+so that three seeds of several arms suffice for a verdict (Cochran and Cox 1957, Experimental
+Designs, section 4.2).
+
+Pooling is wrong where arms differ in noise, and is guarded in three ways:
+
+- If the baseline's share of the residual sum of squares is too large for equal noise (F test at
+  BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
+  freedom of Satterthwaite 1946, Biometrics Bulletin 2.
+- If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
+- A contrast never has a smaller error than the spread of its own values over the seeds gives.
+- A contrast from which the seed's term does not cancel has only its own spread.
+
+All of this is decided by residuals, which are independent of the estimated effects.
+benchmarks/verdicts.py simulates the error rates and the power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from scipy import stats
+
+from ablate.study.analysis.pairs import PRECISION, Values, numbers
+from ablate.study.analysis.stats import Interval
+
+BASELINE = 0.2
+ARM = 0.02
+EVEN = 1e-9  # weights of a contrast that sum to less cancel
+
+
+@dataclass(frozen=True)
+class Part:
+    """A variance and its degrees of freedom."""
+
+    variance: float
+    df: float
+
+
+@dataclass(frozen=True)
+class Error:
+    """The standard error of a contrast's mean over n seeds, in units of the metric."""
+
+    se: float
+    df: float
+    n: int
+
+    def p(self, mean: float) -> float:
+        """Two-sided p of a t test that the mean is zero.
+
+        Without any noise zero gives 1, and another number 4^(1 - n): two runs of one distribution
+        differ by exactly c with probability at most 1/4 (Motzkin and Straus 1965, on the graph that
+        joins values c apart, which has no triangle; a coin attains it), so n pairs share some c
+        with probability at most 4^(1 - n).
+        """
+        if self.se == 0:
+            return float(4.0 ** (1 - self.n)) if mean else 1.0
+        return float(2 * stats.t.sf(abs(mean) / self.se, self.df))
+
+    def equivalent_p(self, mean: float, margin: float) -> float:
+        """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987)."""
+        if self.se == 0:
+            return float(abs(mean) >= margin)
+        return float(stats.t.sf((margin - abs(mean)) / self.se, self.df))
+
+    def interval(self, mean: float, level: float) -> Interval | None:
+        """The bounds that a two-sided test at this level does not reject; None without noise."""
+        if self.se == 0:
+            return None
+        half = float(stats.t.isf(level / 2, self.df)) * self.se
+        return Interval(mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Fitted to the values of a study. known: a variance from earlier studies of the same recipe,
+    which is pooled with that of this one."""
+
+    values: Mapping[str, Mapping[int, float]]
+    baseline: str
+    known: Part = field(default=Part(0.0, 0))
+
+    @classmethod
+    def of(cls, values: Values, baseline: str, known: Part | None = None) -> Noise:
+        """values: arm -> seed -> number; a value that is None or not finite is left out."""
+        finite = {arm: found for arm, own in values.items() if (found := numbers(own))}
+        return cls(finite, baseline, known or Part(0.0, 0))
+
+    @cached_property
+    def noisy(self) -> dict[str, float]:
+        """The arms with more noise than the others: the ratio of their variances."""
+        total, noisy = self._residual(self.values), {}
+        for arm in self.values:
+            rest = self._residual(other for other in self.values if other != arm)
+            own, others = _beyond(total, rest), _together(rest, self.known)
+            if own.df and others.df and own.variance:
+                ratio = own.variance / others.variance if others.variance else inf
+                level = BASELINE if arm == self.baseline else ARM
+                if stats.f.sf(ratio, own.df, others.df) <= level:
+                    noisy[arm] = ratio
+        return noisy
+
+    @cached_property
+    def pooled(self) -> Part:
+        """The variance of a run within its seed, without that of a noisy baseline."""
+        out = self.baseline if self.baseline in self.noisy else None
+        return _together(self._residual(arm for arm in self.values if arm != out), self.known)
+
+    @cached_property
+    def of_baseline(self) -> Part:
+        if self.baseline not in self.noisy:
+            return self.pooled
+        rest = self._residual(arm for arm in self.values if arm != self.baseline)
+        return _beyond(self._residual(self.values), rest)
+
+    def parts(self, weights: Mapping[str, float]) -> tuple[Part, ...] | None:
+        """The variance of a weighted sum of arms within a seed. None if the seed's term does not
+        cancel, or an arm is noisy or has too few values."""
+        if abs(sum(weights.values())) > EVEN * max(map(abs, weights.values()), default=1.0):
+            return None
+        if any(arm in self.noisy and arm != self.baseline for arm in weights):
+            return None
+        squares = {arm: w**2 for arm, w in weights.items()}
+        first = squares.pop(self.baseline, 0.0)
+        parts = [Part(sum(squares.values()) * self.pooled.variance, self.pooled.df)]
+        if self.baseline in self.noisy:
+            parts.append(Part(first * self.of_baseline.variance, self.of_baseline.df))
+        else:
+            parts = [Part(parts[0].variance + first * self.pooled.variance, self.pooled.df)]
+        return tuple(parts) if all(part.df for part in parts) else None
+
+    def _residual(self, arms: Iterable[str]) -> Part:
+        """The residual variance of the layout of some arms, by least squares; runs may be missing.
+
+        The arms' terms are eliminated by centering, which leaves equations for the seeds' terms.
+        """
+        chosen = [self.values[arm] for arm in arms]
+        seeds = sorted({seed for own in chosen for seed in own})
+        if not seeds:
+            return Part(0.0, 0)
+        y = np.array([[own.get(seed, np.nan) for seed in seeds] for own in chosen])
+        there = np.isfinite(y)
+        counts = there.sum(axis=1, keepdims=True)
+        centered = np.where(there, y - np.nanmean(y, axis=1, keepdims=True), 0.0)
+        equations = np.diag(there.sum(axis=0)) - there.T @ (there / counts)
+        right = centered.sum(axis=0)
+        of_seeds, _, rank, _ = np.linalg.lstsq(equations, right, rcond=EVEN)
+        df = int(counts.sum() - len(chosen) - rank)
+        squares = float((centered**2).sum() - right @ of_seeds)
+        rounding = (PRECISION * float(np.abs(y[there]).max())) ** 2 * max(df, 1)
+        return Part(squares / df, df) if df and squares > rounding else Part(0.0, df)
+
+
+def _together(a: Part, b: Part) -> Part:
+    """The variance that two estimates of one variance give."""
+    df = a.df + b.df
+    return Part((a.variance * a.df + b.variance * b.df) / df, df) if df else a
+
+
+def _beyond(total: Part, rest: Part) -> Part:
+    """The variance of what a larger layout has and a smaller one has not."""
+    df = total.df - rest.df
+    squares = total.variance * total.df - rest.variance * rest.df
+    return Part(max(squares, 0.0) / df if df else 0.0, df)
+
+
+def error(differences: np.ndarray, parts: Sequence[Part] | None) -> Error:
+    """The error of the mean of a contrast over its seeds. differences: its values; parts: of its
+    variance within a seed, as of Noise.parts; None: only its own spread is known."""
+    n = len(differences)
+    own = float(np.var(differences, ddof=1)) if n > 1 and np.ptp(differences) else 0.0
+    variance = sum(part.variance for part in parts or ())
+    if not variance:
+        return Error(float(np.sqrt(own / n)), n - 1, n)
+    assert parts is not None
+    df = variance**2 / sum(part.variance**2 / part.df for part in parts)
+    return Error(float(np.sqrt(max(variance, own) / n)), df, n)

@@ -1,0 +1,77 @@
+"""The effect that a study can show, in standard deviations of the noise of a run within its seed.
+
+Simulated with the test of `noise` on normal noise. The errors do not depend on the effects, so of
+each simulated study the effect from which on its arm is shown is known in closed form. The arm is
+tested at LEVEL / arms, where Holm's correction is strictest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cache
+
+import numpy as np
+from scipy import stats
+
+from ablate.study.analysis.noise import ARM, BASELINE
+from ablate.study.analysis.stats import LEVEL
+
+POWER = 0.8
+STUDIES = 4_000
+MOST = 200  # more seeds than this are never suggested
+FEWEST = 3  # seeds of a verdict
+
+
+@cache
+def smallest_effect(arms: int, seeds: int, known_df: float = 0, power: float = POWER) -> float:
+    """The effect of one of `arms` arms that is shown with this power. known_df: degrees of freedom
+    of a known noise, which is pooled with that of the study."""
+    return float(np.quantile(_shown_from(arms, seeds, known_df), power))
+
+
+def seeds_for(effect: float, arms: int, known_df: float = 0) -> int | None:
+    """The fewest seeds with which an effect of one of `arms` arms is shown with POWER; None for
+    more than MOST."""
+    least = 2 if known_df else FEWEST
+    count = bisect_left(
+        range(MOST + 1), -abs(effect), lo=least, key=lambda n: -smallest_effect(arms, n, known_df)
+    )
+    return count if count <= MOST else None
+
+
+def _shown_from(arms: int, seeds: int, known_df: float) -> np.ndarray:
+    """By simulated study the effect from which on its first arm is shown.
+
+    Of the residuals, which are normal, only two contrasts between the arms matter by themselves:
+    the difference of the arm and the baseline, and their sum minus all others.
+    """
+    rng = np.random.default_rng(0)
+    count, df = arms + 1, seeds - 1
+    difference, total = rng.normal(size=(2, STUDIES, df))
+    share = (1 - 2 / count) / np.sqrt(2 - 4 / count) if arms > 1 else 0.0
+    rest_df = (arms - 1) * df
+    squares = of_difference = (difference**2).sum(1)
+    if arms > 1:
+        squares = squares + (total**2).sum(1)
+    if arms > 2:
+        squares = squares + rng.chisquare((arms - 2) * df, STUDIES)
+    of_baseline, of_arm = (
+        ((sign * difference / np.sqrt(2) + share * total) ** 2).sum(1) / (1 - 1 / count)
+        for sign in (-1, 1)
+    )
+    known = rng.chisquare(known_df, STUDIES) if known_df else np.zeros(STUDIES)
+    own = 2 * of_difference / df
+    pooled = (squares + known) / (arms * df + known_df)
+    error, error_df = np.maximum(2 * pooled, own), np.full(STUDIES, arms * df + known_df)
+    if others_df := rest_df + known_df:
+        alike = (squares - of_baseline + known) / others_df
+        first = of_baseline / df
+        noisy = stats.f.sf(first / alike, df, others_df) <= BASELINE
+        sum_df = (alike + first) ** 2 / (alike**2 / others_df + first**2 / df)
+        error = np.where(noisy, np.maximum(alike + first, own), error)
+        error_df = np.where(noisy, sum_df, error_df)
+        without = (squares - of_arm + known) / others_df
+        alone = stats.f.sf(of_arm / df / without, df, others_df) <= ARM
+        error, error_df = np.where(alone, own, error), np.where(alone, df, error_df)
+    noise = rng.normal(scale=np.sqrt(2 / seeds), size=STUDIES)
+    return np.sqrt(error / seeds) * stats.t.isf(LEVEL / arms / 2, error_df) - noise
