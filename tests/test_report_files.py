@@ -76,8 +76,7 @@ def test_page_and_markdown_say_everything(everything):
             "optimizer.lr: 0.002 → 0.003 (tuned)",
             "the largest optimizer.lr=0.003: a larger one may be better still",
             "300 (matched to the baseline's budget)",
-            "the intervals are not corrected",
-            "5 seeds: sign-flip p at least 0.0625",
+            "so that an interval leaves out zero exactly if a difference is shown",
         ):
             assert words in text
     (row,) = re.findall(r"^\| a=2 \| 5 .*$", text, re.MULTILINE)

@@ -1,0 +1,161 @@
+"""How often verdicts are wrong, and what they can show: simulated studies without any training.
+
+    OMP_NUM_THREADS=1 python benchmarks/verdicts.py [--studies 20000]
+
+Writes docs/results/benchmarks/verdicts.csv and the table of docs/explanation/verdicts.md. Of each
+shape of noise, number of arms and number of seeds:
+
+- false: share of studies without any effect in which a difference is shown
+- covered: share of arms whose difference lies within a 95 % interval that is not adjusted
+- all_covered: share of studies without any effect whose adjusted intervals all cover it
+- power: share of studies in which an effect of three standard deviations of one run is shown, with
+  a residual of 0.71 of it (normal noise)
+
+The studies are computed at once by the formulas of ablate.study.analysis.noise; of each cell,
+CHECKED studies are judged by `compare` too and have to agree.
+"""
+
+import argparse
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from ablate.study.analysis.compare import compare
+from ablate.study.analysis.noise import ARM, BASELINE
+from ablate.study.analysis.stats import LEVEL
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "docs" / "results" / "benchmarks" / "verdicts.csv"
+PAGE = ROOT / "docs" / "explanation" / "verdicts.md"
+START, END = "<!-- benchmarks/verdicts.py -->\n", "<!-- end -->"
+FIELDS = ("noise", "arms", "seeds", "studies", "false", "covered", "all_covered", "power")
+ARMS, SEEDS = (2, 5, 10), (3, 5)
+EFFECT = 3 / 0.71  # in standard deviations of the residual
+CHECKED = 50
+Rng = np.random.Generator
+
+
+def times(index: int, factor: float) -> Callable[[Rng, tuple[int, int, int]], np.ndarray]:
+    """Normal noise, of one arm (0: the baseline) so many times as large."""
+
+    def noise(rng: Rng, size: tuple[int, int, int]) -> np.ndarray:
+        y = rng.standard_normal(size)
+        y[:, index] *= factor
+        return y
+
+    return noise
+
+
+def spread_out(rng: Rng, size: tuple[int, int, int]) -> np.ndarray:
+    """Normal noise of arms from a half to twice, in any order."""
+    scale = np.tile(2.0 ** np.linspace(-1, 1, size[1]), (size[0], 1))
+    return rng.standard_normal(size) * rng.permuted(scale, axis=1)[..., None]
+
+
+def interaction(rng: Rng, size: tuple[int, int, int]) -> np.ndarray:
+    """Arms to which a seed matters more or less than to others."""
+    by_seed, by_arm = rng.standard_normal((size[0], 1, size[2])), rng.standard_normal(size[:2])
+    return (rng.standard_normal(size) + by_seed * by_arm[..., None]) / np.sqrt(2)
+
+
+SHAPES: dict[str, Callable[[Rng, tuple[int, int, int]], np.ndarray]] = {
+    "normal": lambda rng, size: rng.standard_normal(size),
+    "heavy tails (t, 3 degrees of freedom)": lambda rng, size: rng.standard_t(3, size),
+    "baseline 2 times as noisy": times(0, 2),
+    "baseline 4 times as noisy": times(0, 4),
+    "an arm 2 times as noisy": times(1, 2),
+    "an arm 4 times as noisy": times(1, 4),
+    "arms from half to twice as noisy": spread_out,
+    "seeds matter more to some arms": interaction,
+}
+
+
+def errors(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Difference, standard error and degrees of freedom. y: studies, arms, seeds, the baseline
+    first; returns studies, arms without the baseline."""
+    _, count, seeds = y.shape
+    centered = y - y.mean(2, keepdims=True)
+    residual = centered - centered.mean(1, keepdims=True)
+    squares = (residual**2).sum((1, 2))[:, None]
+    own_squares = (residual**2).sum(2) * count / (count - 1)
+    df, rest_df = seeds - 1, (count - 2) * (seeds - 1)
+    differences = y[:, 1:] - y[:, :1]
+    own = differences.var(2, ddof=1)
+    rest = (squares - own_squares) / rest_df
+    p = stats.f.sf(own_squares / df / rest, df, rest_df)
+    pooled = 2 * squares / (df + rest_df)
+    apart = rest[:, :1] + own_squares[:, :1] / df
+    apart_df = apart**2 / (rest[:, :1] ** 2 / rest_df + (own_squares[:, :1] / df) ** 2 / df)
+    noisy = p[:, :1] <= BASELINE
+    variance = np.maximum(np.where(noisy, apart, pooled), own)
+    found_df = np.where(noisy, apart_df, df + rest_df)
+    alone = p[:, 1:] <= ARM
+    variance, found_df = np.where(alone, own, variance), np.where(alone, df, found_df)
+    return differences.mean(2), np.sqrt(variance / seeds), found_df
+
+
+def simulate(shape: str, arms: int, seeds: int, studies: int) -> dict[str, object]:
+    rng = np.random.default_rng([arms, seeds, [*SHAPES].index(shape)])
+    size = (studies, arms + 1, seeds)
+    y = SHAPES[shape](rng, size)
+    difference, error, df = errors(y)
+    p = 2 * stats.t.sf(np.abs(difference) / error, df)
+    shown = p.min(1) * arms <= LEVEL  # the first step of Holm's procedure
+    for n in range(CHECKED):
+        values = {str(arm): dict(enumerate(map(float, own))) for arm, own in enumerate(y[n])}
+        found = compare(values, baseline="0", mode="min").arms
+        assert np.allclose([each.tests.p for each in found], p[n])
+        assert any(each.tests.differs for each in found) == shown[n]
+    covered = np.abs(difference) <= stats.t.isf(LEVEL / 2, df) * error
+    power: object = ""
+    if shape == "normal":
+        y[:, 1] += EFFECT
+        difference, error, df = errors(y)
+        moved = 2 * stats.t.sf(np.abs(difference) / error, df)
+        # Of one effect: shown if its p is small enough at its own step.
+        step = arms - (moved < moved[:, :1]).sum(1)
+        power = round(float((moved[:, 0] * step <= LEVEL).mean()), 4)
+    rate = float(shown.mean())
+    values_of = (
+        shape, arms, seeds, studies, round(rate, 4), round(float(covered.mean()), 4),
+        round(1 - rate, 4), power,
+    )  # fmt: skip
+    return dict(zip(FIELDS, values_of, strict=True))
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """The false verdicts, as a table of Markdown: a row for each shape."""
+    cells = [(arms, seeds) for seeds in SEEDS for arms in ARMS]
+    heads = ["noise", *(f"{arms} arms, {seeds} seeds" for arms, seeds in cells)]
+    lines = [heads, ["---"] * len(heads)]
+    by_cell = {(row["noise"], row["arms"], row["seeds"]): row for row in rows}
+    for shape in SHAPES:
+        lines.append([shape, *(f"{float(by_cell[shape, *c]['false']):.1%}" for c in cells)])  # type: ignore[arg-type]
+    lines.append(["**power**", *(f"{float(by_cell['normal', *c]['power']):.0%}" for c in cells)])  # type: ignore[arg-type]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--studies", type=int, default=20_000)
+    studies = parser.parse_args().studies
+    rows = []
+    for seeds in SEEDS:
+        for arms in ARMS:
+            for shape in SHAPES:
+                rows.append(simulate(shape, arms, seeds, studies))
+                print(rows[-1], flush=True)
+    with DATA.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    page = PAGE.read_text()
+    before, rest = page.split(START)
+    PAGE.write_text(before + START + table(rows) + rest[rest.index(END) :])
+
+
+if __name__ == "__main__":
+    main()
