@@ -38,6 +38,11 @@ def test_a_state_is_told_apart_from_what_grows() -> None:
     assert cache_bytes(made, TOKENS) == CacheBytes(0, 4 * DEPTH * 2 * D)
 
 
+def test_of_a_model_that_reads_one_token() -> None:
+    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, length=1)
+    assert cache_bytes(made, TOKENS[:, :1]) == CacheBytes(4 * DEPTH * 2 * D, 0)
+
+
 def test_a_decoder_keeps_its_own_tokens_alone() -> None:
     """The memory of the source does not grow."""
     made = partial(transformer, dim=D, heads=HEADS)

@@ -232,6 +232,21 @@ def test_a_run_that_is_finished_needs_no_config(folder, whole, one_line):
     assert (code, f"{path} cannot be used: " in told) == (2, True)
 
 
+@pytest.mark.parametrize("way", ["load", "show", "init_from", "diff", "table"])
+def test_a_config_with_another_valid_value_is_refused(whole, folder, one_line, way):
+    """But a value that the id of the run does not count may be edited, such as where data lie."""
+    shutil.copytree(whole, folder.with_name("other"))
+    path, content = folder / "config.yaml", yaml.safe_load((whole / "config.yaml").read_text())
+    for node, key, value in (("model", "dropout", 0.2), ("data", "seq_len", 8)):
+        path.write_text(yaml.safe_dump(content | {node: content[node] | {key: value}}))
+        code, told = one_line(way, folder, whole, "config.yaml", key)
+        assert code == (0 if way == "table" else 2)
+        assert f"{path} cannot be used: it was edited since its run was trained" in told
+    moved = content["data"] | {"path": "/elsewhere/text.txt"}
+    path.write_text(yaml.safe_dump(content | {"data": moved, "output_dir": "/elsewhere"}))
+    assert way == "diff" or one_line(way, folder, whole, "config.yaml", "moved")[0] == 0
+
+
 def test_a_run_without_its_weights_says_what_to_do(whole, folder, one_line):
     name, lost = "checkpoints/best.safetensors", "its weights, checkpoints/best.safetensors, are"
     (folder / name).unlink()

@@ -207,7 +207,15 @@ VOC = [(0, 0, 0), (128, 0, 0), *[(0, 0, 1)] * 253, (224, 224, 192)]
     ],
 )
 def test_a_mask_is_what_a_viewer_shows(masked, mask, changes):
-    assert bright(masked(mask, **changes)) == [1.0]
+    assert bright(data := masked(mask, **changes)) == [1.0]
+    assert ("void" in batch(data)) == ("void" in changes)
+
+
+def test_void_pixels_have_no_label(masked):
+    shown = np.asarray(mask := over(3, 255))
+    every = batch(masked(mask, void=255))
+    assert np.array_equal(every["void"][0], shown == 255)
+    assert np.array_equal(every["masks"][0], shown == 3)
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,9 @@ def test_rows_that_are_no_time_steps_are_refused(tmp_path, header, rows, line):
         ("date,region,x", [row.replace(",", ",total,") for row in ROWS], None),
         ("date,x", [f"{day},{99 + n % 3}" for n, day in enumerate(DAYS)], None),
         ("step,x", [f"{n},{n}" for n in range(COUNT)], None),
+        ("date,x", [f"{day},{n if n % 4 else -1}" for n, day in enumerate(DAYS)],
+         "column 'x': -1 in 15 of 60 rows, and no other value in more than 1; if it marks a mi"),
+        ("date,x", [f"{day},{n % 9 - 1}" for n, day in enumerate(DAYS)], None),  # of few values
     ],
 )  # fmt: skip
 def test_gaps_are_said_and_other_rows_are_read(tmp_path, caplog, header, rows, line):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
-from ablate.model.layers.qk_norm import qk_norms
+from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.layers.recurrence import recurrence
 from ablate.pos_enc.none import NoPosEnc
 from ablate.speech.mel import frame_distortion, mel
@@ -116,10 +116,10 @@ def attention(**around: Any) -> Any:
     return mix(attend, attention_weights(attend))
 
 
-def qk_normed(kind: Literal["l2", "rms", "layer"]) -> Any:
+def qk_normed(kind: QKNorm, heads: int = 1) -> Any:
     """The norm of keys."""
-    _, keys = qk_norms(kind, 2, heads=1, kv_heads=1, length=4)
-    return keys.double()(tensor([3.0, 4.0])[None, None])
+    _, keys = qk_norms(kind, 2 // heads, heads=heads, kv_heads=heads, length=4)
+    return keys.double()(tensor([3.0, 4.0]).view(1, heads, 1, -1))
 
 
 def read(own: dict[str, Any], **around: Any) -> Any:
@@ -297,6 +297,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "residual connection, x0": lambda: connected("x0"),
     "QK norm, l2": lambda: qk_normed("l2"),
     "QK norm, rms": lambda: qk_normed("rms"),
+    "QK norm, rms_all": lambda: qk_normed("rms_all", heads=2),
     "QK norm, layer": lambda: qk_normed("layer"),
     "soft cap": lambda: attention(softcap=1.0),
     "sink": lambda: attention(sink=tensor(log(3.0))),

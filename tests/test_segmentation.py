@@ -95,6 +95,30 @@ def test_losses_are_their_formulas(tmp_path):
     torch.testing.assert_close(task.measured_losses(logits, iou, masks), expected)
 
 
+def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch):
+    """The losses are those of the others alone, and no click lies there."""
+    task = built(*tiny.masks(tmp_path))
+    monkeypatch.setattr(task.model, "_full_size", lambda masks: torch.ones(len(masks), 3, 16, 16))
+    batch = task.data.splits["train"][Request(0, torch.arange(8))]
+    half = batch["masks"].shape[2] // 2
+    batch["masks"][..., half:] = False
+    batch = {name: x[batch["masks"].any((1, 2))] for name, x in batch.items()}
+    void = torch.zeros_like(batch["masks"])
+    void[..., half:] = True
+
+    def clicked(batch):
+        clicks, *answers = task.clicked(batch)
+        return torch.stack([point[:, 0] for point, _ in clicks[1:]]), *answers
+
+    assert (clicked(batch)[0] >= half).any()
+    columns, logits, iou = clicked({**batch, "void": void})
+    assert (columns < half).all()
+    known, masks = logits[..., :half], batch["masks"]
+    expected = task.measured_losses(known, iou, masks[..., :half])
+    torch.testing.assert_close(task.measured_losses(logits, iou, masks, void), expected)
+    assert set(task.losses({**batch, "void": void})) == set(expected)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masks")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
-from tiny import overrides
+from tiny import SMALL, overrides
 
 import ablate
 from ablate.config.composition import Composition
@@ -159,11 +159,20 @@ def compose_id(*typed: str) -> str:
         (["model.tie_embeddings=false"], "head.weight is not in the other run"),
         (["trainer=fsdp", "trainer.accelerator=cpu"], "init_optimizer=true needs the optimizer wh"),
         (["init_from=null"], "set init_from=RUN_DIR"),
+        (["model.freeze=embeddings"], "trained other parameters, as with another model.freeze"),
     ],
 )
 def test_an_optimizer_that_does_not_fit_is_refused(more, says, first, tmp_path):
     with refused(says):
         ablate.run(ablate.compose(*overrides(tmp_path, f"init_from={first}", *GOES_ON, *more)))
+
+
+def test_an_average_over_all_steps_is_not_continued(tmp_path):
+    typed = overrides(tmp_path, "optimizer=schedule_free", "schedule=constant", *SMALL)
+    ablate.run(ablate.compose(*typed), here := tmp_path / "here")
+    goes_on = [text for text in GOES_ON if not text.startswith("optimizer")]
+    with refused("init_optimizer=true: the optimizer averages over its steps"):
+        ablate.run(ablate.compose(*typed, f"init_from={here}", *goes_on))
 
 
 def test_a_run_without_its_last_state_is_refused(first, tmp_path):

@@ -231,6 +231,13 @@ def single(value: float) -> float:
 
 # Values of other tools, and what does their job here.
 MEANT = {"logger.mode=disabled": "logger=none logs nothing"}
+# What a text of these keys is.
+ONE_FILE = "the path or URL of one file"
+TEXTS = {"data.root": "the path of one folder", "data.path": ONE_FILE} | {
+    f"data.{split}{side}": ONE_FILE
+    for split in ("", "val_", "test_")
+    for side in ("source", "target")
+}
 # What to write for a value that is no number and no name.
 EXAMPLES = {
     "study.baseline": "[model.attention=dot]",
@@ -255,7 +262,8 @@ def refusal(path: str, value: object, rule: Rule) -> str:
         near = f"; write {path}={EXAMPLES[path]}"
     if text in MEANT:
         near = f"; {MEANT[text]}"
-    return f"{text}: must be {rule}{near}"
+    allowed = str(rule).replace(str(Text()), TEXTS.get(path, str(Text())))
+    return f"{text}: must be {allowed}{near}"
 
 
 def names_of(rule: Rule) -> Sequence[str]:

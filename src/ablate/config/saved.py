@@ -4,15 +4,17 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import wrong_values
+from ablate.config.check import put, run_folders, wrong_values
 from ablate.config.keys import plain
+from ablate.config.run_id import content, digest
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
-from ablate.run_files import Damaged, read_text
+from ablate.run_files import Damaged, read_mapping, read_text
 from ablate.run_files.shape import misfit
 
 LONGEST = 1 << 20  # bytes of a config
@@ -28,8 +30,8 @@ NODES = {
 
 
 def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
-    """Read a config; raise UserError if it is not that of a run, or names code
-    or values of the environment that nobody allowed (ablate.config.trust)."""
+    """Read a config; raise UserError if it is not that of a run, was edited since its training, or
+    names code or values of the environment that nobody allowed (ablate.config.trust)."""
     with names_file(path):
         config = read_yaml(path)
         _leave_out(config, allow)
@@ -38,7 +40,25 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
         lines = [misfit(values, NODES)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
             raise UserError(wrong)
+        require_unedited(path, config)
     return config
+
+
+def counted(config: DictConfig) -> str:
+    """Return a hash of the values of a saved config that its run's id counts. Neither the runs
+    that it started from, whose folders may be gone, nor what `read_config` may leave out count."""
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    values["callbacks"] = None
+    for key in run_folders(values):
+        put(values, key, None)
+    return digest(content(values), "", {})
+
+
+def require_unedited(path: Path, config: DictConfig) -> None:
+    """Raise UserError if the config at `path` has other values than when its run was trained."""
+    trained = read_mapping(path.with_name("provenance.json")).get("config")
+    if trained not in (None, counted(config)):
+        raise UserError("it was edited since its run was trained; put the values back")
 
 
 def _leave_out(config: DictConfig, allow: Collection[str]) -> None:

@@ -24,7 +24,7 @@ from ablate.data import image_file
 from ablate.data.class_folders import ClassFolders
 from ablate.data.image_file import ORIENTATION
 from ablate.data.image_folder import ENDINGS
-from ablate.data.segments import Objects, Segments
+from ablate.data.segments import NO_LABEL, Objects, Segments
 from ablate.errors import UserError, few
 from ablate.terminal.bar import progress
 
@@ -44,7 +44,8 @@ class MaskFolder(Segments):
     """root: the folder. size: pixels a side of the scaled images. background: the colour behind
     transparent pixels, white or black; null refuses an image that has some. min_pixels: objects
     with fewer, once they are scaled, are left out. void: the number (of a grey or a palette) or the
-    colour [red, green, blue] of pixels without a label: they are no object.
+    colour [red, green, blue] of pixels without a label: they are no object, and count neither in
+    the loss nor in the measures.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class MaskFolder(Segments):
         )
 
     def _read_mask(self, path: Path, image: Image.Image) -> NDArray[np.int32]:
-        """The number of the object of each pixel of the scaled image, 0: none. path: of the image,
-        which is upright."""
+        """The number of the object of each pixel of the scaled image; 0: none, NO_LABEL: void.
+        path: of the image, which is upright."""
         orientation, stored = image_file.decoded(
             path, lambda file: (file.getexif().get(ORIENTATION, 1), file.size), key="data.root"
         )
@@ -162,7 +163,7 @@ class MaskFolder(Segments):
         return np.asarray(scaled)
 
     def _labels(self, mask: Image.Image, name: str) -> NDArray[np.int32]:
-        """The number of the object of each pixel; 0, where it is black or void."""
+        """The number of the object of each pixel; 0 of black, NO_LABEL of void."""
         shown = image_file.on_background(mask, self.background)
         labels: NDArray[np.int32] = np.asarray(shown).astype(np.int32) @ RGB
         if mask.mode == "P":
@@ -171,10 +172,11 @@ class MaskFolder(Segments):
             _require_one_colour_each(numbers[used], labels[used])
         else:
             numbers = np.where(labels % GREY == 0, labels // GREY, -1)
+        void = np.zeros(labels.shape, bool)
         if self.void is not None:
             by_number = isinstance(self.void, int)
             void = numbers == self.void if by_number else labels == np.array(self.void) @ RGB
-            labels[void] = 0
+        labels[void] = 0
         _require_no_edges(labels)
         corner = labels[0, 0]
         if corner and (labels[[0, -1, -1], [-1, 0, -1]] == corner).all():
@@ -184,6 +186,7 @@ class MaskFolder(Segments):
             self._like_void.append(name)
         if mask.mode == "P":  # in the order of its numbers, of which 0 may be an object
             labels = np.where(labels > 0, np.where(numbers == 0, VOID + 1, numbers), 0)
+        labels[void] = NO_LABEL
         return labels
 
 

@@ -6,6 +6,7 @@ points      b p 2     a click on the object, then padding: see ablate.data.promp
 labels      b p
 unfamiliar  b         whether training has no objects of its class
 index       b         the example's number in its split
+void        b y x     True at pixels without a label, if a split has some
 """
 
 from abc import abstractmethod
@@ -24,12 +25,13 @@ from ablate.data.images import Arrays, statistics
 from ablate.data.loader import Batch, Request
 from ablate.data.prompts import FIRST, PADDING, centres, first_click
 
+NO_LABEL = -1  # the owner of a pixel of which nothing is known
 CHUNK = 256  # masks whose centres are computed at a time, which bounds the memory
 
 
 class Objects(NamedTuple):
     """The objects of a split. pixels: n y x c. owners: n y x, the number of the object at each
-    pixel. image, number, unfamiliar: of each example.
+    pixel, or NO_LABEL. image, number, unfamiliar: of each example.
     """
 
     pixels: NDArray[np.uint8]
@@ -51,6 +53,7 @@ class Segmented(Dataset[Batch]):
         every = torch.arange(len(self)).split(CHUNK)
         self.points, self.labels = first_click(torch.cat([centres(self.masks(n)) for n in every]))
         self.padding = points - FIRST
+        self.has_void = bool((self.owners == NO_LABEL).any())
 
     def __len__(self) -> int:
         return len(self.image)
@@ -61,9 +64,11 @@ class Segmented(Dataset[Batch]):
     def __getitem__(self, request: Request) -> Batch:
         numbers = request.indices
         padding = self.points.new_zeros(len(numbers), self.padding, 2)
-        return {
+        owners = self.owners[self.image[numbers]]
+        void = {"void": owners == NO_LABEL} if self.has_void else {}
+        return void | {
             "images": (self.pixels[self.image[numbers]].float() - self.mean) / self.std,
-            "masks": self.masks(numbers),
+            "masks": owners == self.number[numbers, None, None],
             "points": torch.cat([self.points[numbers], padding], dim=1),
             "labels": torch.cat([self.labels[numbers], padding[..., 0] + PADDING], dim=1),
             "unfamiliar": self.unfamiliar[numbers],

@@ -18,6 +18,8 @@ OTHERS = (";", "\t", "|")  # other delimiters in files called CSV
 # Numbers that loggers and file formats write for a missing value, beside those of nines alone.
 SENTINELS = (-32768.0, -(2.0**31))
 FILL = 1e20  # and all beyond
+PLAUSIBLE = (0.0, -1.0)  # likewise, but often values too
+OFTEN = 10  # times as often as any other value
 
 
 def read_columns(path: str, columns: Sequence[str] | None) -> tuple[NDArray[np.float64], list[str]]:
@@ -42,7 +44,7 @@ def read_columns(path: str, columns: Sequence[str] | None) -> tuple[NDArray[np.f
     values = np.array(read, np.float64).reshape(len(read), len(indices))
     lines = [line for line, _ in ordered]
     for name, column in zip(columns, values.T, strict=True):
-        _require_no_sentinel(column, lines, f"data.path={path}: column '{name}'")
+        said += _sentinels(column, lines, f"data.path={path}: column '{name}'")
     if len(values) > 2 and (values[-1] != 0).any() and np.allclose(values[:-1].sum(0), values[-1]):
         raise UserError(
             f"data.path={path}: line {lines[-1]}, the last, is the sum of all the others; leave it"
@@ -51,26 +53,33 @@ def read_columns(path: str, columns: Sequence[str] | None) -> tuple[NDArray[np.f
     return values, said
 
 
-def _require_no_sentinel(values: NDArray[np.float64], lines: Sequence[int], shown: str) -> None:
-    """Raise UserError for a number such as -999, far from all others."""
-    for number in np.unique(values).tolist():
+def _sentinels(values: NDArray[np.float64], lines: Sequence[int], shown: str) -> list[str]:
+    """Raise UserError for a number such as -999, far from all others; return a remark on one such
+    as 0 or -1 that occurs much more often than any other."""
+    said = []
+    numbers, counts = np.unique(values, return_counts=True)
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         digits = f"{abs(number):.6f}".rstrip("0").replace(".", "")
         nines = len(digits) > 1 and not digits.strip("9")
-        others = values[values != number]
-        if not (nines or number in SENTINELS or abs(number) >= FILL) or 2 * len(others) <= len(
-            values
-        ):
+        marks = nines or number in SENTINELS or abs(number) >= FILL
+        if not (marks or number in PLAUSIBLE) or 2 * count >= len(values):
             continue
+        others = values[values != number]
         low, high = others.min(), others.max()
         far = max(high - low, abs(low), abs(high)) / 2
-        if low - far <= number <= high + far:
-            continue
-        found = [line for line, value in zip(lines, values, strict=True) if value == number]
-        raise UserError(
-            f"{shown}: {number:g} in {len(found):,} row(s), first in line {min(found)}, is far"
-            f" from its other values ({low:g} to {high:g}) and marks a missing one; fill it in, or"
-            " leave out the rows before it"
-        )
+        if marks and not low - far <= number <= high + far:
+            found = [line for line, value in zip(lines, values, strict=True) if value == number]
+            raise UserError(
+                f"{shown}: {number:g} in {count:,} row(s), first in line {min(found)}, is far"
+                f" from its other values ({low:g} to {high:g}) and marks a missing one; fill it in,"
+                " or leave out the rows before it"
+            )
+        if count >= OFTEN * (most := counts[numbers != number].max()):
+            said.append(
+                f"{shown}: {number:g} in {count:,} of {len(values):,} rows, and no other value in"
+                f" more than {most:,}; if it marks a missing one, fill it in"
+            )
+    return said
 
 
 def read_texts(path: str, columns: Sequence[str], *, key: str) -> list[Row]:

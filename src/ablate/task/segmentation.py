@@ -100,13 +100,18 @@ class Segmentation(Task):
             predicted = chosen(logits, iou)[:, 0] > 0
             return correction(predicted, masks, self.drawn(masks, next(use)))
 
-        return self.measured_losses(*self.answers(batch, self.first_prompt(masks), correct), masks)
+        answers = self.answers(batch, self.first_prompt(masks), correct)
+        return self.measured_losses(*answers, masks, batch.get("void"))
 
-    def measured_losses(self, logits: Tensor, iou: Tensor, masks: Tensor) -> dict[str, Tensor]:
-        """Of masks after every prompt, b r m y x, and their predicted IoU, b r m."""
+    def measured_losses(
+        self, logits: Tensor, iou: Tensor, masks: Tensor, void: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Of masks after every prompt, b r m y x, and their predicted IoU, b r m. void: b y x."""
         logits = logits.float()
         truth = masks[:, None, None].expand_as(logits).float()
         focal = self.focal * sigmoid_focal_loss(logits, truth).mean((-2, -1))
+        if void is not None:  # the mean over the others
+            focal = focal / (~void).float().mean((-2, -1))[:, None, None]
         dice = dice_loss(logits, truth)
         best = (focal + dice).argmin(2, keepdim=True)
         actual = overlap(logits > 0, masks[:, None, None])
@@ -122,14 +127,28 @@ class Segmentation(Task):
         prompt: Prompt,
         correct: Callable[[Tensor, Tensor], Prompt] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What the model answers after a first prompt and, with `correct`, after further clicks."""
+        """What the model answers after a first prompt and, with `correct`, after further clicks.
+
+        A pixel without a label is in no mask, so that no loss, measure or click comes from it.
+        """
+        void = batch.get("void")
+
+        def known(logits: Tensor) -> Tensor:
+            if void is None:
+                return logits
+            return logits.masked_fill(
+                void.view(len(void), *[1] * (logits.dim() - 3), *void.shape[1:]),
+                torch.finfo(logits.dtype).min,
+            )
+
         points, labels = prompt
         if correct is not None:
             further = self.clicks - 1
             points = torch.cat([points, points.new_zeros(len(points), further, 2)], dim=1)
             labels = torch.cat([labels, labels.new_zeros(len(labels), further)], dim=1)
-        masks, iou = self.model(batch["images"], points, labels, correct)
-        return masks, iou
+        given = None if correct is None else lambda logits, iou: correct(known(logits), iou)
+        masks, iou = self.model(batch["images"], points, labels, given)
+        return known(masks), iou
 
     def first_prompt(self, masks: Tensor) -> Prompt:
         """A pixel of each object, or its box."""
@@ -162,7 +181,7 @@ class Segmentation(Task):
     def evaluate(self, batch: Batch) -> None:
         masks = batch["masks"]
         _, logits, iou = self.clicked(batch)
-        terms = self.measured_losses(logits, iou, masks)
+        terms = self.measured_losses(logits, iou, masks, batch.get("void"))
         self.mean_loss.update(sum(terms.values()), len(masks))
         actual = overlap(logits > 0, masks[:, None, None])
         picked = iou[:, 0].argmax(1, keepdim=True)

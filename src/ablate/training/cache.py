@@ -28,24 +28,25 @@ def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBy
     """
     with torch.device("meta"), torch.no_grad():
         model = make_model().eval()
-        sizes = _after_each_token(model, *(tensor[:1].to("meta") for tensor in inputs))
+        sizes = _before_and_after_one_token(model, *(tensor[:1].to("meta") for tensor in inputs))
     if not sizes:
         return None
-    before, after = sizes[-2:]
+    before, after = sizes
     grown = [name for name in after if before.get(name) != after[name]]
     growth = sum(after[name] - before.get(name, 0) for name in grown)
     return CacheBytes(growth, sum(size for name, size in after.items() if name not in grown))
 
 
-def _after_each_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]:
-    """The bytes of each tensor kept."""
+def _before_and_after_one_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]:
+    """The bytes of each tensor kept, after a few tokens and after one more."""
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
-    sizes = []
+    sizes: list[dict[Any, int]] = []
     if isinstance(model, LanguageModel):
         if getattr(model, "classes", None) is not None or (cache := model.new_cache()) is None:
             return []
-        for _ in range(min(FEW, model.length or FEW)):
-            model(token, cache=cache)
+        for count in (min(FEW, model.length or FEW) - 1, 1):
+            if count:  # 0 of a model that reads one token
+                model(token.expand(1, count), cache=cache)
             sizes.append(dict(_tensors(cache)))
     elif isinstance(model, Seq2Seq):
         state = model.encode(inputs[0])
@@ -54,7 +55,7 @@ def _after_each_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]
         for _ in range(FEW // 2):
             model.step(token[0], state)
             sizes.append(dict(_tensors(cache)))
-    return sizes
+    return sizes[-2:]
 
 
 def _tensors(cache: Cache | HiddenState) -> Iterator[tuple[Any, int]]:

@@ -27,7 +27,7 @@ from ablate.config.check import put, run_folders
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import FILES
 from ablate.config.public import public
-from ablate.config.saved import read_config
+from ablate.config.saved import counted, read_config, read_yaml
 from ablate.config.schema import look_up
 from ablate.data import digest, source
 from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
@@ -277,7 +277,11 @@ def recorded(
         write_config(run_dir, composition.recorded)
         if (state := task.data.run_state()) is not None:
             write_plain(run_dir / DATA, state)
-        now = {**provenance(composition.fingerprint), "own_parts": own_parts(composition.values)}
+        now = {
+            **provenance(composition.fingerprint),
+            "config": counted(read_yaml(run_dir / "config.yaml")),
+            "own_parts": own_parts(composition.values),
+        }
         changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
         if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
             say(f"other code than at this run's last try: {', '.join(changed)}; it resumes")

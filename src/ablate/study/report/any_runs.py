@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.table import Column, Table
 
 from ablate.config.keys import shown
-from ablate.config.saved import read_yaml
+from ablate.config.saved import names_file, read_yaml, require_unedited
 from ablate.config.short_name import differing
 from ablate.errors import UserError, suggest
 from ablate.run_files import Damaged
@@ -37,7 +37,9 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
     for path in sorted(file.parent for file in folder.glob("*/result.json")):
         result, wrong = read_result(path)
         try:
-            config: Any = OmegaConf.to_container(read_yaml(path / CONFIG))
+            with names_file(path / CONFIG):
+                require_unedited(path / CONFIG, saved := read_yaml(path / CONFIG))
+            config: Any = OmegaConf.to_container(saved)
         except (Damaged, OSError, UserError) as error:
             wrong = wrong or str(error)
         if wrong:
