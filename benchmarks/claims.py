@@ -21,8 +21,8 @@ from ablate.study.report.claims import Entry, entries
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "claims.csv"
 FIELDS = (
-    "study", "claim", "source", "arm", "than", "verdict", "measure", "unit", "effect", "low",
-    "high", "expected", "seeds", "p", "remark", "date", "commit",
+    "study", "claim", "source", "arm", "than", "verdict", "scale", "measure", "unit", "effect",
+    "low", "high", "expected", "seeds", "p", "remark", "date", "commit",
 )  # fmt: skip
 VERDICTS = ("confirmed", "undecided", "refuted")
 # By the last part of a metric's name, or its kind.
@@ -104,6 +104,7 @@ def _outcome(entry: Entry) -> Row:
     needed = f"about {settled.seeds_needed} seeds needed" if settled.seeds_needed else ""
     return {
         "verdict": settled.verdict,
+        "scale": entry.scale,
         "effect": certain(settled.effect, settled.interval) if known else "",
         "low": low,
         "high": high,

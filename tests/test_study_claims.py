@@ -269,6 +269,8 @@ def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkey
         assert [told for told in ("Somebody 2020", *verdicts[1:]) if told not in text] == []
     told = json.loads((study / "report.json").read_text())
     assert [c["verdict"] for c in told["claims"]] == verdicts
+    assert told["claims"][0]["scale"] == "810 k parameters, 410 k tokens"
+    assert "confirmed at 810 k parameters, 410 k tokens" in (study / "report.md").read_text()
     assert told["arms"][2]["values"] == {str(n): v for n, v in enumerate(shifted(0.1))}
     assert told["arms"][2]["difference"] == pytest.approx(0.1, abs=0.002)
     with_claims(study, claim(arm=ADDITIVE), after=True)

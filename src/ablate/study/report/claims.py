@@ -11,7 +11,7 @@ from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled,
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
 from ablate.study.analysis.noise import Noise
-from ablate.study.numbers import counted, estimate, probability
+from ablate.study.numbers import amount, counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
 HEADS = ("verdict", "claim", "evidence")
@@ -20,15 +20,23 @@ AFTER = "made after the first run"
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim, its verdict, and when it was made. after: when runs existed already."""
+    """A claim, its verdict, and when it was made. after: when runs existed already. scale: of the
+    runs that it was judged on, as "815 k parameters, 2 M tokens"; "" if nothing was recorded."""
 
     settled: Settled
     made: str
     after: bool
+    scale: str = ""
 
     @property
     def verdict(self) -> str:
         return self.settled.verdict
+
+    @property
+    def scaled_verdict(self) -> str:
+        """A claim that holds or fails at one scale may do neither at another."""
+        at = f" at {self.scale}" if self.scale and self.settled.effect is not None else ""
+        return f"{self.verdict}{at}"
 
     @property
     def sentence(self) -> str:
@@ -133,15 +141,34 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
 
     settled = settle(claims, values, noise, seeds=seeds, mode=study.mode, refused=refused)
     dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
+    at = scale(study)
     return tuple(
-        Entry(each, entry["made"], entry["after"])
+        Entry(each, entry["made"], entry["after"], at)
         for each, entry in zip(settled, kept, strict=True)
     ), dropped
 
 
 def rows(claims: Collection[Entry]) -> list[tuple[str, str, str]]:
     """As HEADS."""
-    return [(entry.verdict, entry.sentence, entry.evidence) for entry in claims]
+    return [(entry.scaled_verdict, entry.sentence, entry.evidence) for entry in claims]
+
+
+def scale(study: Study) -> str:
+    """The size and the training of the baseline's runs: parameters, and what they were trained on;
+    with blocks, from the smallest to the largest."""
+    runs = [run for run in study.runs_of(study.baseline.name).values() if run.finished]
+    sizes = {run.number("parameters", "total") for run in runs}
+    unit = str(next((run.result.get("throughput") or {} for run in runs), {}).get("unit", ""))
+    trained = set()
+    for run in runs:
+        rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
+        trained.add(None if rate is None or seconds is None else rate * seconds)
+    return ", ".join(
+        f"{amount(low) if amount(low) == amount(high) else f'{amount(low)} to {amount(high)}'} {of}"
+        for values, of in ((sizes, "parameters"), (trained, unit.removesuffix("/s")))
+        if (known := sorted(value for value in values if value)) and of
+        for low, high in [(float(f"{known[0]:.2g}"), float(f"{known[-1]:.2g}"))]
+    )
 
 
 def kinds(claims: Collection[Entry]) -> list[str]:

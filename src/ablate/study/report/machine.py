@@ -76,6 +76,7 @@ def _claim(entry: Entry) -> dict[str, Any]:
         "says": claim.says,
         "source": claim.source,
         "verdict": settled.verdict,
+        "scale": entry.scale,
         "is": claim.way,
         "by": claim.by,
         "within": claim.within,

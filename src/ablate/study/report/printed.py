@@ -55,7 +55,7 @@ def show(written: Written) -> None:
             measures.add_row(*cells)
         console.print(measures)
     for entry in report.claims:
-        line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
+        line = f"{entry.scaled_verdict}: {entry.sentence}: {entry.evidence}"
         console.print(line, style=CLAIMS.get(entry.verdict))
     lines = [*remarks(report.dropped), *blocks.lines(report)]
     lines += [
