@@ -174,7 +174,7 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     axes.set(xlim=ends, ylim=(len(rows) - 0.4, -0.6))
     few = "" if len(rows) == len(report.compared) else f", the {len(rows)} largest"
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
-    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline{few}, 95 % t interval")
+    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline{few}, 95 % interval")
     axes.set_label(f"{metric_words(report.metric)}: differences from the baseline")
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x")

@@ -143,9 +143,9 @@ def sure(report: Report) -> list[str]:
     pairs = sorted({comparison.n for comparison in comparisons})
     count = f"{pairs[0]} to " if len(pairs) > 1 else ""
     text = (
-        f"Each arm is held against the baseline seed by seed ({count}{counted(pairs[-1], 'pair')}):"
-        " runs of a pair share the order of the data and the draw of every parameter that both"
-        " models have. "
+        "Each arm is compared with the baseline seed by seed"
+        f" ({count}{counted(pairs[-1], 'pair')}): runs of a pair share the order of the data and"
+        " the draw of every parameter that both models have. "
     )
     if pairs == [1]:
         text += "One seed gives neither an interval nor a verdict"
