@@ -19,14 +19,6 @@ class Summed(NamedTuple):
     slope: float | None  # f: the LeakyReLU with this slope below 0; None: tanh
 
 
-class Stepped(NamedTuple):
-    """Scores of one query after another: q . k_j, or, with w and v, v . tanh(q w + k_j)."""
-
-    k: Float[Tensor, "b j p"]
-    w: Float[Tensor, "d p"] | None = None
-    v: Float[Tensor, " p"] | None = None
-
-
 class Score(nn.Module):
     """How strongly each query position attends to each key position, before masks and softmax.
 
@@ -109,12 +101,6 @@ class Score(nn.Module):
     def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         """compare(q, prepared) as sums over a width, for a kernel; only if `sums`."""
         raise NotImplementedError
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped | None:
-        """compare(q, prepared) of one head for a query at a time (an RNN decoder's), or None if
-        there is no such form.
-        """
-        return None
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered | None:
         """q', k' and scale so that scale * q' @ k'^T equals forward, or None if there are none.

@@ -29,6 +29,7 @@ from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
 from ablate.model.recurrent.show_attend_tell import ShowAttendTellDecoder
+from ablate.model.recurrent.written_gradient import decoded
 from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
@@ -159,4 +160,4 @@ class Captioner(Seq2Seq):
     ) -> Float[Tensor, "b i target_vocab"]:
         """The input words -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
-        return self.head(self.dropout(self.decoder(embedded, state), 1))
+        return self.head(self.dropout(decoded(self.decoder, embedded, state), 1))

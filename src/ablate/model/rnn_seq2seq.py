@@ -29,6 +29,7 @@ from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import Recurrent, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
+from ablate.model.recurrent.written_gradient import decoded
 from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_widths
 from ablate.model.window import Window
 from ablate.random.dropout import Dropout
@@ -148,5 +149,5 @@ class RNNSeq2Seq(Seq2Seq):
         """The input tokens of the target -> the logits of the tokens after them."""
         embedded = self.dropout(self.target_embedding(tokens), 1)
         return self.read_out(
-            self.decoder(embedded, state), (self.head or self.target_embedding).weight
+            decoded(self.decoder, embedded, state), (self.head or self.target_embedding).weight
         )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ablate.config.rules import Width
 from ablate.kernel.additive_cpu import tanh_sum
-from ablate.model.attention import Score, Stepped, Summed, require_equal_widths
+from ablate.model.attention import Score, Summed, require_equal_widths
 
 
 class Additive(Score):
@@ -71,11 +71,6 @@ class Additive(Score):
 
     def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         return Summed(q if self.w is None else q @ self.w, prepared, self.v, self.slope)
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped | None:
-        if self.slope is not None or self.w is None:
-            return None
-        return Stepped(prepared[:, 0], self.w[0], self.v[0])
 
     def compare(
         self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]

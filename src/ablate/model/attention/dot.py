@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.attention import Lowered, Score, Stepped, require_equal_widths
+from ablate.model.attention import Lowered, Score, require_equal_widths
 
 
 class Dot(Score):
@@ -29,6 +29,3 @@ class Dot(Score):
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return q, k, 1.0
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped:
-        return Stepped(prepared[:, 0])

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.model.attention import Lowered, Score, Stepped
+from ablate.model.attention import Lowered, Score
 
 
 class General(Score):
@@ -35,7 +35,3 @@ class General(Score):
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered:
         # One product per head for all positions, without the copies of q and W that `@` makes.
         return torch.einsum("bhik,hkl->bhil", q, self.weight), k, 1.0
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped:
-        # W k of every key once, not q W at every step.
-        return Stepped(prepared[:, 0] @ self.weight[0].mT)

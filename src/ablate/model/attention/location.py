@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import Count
 from ablate.errors import UserError
-from ablate.model.attention import Lowered, Score, Stepped
+from ablate.model.attention import Lowered, Score
 
 
 class Location(Score):
@@ -56,9 +56,6 @@ class Location(Score):
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered:
         return q, self.first(k.shape[2]).expand(len(q), -1, -1, -1), 1.0
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped:
-        return Stepped(self.first(prepared.shape[2]).expand(len(prepared), -1, -1))
 
     def first(self, keys: int) -> Float[Tensor, "h {keys} k"]:
         """The vectors of the first `keys` positions."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.attention import Lowered, Score, Stepped, require_equal_widths
+from ablate.model.attention import Lowered, Score, require_equal_widths
 
 
 class ScaledDot(Score):
@@ -30,6 +30,3 @@ class ScaledDot(Score):
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return q, k, 1 / math.sqrt(self.query_dim)
-
-    def stepped(self, prepared: Float[Tensor, "b 1 j p"]) -> Stepped:
-        return Stepped(prepared[:, 0] / math.sqrt(self.query_dim))

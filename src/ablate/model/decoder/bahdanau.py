@@ -24,7 +24,6 @@ from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
-from ablate.model.recurrent.loop import AttendsBefore, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -73,10 +72,6 @@ class Bahdanau(Decoder):
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
     ) -> Float[Tensor, "b i {self.width}"]:
-        own = (first := self.recurrent.output(state.hidden),)
-        if made := unroll(AttendsBefore, self.recurrent, self.context, embedded, state, own):
-            states, seen = made
-            return self._read(torch.cat([first[:, None], states[:, :-1]], 1), embedded, seen)
         before, contexts = [], []
         for step in embedded.split(1, dim=1):
             s = self.recurrent.output(state.hidden)[:, None]
@@ -86,9 +81,9 @@ class Bahdanau(Decoder):
             state.position += 1
             before.append(s)
             contexts.append(context)
-        return self._read(torch.cat(before, 1), embedded, torch.cat(contexts, 1))
+        return self.read_out(torch.cat(before, 1), embedded, torch.cat(contexts, 1))
 
-    def _read(
+    def read_out(
         self,
         before: Float[Tensor, "b i d"],
         embedded: Float[Tensor, "b i e"],

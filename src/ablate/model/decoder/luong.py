@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
-from ablate.model.recurrent.loop import AttendsAfter, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -50,12 +49,6 @@ class Luong(Decoder):
     ) -> Float[Tensor, "b i {self.width}"]:
         if not self.input_feeding:
             return self._attend(embedded, state)
-        assert state.feed is not None
-        own = state.feed[:, 0], self.combine.weight
-        if made := unroll(AttendsAfter, self.recurrent, self.context, embedded, state, own):
-            (states,) = made
-            state.feed = states[:, -1:]
-            return states
         steps = []
         for step in embedded.split(1, dim=1):
             assert state.feed is not None

@@ -230,10 +230,9 @@ def _norm(dim: int, keys: Mapping[str, Any]) -> nn.Module:
 
 
 def kernels(model: nn.Module) -> dict[str, str]:
-    """Name of each attention layer -> the kernel that computes it, or `loop` if an RNN decoder's
-    loop does."""
+    """Name of each attention layer -> the kernel that computes it."""
     return {
-        name: "loop" if getattr(module, "unrolled", False) else module.kernel.describe()
+        name: module.kernel.describe()
         for name, module in model.named_modules()
         if isinstance(getattr(module, "kernel", None), Kernel)
     }

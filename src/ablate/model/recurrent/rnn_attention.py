@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ablate.interface.mask import combine
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
-from ablate.model.attention import Score, Stepped
+from ablate.model.attention import Score
 from ablate.model.cell import decodes
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
@@ -32,7 +32,6 @@ class Memory:
     keep: Bool[Tensor, "b j"]  # True = a real token
     last: Float[Tensor, "b d"]  # the last output of the encoder
     keys: Float[Tensor, "b 1 j p"] | None = None  # Score.keys, computed once per source
-    stepped: Stepped | None = None  # Score.stepped, computed once per source
 
     def select(self, rows: Int[Tensor, " rows"]) -> Memory:
         """The memory of these rows of the batch."""
@@ -41,7 +40,6 @@ class Memory:
             keep=self.keep[rows],
             last=self.last[rows],
             keys=None if self.keys is None else self.keys[rows],
-            stepped=None if self.stepped is None else self.stepped._replace(k=self.stepped.k[rows]),
         )
 
 
@@ -86,8 +84,7 @@ class RNNAttention(nn.Module):
                 ranges=self.mask.ranges,
             )
         )
-        self.chosen = not kernel.chooses  # by name: its steps are not to be computed by a loop
-        self.unrolled = False  # whether a loop computed them: loop.py
+        self.chosen = not kernel.chooses  # by name: nothing else is to compute its steps
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
@@ -97,23 +94,13 @@ class RNNAttention(nn.Module):
         memory = replace(memory, states=memory.states.contiguous())
         return replace(memory, keys=self.score.keys(self._keys(memory)))
 
-    def stepped(self, memory: Memory) -> Stepped | None:
-        """The scores as loop.py computes them; None where it does not."""
-        if self.chosen or self.kernel.compiled or self.recorded is not None:
-            return None
-        if not self.normalizer.fused or self.window.weighs:
-            return None
-        if memory.stepped is None:
-            assert memory.keys is not None
-            memory.stepped = self.score.stepped(memory.keys)
-        return memory.stepped
-
     def forward(
         self, query: Float[Tensor, "b i d"], memory: Memory, start: int
     ) -> Float[Tensor, "b i d"]:
         """The context of the steps `start`, `start` + 1 .."""
-        if decodes(query) and (stepped := self.stepped(memory)) is not None:
-            return self._step(query, memory, start, stepped)
+        plain = not (self.chosen or self.window.weighs or self.recorded is not None)
+        if plain and decodes(query):
+            return self._step(query, memory, start)
         random = self.training and self.normalizer.samples
         attend = Attend(
             q=query[:, None, :, : query.shape[-1] * self.score.query],
@@ -137,15 +124,14 @@ class RNNAttention(nn.Module):
         return self.kernel(attend)[:, 0]
 
     def _step(
-        self, query: Float[Tensor, "b 1 d"], memory: Memory, start: int, stepped: Stepped
+        self, query: Float[Tensor, "b 1 d"], memory: Memory, start: int
     ) -> Float[Tensor, "b 1 d"]:
-        if stepped.w is None:
-            scores = query @ stepped.k.mT
-        else:
-            assert stepped.v is not None
-            scores = (torch.tanh(query @ stepped.w + stepped.k) @ stepped.v)[:, None]
-        allowed = self.allowed(memory, start, 1)
-        return self.normalizer(scores[:, None], allowed, training=False)[:, 0] @ memory.states
+        """Of one step, without what kernels need for many."""
+        assert memory.keys is not None
+        q = query[:, None, :, : query.shape[-1] * self.score.query]
+        scores = self.score.compare(q, memory.keys)
+        weights = self.normalizer(scores, self.allowed(memory, start, 1), training=False)
+        return weights[:, 0] @ memory.states
 
     def allowed(
         self, memory: Memory, start: int, steps: int

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
-from ablate.model.recurrent.loop import AttendsBefore, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -46,10 +45,6 @@ class ShowAttendTellDecoder(Decoder):
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
     ) -> Float[Tensor, "b i {self.width}"]:
-        gate = [] if self.beta is None else [self.beta.weight, self.beta.bias]
-        own = [self.recurrent.output(state.hidden), *gate]
-        if made := unroll(AttendsBefore, self.recurrent, self.context, embedded, state, own):
-            return self._read(embedded, *made)
         outputs, contexts = [], []
         for step in embedded.split(1, dim=1):
             before = self.recurrent.output(state.hidden)[:, None]
@@ -60,9 +55,9 @@ class ShowAttendTellDecoder(Decoder):
             state.position += 1
             outputs.append(h)
             contexts.append(context)
-        return self._read(embedded, torch.cat(outputs, dim=1), torch.cat(contexts, dim=1))
+        return self.read_out(embedded, torch.cat(outputs, dim=1), torch.cat(contexts, dim=1))
 
-    def _read(
+    def read_out(
         self,
         embedded: Float[Tensor, "b i {self.width}"],
         states: Float[Tensor, "b i d"],

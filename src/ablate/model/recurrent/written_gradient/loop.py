@@ -1,31 +1,18 @@
-"""The loop of a decoder whose steps wait for each other's attention, its gradient written out.
-
-Autograd records some thirty operations for every step, and adds up a gradient of every weight for
-each. Here a step computes into buffers, and the way back computes gradients of states alone; those
-of the weights are one product over all steps afterwards, as in cuDNN's recurrent layers. It gives
-what the decoder's own steps give (tests/test_loop.py); how much faster: docs/results/benchmarks.md.
-
-Time is the first axis of what is kept, the batch the second.
+"""All steps of a decoder, forward and back. Time is the first axis of what is kept, the batch the
+second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from ablate.kernel.additive_cpu import LIMITS, pieces
-from ablate.model.cell import Cell, Steps, decodes, sigmoid_gradient, tanh_gradient, written_out
-from ablate.model.decoder import RNNState
-from ablate.model.recurrent.recurrent import Recurrent
-from ablate.model.recurrent.rnn_attention import LastState, RNNAttention
+from ablate.model.recurrent.written_gradient.cells import Steps, sigmoid_gradient, tanh_gradient
 
 # Of parameters and states of several shapes.
 Tensors = Sequence[Shaped[Tensor, "..."]]
@@ -316,121 +303,3 @@ class AttendsBefore(Loop):
             of_gate = [flat.T @ self.s[:-1].flatten(0, 1), flat.sum(0)]
         layers = self.layers.gradients(self.fed)
         return [*layers, *self.context.gradients(), later, *of_gate]
-
-
-@dataclass
-class Plan:
-    """What a loop is made of, beside the tensors of each layer, of the context and its own."""
-
-    loop: Callable[..., Loop]
-    cells: list[type[Steps]]
-    residual: bool
-    masks: list[Float[Tensor, "i b d"] | None]
-    weighs: bool
-    allowed: Bool[Tensor, "i b j"] | None
-
-    def make(self, groups: Sequence[Tensors]) -> Loop:
-        *of_layers, of_context, own = groups
-        cells = [
-            steps(sums, w, u, bias, before)
-            for steps, (sums, w, u, bias, *before) in zip(self.cells, of_layers, strict=True)
-        ]
-        count = cells[0].count
-        context: Context | Fixed
-        if self.weighs:
-            values, k, *rest = of_context
-            bound = len(cells) if self.residual else 1
-            scores = TanhSums(count, k, *rest, bound=bound) if rest else Products(count, k)
-            context = Context(count, values, scores, self.allowed)
-        else:
-            context = Fixed(count, *of_context)
-        layers = Layers(cells, residual=self.residual, masks=self.masks)
-        return self.loop(layers, context, *own)
-
-
-class Unrolled(torch.autograd.Function):
-    """A loop as one operation of autograd."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, sizes: Sequence[int], *tensors: Shaped[Tensor, ...]
-    ) -> Tensors:
-        ctx.save_for_backward(*tensors)  # autograd sees that none is changed before the way back
-        rest = iter(tensors)
-        loop = ctx.loop = plan.make([list(islice(rest, size)) for size in sizes])
-        loop.run()
-        after = [part for cells in loop.layers.cells for part in cells.after]
-        # Views: autograd marks what is returned, and the loop must not hold its own node.
-        return tuple(x.view_as(x) for x in (*loop.outputs, *after))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *d: Shaped[Tensor, ...]) -> tuple[Shaped[Tensor, ...] | None, ...]:
-        _, loop = ctx.saved_tensors, ctx.loop
-        count = len(loop.outputs)
-        loop.layers.start_backward(d[count:])
-        return None, None, *loop.backward(*d[:count])
-
-
-def unroll(
-    loop: Callable[..., Loop],
-    recurrent: Recurrent,
-    attention: RNNAttention | LastState,
-    embedded: Float[Tensor, "b i e"],
-    state: RNNState,
-    own: Tensors,
-) -> tuple[Float[Tensor, "b i d"], ...] | None:
-    """The outputs of the next steps, and the state advanced; None where a part has no written form.
-
-    own: the tensors of the loop's class.
-    """
-    steps = embedded.shape[1]
-    if not written_out(embedded) or decodes(embedded):
-        return None
-    of_context: Tensors = [state.memory.last]
-    allowed = None
-    if isinstance(attention, RNNAttention):
-        if (stepped := attention.stepped(state.memory)) is None:
-            return None
-        of_context = [state.memory.states, *(tensor for tensor in stepped if tensor is not None)]
-        allowed = attention.allowed(state.memory, state.position, steps)
-        if allowed is not None:
-            by_step = allowed[:, None] if allowed.dim() == 2 else allowed[:, 0].transpose(0, 1)
-            allowed = by_step.expand(-1, len(embedded), -1)
-    layers: list[Cell] = list(recurrent.layers)  # type: ignore[arg-type]
-    cells = [layer.steps for layer in layers if layer.steps is not None]
-    if len(cells) < len(layers):
-        return None
-    of_layers, masks = layers_of(recurrent, layers, embedded, state)
-    if weighs := isinstance(attention, RNNAttention):
-        attention.unrolled = True
-    plan = Plan(loop, cells, recurrent.residual, masks, weighs, allowed)
-    groups = [*of_layers, of_context, own]
-    flat = [tensor for group in groups for tensor in group]
-    made = Unrolled.apply(plan, [len(group) for group in groups], *flat)
-    count = len(made) - recurrent.states * len(layers)
-    parts = iter(part[None] for part in made[count:])
-    state.hidden = [tuple(islice(parts, recurrent.states)) for _ in layers]
-    state.position += steps
-    return tuple(output.transpose(0, 1) for output in made[:count])
-
-
-def layers_of(
-    recurrent: Recurrent, layers: Sequence[Cell], embedded: Float[Tensor, "b i e"], state: RNNState
-) -> tuple[list[Tensors], list[Float[Tensor, "i b d"] | None]]:
-    """The tensors of the steps of each layer, and what dropout multiplies their inputs by."""
-    groups: list[Tensors] = []
-    masks: list[Float[Tensor, "i b d"] | None] = []
-    batch, steps, width = embedded.shape
-    for number, (layer, hidden) in enumerate(zip(layers, state.hidden, strict=True)):
-        weight, u, bias, of_u = layer.maps
-        if number:
-            sums, w = bias.expand(steps, batch, -1), weight
-            ones = embedded.new_ones(batch, steps, layer.hidden_size)
-            dropped = recurrent.dropout(ones, number, state.position)
-            masks.append(None if dropped is ones else dropped.transpose(0, 1))
-        else:
-            sums = F.linear(embedded, weight[:, :width], bias).transpose(0, 1)
-            w = weight[:, width:]
-        groups.append([sums, w, u, of_u, *(part[0] for part in hidden)])
-    return groups, masks
