@@ -21,7 +21,7 @@ from ablate.study.publish.specification import specification, title
 from ablate.study.report import Written, write
 
 COSINE, GENERAL = "model.attention=cosine", "model.attention=general"
-LOGGER = "logger:\n  _target_: ablate.logger.wandb.WandB\n  project: ablate\n  entity: null\n"
+LOGGER = "logger: {_target_: ablate.logger.wandb.WandB, project: ablate, entity: null, job_type: null}\n"
 KEY_OF = "difference/val/loss"
 
 
