@@ -21,7 +21,12 @@ from ablate.study.publish.specification import specification, title
 from ablate.study.report import Written, write
 
 COSINE, GENERAL = "model.attention=cosine", "model.attention=general"
-LOGGER = "logger: {_target_: ablate.logger.wandb.WandB, project: ablate, entity: null, job_type: null}\n"
+LOGGER = """logger:
+  _target_: ablate.logger.wandb.WandB
+  project: ablate
+  entity: null
+  job_type: null
+"""
 KEY_OF = "difference/val/loss"
 
 
