@@ -113,7 +113,7 @@ def test_processes_share_out_the_same_part_of_the_validation_examples(typed, wor
     data.val_examples = 20
 
     def chosen(rank, world):
-        monkeypatch.setattr(data, "_share", lambda: Share(rank, world))
+        monkeypatch.setattr(data, "share", lambda: Share(rank, world))
         return flat(request.indices.tolist() for request in data.val_dataloader().sampler)
 
     alone = chosen(0, 1)
