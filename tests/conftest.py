@@ -75,7 +75,7 @@ AREAS = {
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         links logger optimizer processes resume damaged_folders ignored security shards
         sizes train transfer""",
-    "study": "multirun optuna publish report report_* slurm_nodes study_*",
+    "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel",
 }
 

@@ -60,8 +60,8 @@ def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     rng = np.random.default_rng(0)
     easy, gap = rng.uniform(0, 3, 400), rng.normal(0.2, 1.0, 400)
 
-    def read(folder):
-        return list(easy + (gap if "rotary" in folder.name else 0.0))
+    def read(run):
+        return list(easy + (gap if "rotary" in run.folder.name else 0.0))
 
     (found,) = over_examples(collect(root), read)
     assert (found.arm, found.examples, found.seeds) == (ROTARY, 400, 2)
@@ -71,6 +71,6 @@ def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     assert found.better == pytest.approx((gap < 0).mean())
     page = write(root, losses=read).files[0].read_text()
     assert "Over examples" in page
-    few = lambda folder: read(folder)[: 9 if "rotary" in folder.name else 5]  # noqa: E731
+    few = lambda run: read(run)[: 9 if "rotary" in run.folder.name else 5]  # noqa: E731
     with pytest.raises(UserError, match="other examples"):
         over_examples(collect(root), few)

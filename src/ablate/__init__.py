@@ -7,6 +7,7 @@ In Python and notebooks:
     result = ablate.run(cfg)                                trains; what result.json holds
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
     study = ablate.load_study(STUDY_DIR)                    its runs, arms and claims as frames
+    judged = ablate.judge(frame, baseline="NAME")           verdicts on results of other programs
 """
 
 # ruff: noqa: E402
@@ -28,6 +29,7 @@ from ablate_attention import mixture
 if TYPE_CHECKING:
     from ablate.config.composition import compose
     from ablate.errors import RunFailed, UserError
+    from ablate.judge import judge
     from ablate.study.frames import load_study
     from ablate.training.build import build
     from ablate.training.load import load
@@ -35,16 +37,18 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["RunFailed", "UserError", "build", "compose", "load", "load_study", "run"]
+__all__ = ["RunFailed", "UserError", "build", "compose", "judge", "load", "load_study", "run"]
 
 # Each name is imported when it is first used, so that `import ablate` does not load torch. No
 # submodule may have one of these names: importing it would put the module in the function's place.
+# ablate.judge is both, and that module can be called.
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
     "__version__": "ablate.version",
     "build": "ablate.training.build",
     "compose": "ablate.config.composition",
+    "judge": "ablate.judge",
     "load": "ablate.training.load",
     "load_study": "ablate.study.frames",
     "run": "ablate.training.train",

@@ -28,7 +28,7 @@ from ablate.terminal.pipe import Output
 from ablate.version import described
 
 NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
-COMMANDS = ("diff", "evaluate", "export", "generate", "report", "show")
+COMMANDS = ("diff", "evaluate", "export", "generate", "judge", "report", "show")
 
 
 def main() -> NoReturn:

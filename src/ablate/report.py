@@ -94,7 +94,7 @@ def main() -> None:
         metric=args.metric,
         mode=args.mode,
         baseline=args.baseline,
-        losses=losses if args.examples else None,
+        losses=(lambda run: losses(run.folder)) if args.examples else None,
     )
     show(written)
     if args.wandb:

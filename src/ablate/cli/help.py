@@ -32,7 +32,6 @@ Numbers: model.heads= model.depth= model.dim= model.dropout= data.seq_len= data.
 Examples
   python -m ablate                                             a small GPT on English, in minutes
   python -m ablate model.attention=additive pos_enc=rotary     other components
-  python -m ablate model=vit model.norm=post model.residual=false
   python -m ablate data=text data.path=FILE trainer.max_steps=5000
   python -m ablate -m model.attention=additive,dot,uniform seed=0,1,2     nine runs, and a report
   python -m ablate sweep=attention_scores study.dry_run=true     the plan of a study
@@ -49,6 +48,7 @@ Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.export RUN_DIR OUT                          for Hugging Face transformers
   python -m ablate.diff "model.attention=dot" "model.attention=cosine"    compares two configs
   python -m ablate.report STUDY_DIR                            the report again, or --status
+  python -m ablate.judge results.csv --baseline ARM            verdicts on results of other programs
 
 Flags: -m (every combination of the values after commas), --cfg job (print the composition),
   --config-dir DIR (your own options in addition: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""

@@ -130,6 +130,11 @@ class Study:
     def seeds(self) -> list[int]:
         return list(self.plan["seeds"])
 
+    @property
+    def source(self) -> str:
+        """The file or folder of results of another program; "" for a study of ablate."""
+        return str(self.plan.get("source", ""))
+
     @cached_property
     def blocks(self) -> dict[str, "Study"]:
         """The study of each block (study.blocks), with the baseline of this one; empty without

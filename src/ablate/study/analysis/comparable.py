@@ -46,6 +46,8 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
             "budget": _budget(study, pairs),
             LEAKAGE: "" if metric in derived.COSTS else _leakage(pairs),
         }
+        if study.source:  # neither is recorded
+            reasons |= {"data": "", "code": ""}
         objections += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
     return objections
 

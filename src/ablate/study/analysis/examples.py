@@ -17,13 +17,13 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import stats
-from ablate.study.analysis.collect import Study
+from ablate.study.analysis.collect import Run, Study
 
 
 @dataclass(frozen=True)
 class OverExamples:
-    """difference: mean over examples of the arm's loss minus the baseline's; better: share of the
-    examples on which the arm has the smaller loss."""
+    """difference: mean over examples of the arm's loss minus the baseline's, of a table with items
+    of its metric; better: share of the examples on which the arm is better."""
 
     arm: str
     examples: int
@@ -34,18 +34,19 @@ class OverExamples:
 
 
 def over_examples(
-    study: Study, losses: Callable[[Path], Sequence[float]]
+    study: Study, losses: Callable[[Run], Sequence[float]], mode: str = "min"
 ) -> tuple[OverExamples, ...]:
-    """Of every arm with finished runs. losses: of the examples, by the folder of a run. Raises
-    UserError for runs that were measured on other examples."""
-    read = {
-        run.folder: np.array(losses(run.folder)) for run in study.runs if run.finished
-    }  # runs that several arms share are read once
+    """Of every arm with finished runs. losses: of the examples of a run; mode: whether less or more
+    of it is better. Raises UserError for runs that were measured on other examples."""
+    read: dict[tuple[Path, str], np.ndarray] = {}
+    for run in study.runs:  # those that several arms share are read once
+        if run.finished and _key(run) not in read:
+            read[_key(run)] = np.array(losses(run))
     rows = []
     for arm in study.others:
         of_arm, base = study.runs_of(arm.name), study.runs_of(study.baseline.name)
         pairs = [
-            (read[of_arm[seed].folder], read[base[seed].folder])
+            (read[_key(of_arm[seed])], read[_key(base[seed])])
             for seed in study.seeds
             if seed in of_arm and seed in base
             and of_arm[seed].finished and base[seed].finished
@@ -62,7 +63,11 @@ def over_examples(
                 seeds=len(pairs),
                 difference=float(differences.mean()),
                 interval=stats.t_interval(differences),
-                better=float((differences < 0).mean()),
+                better=float(((differences < 0) if mode == "min" else (differences > 0)).mean()),
             )
         )
     return tuple(rows)
+
+
+def _key(run: Run) -> tuple[Path, str]:
+    return run.folder, run.run_id

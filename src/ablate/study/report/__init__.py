@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ablate.errors import UserError
 from ablate.run_files import write_text
-from ablate.study.analysis.collect import Study, collect
+from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.examples import over_examples
@@ -20,7 +20,9 @@ from ablate.study.report.points import gather
 from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
-Losses = Callable[[Path], Sequence[float]]
+Losses = Callable[[Run], Sequence[float]]
+# Written for results of other programs: their folder may have a runs.csv or figures/ of its own.
+FOREIGN = ("report.html", "report.json", "table.tex")
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,24 @@ def write(
     losses: Losses | None = None,
 ) -> Written:
     """Write the files, each atomically; of another metric or baseline beside those of the plan's
-    (`Report.named`). baseline: an arm in place of the study's. losses: of the examples, by the
-    folder of a run, for differences over examples. UserError: no study, no finished run, unknown
-    metric or arm."""
+    (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,
+    for differences over examples. UserError: no study, no finished run, unknown metric or arm."""
     study = collect(study_dir)
     study = study if baseline is None else study.rebased(baseline)
     refuse_unfinished(study)
     report = assemble(study, metric, mode, allow)
     if losses is not None:
         report = replace(report, examples=over_examples(study, losses))
+    return write_report(report, allow)
+
+
+def write_report(report: Report, allow: Collection[str] = ()) -> Written:
+    """Write the files of a report, as `write`; of results of other programs only FOREIGN."""
+    study = report.study
     points = gather(study, report.metric, report.mode, list(report.colours))
     crossed = crossed_effects(report, allow)
-    drawn, charts = figures.draw(report, points, crossed, study.folder / "figures")
+    folder = None if study.source else study.folder / "figures"
+    drawn, charts = figures.draw(report, points, crossed, folder)
     paths = [path.relative_to(study.folder).as_posix() for path in drawn]
     named = {
         "report.html": page(report, points, crossed, charts),
@@ -62,8 +70,11 @@ def write(
         "table.tex": latex(report),
         "report.json": json.dumps(machine(report, crossed), indent=1, allow_nan=False) + "\n",
     }
-    texts = {report.named(file): text for file, text in named.items()}
-    texts["runs.csv"] = runs_csv(report)  # of every metric
+    if study.source:
+        texts = {file: named[file] for file in FOREIGN}
+    else:
+        texts = {report.named(file): text for file, text in named.items()}
+        texts["runs.csv"] = runs_csv(report)  # of every metric
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)

@@ -10,7 +10,7 @@ from ablate.study.numbers import decimals, estimate, mean_and_sd, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
-    "Each block is a study of its own, with its own baseline and report; over all blocks each seed"
+    "Each block is a study of its own, with its own baseline; over all blocks each seed"
     " counts once, by its mean over them. A verdict over all is on these blocks, not on others."
 )
 CLIMB = (

@@ -70,9 +70,10 @@ class Spot(NamedTuple):
 
 
 def draw(
-    report: Report, points: Points, crossed: Effects | str | None, folder: Path
+    report: Report, points: Points, crossed: Effects | str | None, folder: Path | None
 ) -> tuple[list[Path], dict[str, list[Markup]]]:
-    """Write PNG and PDF of each figure that has data, and delete old files of the others.
+    """Write PNG and PDF of each figure that has data, and delete old files of the others; without
+    a folder write nothing.
 
     Return the files, and by the name of a figure its charts for the page.
     """
@@ -87,20 +88,24 @@ def draw(
         "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
         "cost": bool(_sides(points.costs)) and (lambda: _costs(report, points.costs)),
     }
-    folder.mkdir(exist_ok=True)
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
     files, charts = [], {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts may have it
         for name, make in figures.items():
-            file = folder / report.named(f"{name}.png")
+            file = None if folder is None else folder / report.named(f"{name}.png")
             if not callable(make):
-                for kind in ("png", "pdf"):
-                    file.with_suffix(f".{kind}").unlink(missing_ok=True)  # of an earlier report
+                for old in (file.with_suffix(".png"), file.with_suffix(".pdf")) if file else ():
+                    old.unlink(missing_ok=True)  # of an earlier report
                 continue
             drawing = make()
-            files.append(save(drawing.figure, file))
-            with saved_as("pdf"):
+            if file is None:
+                drawing.figure.draw_without_rendering()
+            else:
                 files.append(save(drawing.figure, file))
+                with saved_as("pdf"):
+                    files.append(save(drawing.figure, file))
             if name == "forest" and len(report.compared) > FEW:
                 charts["all_arms"] = inline(drawing, "all_arms")
                 drawing = _forest(report, report.largest(FEW))

@@ -17,7 +17,6 @@ from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
 from ablate.study.report.tables import latex
-from ablate.terminal.say import command_line
 
 HERE = Path(__file__).parent
 OF_KEYS = "Every config key with another value than in the baseline; all others are equal."
@@ -31,7 +30,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     SVG of each figure that has data.
     """
     examples, troubles = sentences.example_rows(report), trouble.troubles(report)
-    differing = grid.plain(trouble.DIFFERING, trouble.differing(report))
+    differing = trouble.differing(report)
     sections = [
         _head(report),
         _claims(report),
@@ -47,9 +46,9 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _cost(charts.get("cost", ())),
         _pictures(report),
         _listed("What failed, was refused or left out", "", trouble.TROUBLES, troubles),
-        _section("What exactly differed", _note(OF_KEYS), differing),
+        _listed("What exactly differed", OF_KEYS, trouble.DIFFERING, differing),
         _listed(trouble.TUNED, trouble.tuned(report), trouble.TUNING, trouble.tuning(report)),
-        _section("Made with", grid.versions(report)),
+        "" if report.study.source else _section("Made with", grid.versions(report)),
     ]
     style, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     texts = {
@@ -96,10 +95,9 @@ def _claims(report: Report) -> Markup:
         return Markup()
     table = grid.plain(claims.HEADS, claims.rows(report.claims), kinds=claims.kinds(report.claims))
     lines = [_warning(line) for line in claims.remarks(report.dropped)]
-    words = (
-        "Said before the first run, unless marked. An effect is positive in the sense of its claim;"
-        " p after Holm over the claims."
-    )
+    words = "An effect is positive in the sense of its claim; p after Holm over the claims."
+    if not report.study.source:
+        words = f"Said before the first run, unless marked. {words}"
     return _section("Claims", _note(words), table, *lines)
 
 
@@ -110,8 +108,9 @@ def _blocks(report: Report) -> Markup:
         tag("a", block, href=f"{part.study.folder.name}/report.html")
         for block, part in report.blocks.items()
     ]
-    links = tag("p", "Reports: ", Markup(", ").join(pages), class_="note")
-    parts = [_note(blocks.NOTE), grid.plain(*blocks.by_block(report)), links]
+    parts = [_note(blocks.NOTE), grid.plain(*blocks.by_block(report))]
+    if not report.study.source:
+        parts.append(tag("p", "Reports: ", Markup(", ").join(pages), class_="note"))
     if climbed := blocks.climbs(report):
         parts += [_note(blocks.CLIMB), grid.plain(*blocks.on_ladder(climbed))]
     return _section(blocks.title(report), *parts)
@@ -134,7 +133,9 @@ def _plan(report: Report) -> Markup:
     rows = [tag("dt", what) + tag("dd", is_) for what, is_ in sentences.plan_lines(report)]
     typed = tag("pre", "\n".join(sentences.commands(report)))
     more = tag("details", tag("summary", "Commands"), typed)
-    return _section("The plan", tag("dl", *rows, class_="plan"), more)
+    return _section(
+        "The results" if report.study.source else "The plan", tag("dl", *rows, class_="plan"), more
+    )
 
 
 def _table(report: Report, charts: Charts) -> Markup:
@@ -149,7 +150,7 @@ def _table(report: Report, charts: Charts) -> Markup:
         parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
     rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
     if rules:
-        again = command_line("ablate.report", report.study.folder, "--allow", *rules)
+        again = f"{sentences.commands(report)[-1]} --allow {' '.join(rules)}"
         parts.append(tag("p", "To compare the rest all the same: ", tag("code", again)))
     return _section("Every arm against the baseline", *parts)
 

@@ -59,7 +59,7 @@ def show(written: Written) -> None:
         console.print(line, style=CLAIMS.get(entry.verdict))
     lines = [*remarks(report.dropped), *blocks.lines(report)]
     lines += [
-        f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
+        f"{arm}: {words} over {examples} examples, better {better} of them"
         for arm, words, better, examples, _ in sentences.example_rows(report)
     ]
     lines += [f"{line}." for line in in_short(report, written.crossed)]

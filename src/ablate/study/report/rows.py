@@ -414,6 +414,8 @@ def undertrained(report: Report) -> list[str]:
         if curve.means and min(curve.means) < 0:  # a surrogate: its value says nothing
             continue
         name = report.labels[row.arm.name]
+        if not points and report.study.source:
+            continue
         if not before or not last:
             logged = f", at step {curve.steps[0]:,}" if len(points) == 1 else ""
             seldom.setdefault(f"{counted(len(points), 'value')}{logged}", []).append(name)

@@ -67,6 +67,8 @@ def plan_sentence(report: Report) -> str:
     study = report.study
     what = subject(report)
     factors = study.plan.get("factors") or {}
+    if study.source:
+        return f"How does {metric_name(report)} differ between the arms in {study.source}?"
     parts = []
     for factor, options in factors.items():
         baseline = study.plan["own"][factor]
@@ -97,7 +99,9 @@ def _config(report: Report) -> dict[str, Any]:
 
 
 def metric_name(report: Report) -> str:
-    return f"{metric_words(report.metric)} ({report.metric}, {direction(report.mode)})"
+    words = metric_words(report.metric)
+    name = f"{report.metric}, " if words != report.metric else ""
+    return f"{words} ({name}{direction(report.mode)})"
 
 
 def answers(report: Report) -> list[tuple[str, str, str]]:
@@ -142,10 +146,13 @@ def sure(report: Report) -> list[str]:
         return []
     pairs = sorted({comparison.n for comparison in comparisons})
     count = f"{pairs[0]} to " if len(pairs) > 1 else ""
-    text = (
-        "Each arm is compared with the baseline seed by seed"
-        f" ({count}{counted(pairs[-1], 'pair')}): runs of a pair share the order of the data and"
-        " the draw of every parameter that both models have. "
+    count += counted(pairs[-1], "pair")
+    text = f"Each arm is compared with the baseline seed by seed ({count})"
+    text += (
+        ". The data, code and cost of the runs are not recorded, and were not checked. "
+        if report.study.source
+        else ": runs of a pair share the order of the data and the draw of every parameter that"
+        " both models have. "
     )
     if pairs == [1]:
         text += "One seed gives neither an interval nor a verdict"
@@ -211,10 +218,13 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
             f" {EACH} times the block plus the seed"
         )
     set_ = (plan.get("baseline") or {}).get("overrides") or []
-    baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or "the defaults"
+    baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or (
+        study.baseline.name if study.source else "the defaults"
+    )
     if what := subject(report):
         baseline = f"{what}: {baseline}"
     lines = [
+        ("Source", study.source),
         ("Baseline", baseline),
         ("Settings", settings(report)),
         ("Design", str(report.study.plan.get("design", "")).replace("_", " ")),
@@ -257,14 +267,17 @@ def difference_words(row: Row, report: Report) -> str:
 def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
     typed = report.study.plan.get("command") or []
+    if report.study.source:
+        return [command_line("ablate.judge", *typed)]
     run = [command_line("ablate", *typed)] if typed else []
     own = [word for name, value in report.chosen.items() for word in (f"--{name}", value)]
     return [*run, command_line("ablate.report", report.study.folder, *own)]
 
 
-EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")
+EXAMPLES = ("arm", "difference from the baseline", "better", "examples", "seeds")
 OF_EXAMPLES = (
-    "How far this rests on the examples that were measured: the loss of each, averaged over seeds,"
+    "How far this rests on the examples that were measured: the loss (of items of a table the"
+    " metric) of each, averaged over seeds,"
     " minus the baseline's. This interval is over examples, with the trained models as they are;"
     " that of the table of arms is over seeds, with the examples as they are."
 )

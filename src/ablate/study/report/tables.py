@@ -149,7 +149,7 @@ def latex(report: Report) -> str:
     each, since the other columns have their evidence."""
     heads = ["arm", "n", report.metric, r"difference [95 % interval]", "p", "verdict"]
     lines = [
-        r"% needs \usepackage{booktabs,tabularx}; made by python -m ablate.report",
+        r"% needs \usepackage{booktabs,tabularx}; made by ablate",
         r"\begin{table}",
         r"\centering\small\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{tex(f'{sentences.plan_sentence(report)} {OF_TABLE}')}}}",
@@ -188,7 +188,7 @@ def _cells_of_tex(row: Row, report: Report) -> list[str]:
     cells = [str(row.summary.n), sentences.mean_words(row, report), difference, p]
     allowed = f" [{', '.join(row.allowed)}]" if row.allowed else ""
     verdict = VERDICTS.get(row.kind, row.kind) + allowed
-    return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
+    return [" ".join(filter(None, [name, tex(_badges(row))])), *map(tex, [*cells, verdict])]
 
 
 def tex(words: str) -> str:

@@ -11,7 +11,10 @@ DIFFERING = ("arm", "differs from the baseline by")
 
 
 def differing(report: Report) -> list[list[str]]:
-    """Return arm, and a line for each config key with another value than in the baseline."""
+    """Return arm, and a line for each config key with another value than in the baseline; nothing
+    of results of another program, whose configs are unknown."""
+    if report.study.source:
+        return []
     rows = []
     for arm in report.study.others:
         lines = []
