@@ -132,7 +132,7 @@ def test_the_site_is_published_as_ci_builds_it():
 
 
 def test_every_name_in_the_readmes_table_can_be_typed():
-    table = README.split("## What you can switch")[1].split("\n## ")[0]
+    table = README.split("## Components and options")[1].split("\n## ")[0]
     rows = re.findall(r"^\| [^|]+ \| `([\w.]+)` \| (`.*) \|$", table, re.MULTILINE)
     assert len(rows) > 8
     for group, cell in rows:
@@ -293,7 +293,7 @@ def test_every_path_in_contributing_is_there():
     for path in re.findall(r"`((?:conf|src|tests|docs|sweeps|benchmarks)/[^` ]*)`", CONTRIBUTING):
         if "NAME" not in path:
             assert any(ROOT.glob(path.rstrip("/"))), path
-    tree = CONTRIBUTING.split("## Where things are")[1].split("\n## ")[0]
+    tree = CONTRIBUTING.split("## Code layout")[1].split("\n## ")[0]
     for path in re.findall(r"^    (\w+/)", tree, re.MULTILINE):
         assert (ROOT / path).is_dir(), path
     for path in re.findall(r"^      ([\w.]+(?:\.py|/))", tree, re.MULTILINE):
