@@ -44,7 +44,8 @@ HEAD = """# Claims
 Claims of papers and lectures about attention models (`study.claims`), registered before the first
 run of a study and then judged by it. *Confirmed*: the effect is larger than the smallest one that
 counts. *Refuted*: it is smaller. *Undecided*: the seeds do not decide. The models are small, so a
-verdict is about the settings of its sweep, not about the paper.
+verdict is about the settings of its sweep, not about the paper. A source *lecture on X* is a
+statement that is common in lectures; docs/tutorials/lectures.md has their sections.
 
 [claims.csv](claims.csv) lists every claim with its source, metric, unit, effect, 95 % interval,
 criterion, seeds, Holm-corrected p value, date and commit. Effects are positive in the direction of
