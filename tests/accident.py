@@ -26,8 +26,9 @@ class AccidentProne(CausalLM):
     """ACCIDENT="what rank step [seed]", several with a semicolon between them.
 
     what: kill or interrupt the process group, die or stop alone, nan, raise, hang, or pause until
-    somebody asks for a stop; die-once and the like spare the tries after it. ACCIDENT="start rank":
-    this one of two processes dies while the second one starts.
+    somebody asks for a stop; die-once and the like spare the tries after it. validation: stop in
+    the first batch of the validation after that step. ACCIDENT="start rank": this one of two
+    processes dies while the second one starts.
     """
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
@@ -37,6 +38,11 @@ class AccidentProne(CausalLM):
             if [self.global_rank, self.global_step, self.seed][: len(place)] == [*map(int, place)]:
                 loss = self.meet(what, loss)
         return loss
+
+    def evaluate(self, batch: dict[str, Any]) -> None:
+        if os.environ.get("ACCIDENT") == f"validation {self.global_rank} {self.global_step}":
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().evaluate(batch)
 
     def meet(self, what: str, loss: Tensor) -> Tensor:
         what, _, once = what.partition("-")

@@ -138,12 +138,18 @@ def undraw(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _figures_where_they_are_tested(request: pytest.FixtureRequest) -> Iterator[None]:
+def _whole_runs_where_they_are_tested(request: pytest.FixtureRequest) -> Iterator[None]:
     """Runs of this process end without figures and a sample, which are two thirds of a tiny run,
-    but in a module with `WITH_FIGURES = True`."""
+    but in a module with `WITH_FIGURES = True`; and begin without what makes the model again to
+    count or compare it, a third of the rest, but there and with `WITH_COUNTS = True`."""
     with pytest.MonkeyPatch.context() as patch:
-        if not getattr(request.module, "WITH_FIGURES", False):
+        if not (whole := getattr(request.module, "WITH_FIGURES", False)):
             undraw(patch)
+        if not (whole or getattr(request.module, "WITH_COUNTS", False)):
+            patch.setattr("ablate.training.build.require_memory", lambda cfg, data: None)
+            patch.setattr("ablate.training.train.refuse_ignored", lambda composition, data: None)
+            patch.setattr("ablate.training.train.count_cache", lambda cfg, task: None)
+            patch.setattr("ablate.training.train.count_flops", lambda cfg, task: 1)
         yield
 
 

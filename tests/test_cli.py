@@ -180,6 +180,7 @@ def test_help_lists_every_option_and_every_switch(own):
     assert "pos_enc=spiral\n    Round and round." in help_text(own, ["pos_enc"])
 
 
+@pytest.mark.ci
 def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
     """In names, comments and docstrings, in any case; every word has to begin one there."""
     for words, line in {

@@ -42,8 +42,6 @@ MIRRORED = listed("""kernel logger pos_enc task task.noise model.attention model
 def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "compiler", lambda device: False)  # test_kernel.py compiles
-        # It makes every model once more; test_sizes.py asks it.
-        patch.setattr("ablate.training.build.require_memory", lambda cfg, data: None)
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         yield
 

@@ -18,7 +18,11 @@ from ablate.errors import UserError
 from ablate.run_files.sealed import read_plain, write_plain
 from ablate.training.build import STATE
 
-TOKENIZERS = ["char", "byte", "bpe"]
+TOKENIZERS = [
+    "char",
+    pytest.param("byte", marks=pytest.mark.slow),
+    pytest.param("bpe", marks=pytest.mark.ci),
+]
 
 
 def trained(*typed):

@@ -314,6 +314,20 @@ def test_when_one_process_dies_the_other_says_so(started, tmp_path, disaster, co
     assert (tmp_path / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
 
+def test_a_stop_of_one_process_in_a_validation_stops_both(started, tmp_path):
+    """Before the validation is over; and the run ends as one that was not stopped."""
+    straight, _ = started("straight")
+    line = overrides(straight.parent, *PRONE)
+    stopped = command(line, tmp_path, "validation 1 8")
+    assert (stopped.code, stopped.step) == (130, 8), stopped.errors
+    assert "stopped by SIGTERM after step 8" in stopped.errors
+    assert "Traceback" not in stopped.errors
+    assert "\n8," not in (tmp_path / "metrics.csv").read_text()  # written after a validation
+    ended = command(line, tmp_path, "none")
+    assert ended.code == 0, ended.errors
+    require_same_to_the_last_bit(tmp_path, straight)
+
+
 # Else torch 2.15 gives a worker that is started again the addresses of those before it, from the
 # store that its agent keeps, and it waits for them, or is refused.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -27,6 +27,7 @@ from ablate.training import ignored
 from ablate.training.build import build, build_data, make_task
 from ablate.training.ignored import left_out, refuse_ignored
 
+WITH_COUNTS = True  # tests/conftest.py
 IGNORED = [
     ("model.norm=none model.norm_eps=0.1", "model.norm_eps=0.1 has no effect"),
     ("model.mask=window model.mask.size=16", "model.mask=window has no effect on this model"),
@@ -177,6 +178,7 @@ def refused(model: str, key: str, row: Row) -> bool:
     return False
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "every"),
     [

@@ -109,13 +109,19 @@ def with_key(key):
     return pytest.mark.parametrize("name", [name for name in NAMES if key in keys(name)])
 
 
-# To say numbers takes seconds: by default for keys that only speech has.
+# To say numbers takes seconds: in CI for keys that only speech has. Those of pydoc, which is long,
+# are those of text.
+SAID = keys("speech") - keys("recordings") - keys("copy")
 CASES = [
-    pytest.param(name, key, marks=[pytest.mark.slow] if later else [])
+    pytest.param(name, key, marks=marks)
     for name in NAMES
     for key in sorted(keys(name) - SILENT)
-    for later in [name == "speech" and key in keys("recordings") | keys("copy")]
-]
+    for marks in [
+        [pytest.mark.ci if key in SAID else pytest.mark.slow] if name == "speech"
+        else [pytest.mark.slow] if name == "pydoc" and key in keys("text")
+        else []
+    ]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -193,8 +199,7 @@ def finished(name, needed):
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        pytest.param(*case.values, marks=[pytest.mark.slow] * ("speech" in case.values))
-        for case in CASES
+        pytest.param(*case.values, marks=[pytest.mark.slow] * bool(case.marks)) for case in CASES
     ],
 )
 def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(name, key):

@@ -479,6 +479,7 @@ def metrics_of(folder: Path) -> list[tuple[int, float]]:
     return offline_wandb.read(run).series("train/loss")
 
 
+@pytest.mark.ci
 def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
     where, errors = alone(tmp_path, environment={})
     assert ("offline" in where, errors) == (True, "")
@@ -495,6 +496,7 @@ def test_wandb_mode_is_honoured_and_online_without_a_key_refused(tmp_path: Path)
         alone(tmp_path, environment={}, mode="online")
 
 
+@pytest.mark.ci
 def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
     with running() as server:
         where, errors = alone(tmp_path, environment=server.environment)

@@ -84,6 +84,7 @@ def test_how_long_threads_spin_is_set_before_torch_and_not_over_a_persons_settin
     assert in_a_process("-c", f"import os, {imports}; {SHOW}", **own).stdout == f"{found}\n"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP comes with torch's Linux wheels")
 def test_torch_reads_it(monkeypatch):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)

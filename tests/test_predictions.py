@@ -25,7 +25,7 @@ ROTARY = "pos_enc=rotary"
     ("choices", "split"),
     [
         (["model=bert", "task.next_sentence=false"], "val"),
-        (["model=vit", "data=digits"], "test"),
+        pytest.param(["model=vit", "data=digits"], "test", marks=pytest.mark.slow),
         (["model=rnn_seq2seq", "data=reverse"], "test"),
     ],
 )

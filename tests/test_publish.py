@@ -98,6 +98,7 @@ def server(made: Written) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.ci
 def test_the_report_is_one_run_and_three_views_beside_differences(server, made):
     assert not server.unknown
     spec = specification(made)

@@ -182,11 +182,15 @@ MOMENTS = {
     "before the sample is in place": renames("sample.txt"),
     "before the result is in place": renames("result.json", '"finished"'),
 }
-first, *later = MOMENTS
+first = next(iter(MOMENTS))
 
 
 @pytest.mark.parametrize(
-    "moment", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in later)]
+    "moment",
+    [
+        pytest.param(name, marks=pytest.mark.ci if name == first else pytest.mark.slow)
+        for name in MOMENTS
+    ],
 )
 def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
     assert strike(whole[0], tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
@@ -395,8 +399,10 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [*((phase, signal.SIGTERM) for phase in PHASES), (STARTED, signal.SIGUSR1)],
+)
 def test_a_stop_in_any_phase_is_said(whole, tmp_path, capfd, phase, number):
     more = ["evaluate={short: {data.seq_len: 8}}"] if "condition" in phase else []
     cfg = ablate.compose(*overrides(whole[1].parent, *SHORT, *more, ARM))

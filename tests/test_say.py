@@ -173,6 +173,7 @@ def unread(*line, folder, both=False, options=()):
     return done.returncode, done.stderr or ""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("both", [False, True])
 def test_an_answer_that_nobody_reads_ends_quietly_and_a_refusal_stays_one(tmp_path, both):
     options = () if both else ("-u",)
@@ -220,6 +221,7 @@ def test_a_closed_output_is_no_mistake(tmp_path):
 FULL = "the output cannot be written (No space left on device)"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 def test_an_output_that_is_full(tmp_path):
     assert in_a_shell("-m ablate --help >/dev/full", tmp_path) == (1, "", f"ablate: {FULL}\n")

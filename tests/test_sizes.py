@@ -21,6 +21,8 @@ from ablate.data.augment import check as check_policy
 from ablate.data.loader import InOrder, Loader, Share
 from ablate.errors import RunFailed, unwrap
 
+WITH_COUNTS = True  # tests/conftest.py
+
 DIGITS = "9" * 31  # more than fit any index
 IMAGES = "model=vit data=image_folder data.root=x"
 

@@ -18,6 +18,7 @@ from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel, on_meta
 
 pytest_plugins = ["command_line"]
+WITH_COUNTS = True  # tests/conftest.py
 BAD = "pos_enc=t5 pos_enc.buckets=32 pos_enc.max_distance=4"  # it shows when the model is made
 
 

@@ -124,6 +124,7 @@ CLAIMED = {
 QUICK = [("by", "coin", 5), ("equivalent", "normal", 3), ("interaction", "skewed", 8)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "shape", "seeds"),
     [

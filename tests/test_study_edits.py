@@ -113,6 +113,7 @@ def test_a_run_is_the_planned_one_whatever_is_edited(
     assert trained() == planned
 
 
+@pytest.mark.ci
 def test_commands_that_run_a_study_at_the_same_time_have_one_plan(
     argv, ablate_command, trained, tmp_path, monkeypatch
 ):

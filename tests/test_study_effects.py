@@ -92,6 +92,7 @@ def test_effects_are_those_of_repeated_measures_over_the_seeds_with_every_run():
         assert [e.p_holm for e in family] == pytest.approx(holm([e.p for e in family]))
 
 
+@pytest.mark.ci
 def test_an_effect_that_differs_from_seed_to_seed_is_not_seen_twice_in_two_arms():
     """1,000 studies of 4 seeds, whose effect of A has the mean 0; chance of one in a thousand."""
     rng, shown = np.random.default_rng(0), 0
