@@ -198,9 +198,7 @@ def finished(name, needed):
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [
-        pytest.param(*case.values, marks=[pytest.mark.slow] * bool(case.marks)) for case in CASES
-    ],
+    [pytest.param(*case.values, marks=[pytest.mark.slow] * bool(case.marks)) for case in CASES],
 )
 def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(name, key):
     run, of_run = finished(name, key if given(name, key) else "")
