@@ -174,6 +174,7 @@ def test_exports_of_wandb(tmp_path):
     shown.to_csv(tmp_path / "export.csv", index=False)
     assert of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")["sgd"] == "worse"
     crashed = shown.assign(State=["crashed", *shown.State[1:]])
+    crashed.loc[0, "val/loss"] = np.nan
     crashed.to_csv(tmp_path / "export.csv", index=False)
     verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
     assert {*verdicts.values()} == {"base", "refused"}
@@ -217,6 +218,8 @@ def test_results_of_lm_eval(tmp_path):
         name = "results_2025-11-01T10-00-00.123456.json"
         (tmp_path / model / name).write_text(json.dumps(content))
     baseline = "pretrained=EleutherAI/adamw,dtype=float32"
+    names = {value.metric for value in read_results(tmp_path).values}
+    assert names == {"arc_easy/acc", "arc_easy/acc_norm", "gsm8k/exact_match,strict-match"}
     verdicts = of(tmp_path, baseline=baseline, metric="arc_easy/acc")
     assert verdicts["pretrained=EleutherAI/sgd,dtype=float32"] == "better"
     with pytest.raises(UserError, match=r"several metrics .*gsm8k/exact_match,strict-match"):
