@@ -201,7 +201,9 @@ def test_every_block_of_yaml_is_valid(tmp_path):
             assert len(planned("sweep=page", config_dir=tmp_path).arms) > 1
         elif study:
             uses = [use for claim in study["claims"] for use in (claim, claim.get("more_than", {}))]
-            arms = {str(use[key]) for use in uses for key in ("arm", "than") if key in use}
+            arms = {
+                str(use[key]) for use in uses for key in ("arm", "than", "versus") if key in use
+            }
             assert len(parse_claims(study["claims"], arms, "baseline")) == len(study["claims"])
         else:
             pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
