@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ablate.kernel import Attend, Parts
+from ablate.kernel import AttentionInputs, Parts
 from ablate.kernel.chunked import Chunked
 from ablate.model.attention.additive import Additive
 from ablate.model.mask.none import NoMask
@@ -28,7 +28,7 @@ def fastest(size: tuple[int, int, int, int], rounds: int) -> dict[str, float]:
     score = Additive(hidden=None, heads=heads, query_dim=width, key_dim=width, length=length)
     torch.nn.init.normal_(score.v)
     pos = NoPosEnc(dim=heads * width, heads=heads, head_dim=width, length=length, depth=1)
-    attend = Attend(
+    attend = AttentionInputs(
         q=q,
         k=k,
         v=v,

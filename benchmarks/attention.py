@@ -8,7 +8,7 @@
 
 On a CPU every measurement is a process of its own, because peak memory is a process's; on a GPU
 torch counts it, and one process measures everything. The ways to be compared take turns, so that a
-noisy neighbour meets all of them. Times are the fastest of all passes, since noise only adds;
+noisy neighbor meets all of them. Times are the fastest of all passes, since noise only adds;
 `ratio` is over the fastest of plain F.scaled_dot_product_attention. On a GPU, `errors` are the
 largest difference of the context, and of the gradients of queries, keys and values, from
 kernel=reference on the same numbers in float32, over its largest value, where the reference fits.
@@ -125,7 +125,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     from omegaconf import OmegaConf
 
     from ablate.config.tree import config_dir
-    from ablate.kernel import Attend, Parts
+    from ablate.kernel import AttentionInputs, Parts
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
     from ablate.model.normalizer.softmax import Softmax
@@ -153,7 +153,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
         # Scores that do not look get a tensor of width 0, as in the model.
         q = q if made.query else q[..., :0]
         k = k if made.key else k[..., :0]
-        return how(Attend(q=q, k=k, v=v, layer=0, start=length - q.shape[2], **parts))
+        return how(AttentionInputs(q=q, k=k, v=v, layer=0, start=length - q.shape[2], **parts))
 
     return attend, how.describe
 

@@ -6,7 +6,7 @@
 
 Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. They spin for
 a while first, which is quick as long as every thread has a core, and wasted where another program
-has it. A measurement is a whole command with a setting in its environment, beside a neighbour:
+has it. A measurement is a whole command with a setting in its environment, beside a neighbor:
 `loops:N` are N processes that never rest, `torch:N` is another training, of N threads, that waits
 as libgomp does by itself. The ways take turns, `--rounds` times. `seconds` is train_seconds of
 result.json, the median of the rounds, and `ratio` over the first way of the same round; `CPU s` is
@@ -32,7 +32,7 @@ LIBGOMP = "GOMP_SPINCOUNT=300000"
 CLEARED = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 
 
-NEIGHBOURS = {
+NEIGHBORS = {
     "loops": "while alive(): pass",
     "torch": """
 import torch
@@ -43,11 +43,11 @@ while alive(): layer(x).sum().backward()
 
 
 @contextmanager
-def busy(neighbour: str) -> Iterator[None]:
+def busy(neighbor: str) -> Iterator[None]:
     """Beside `none`, `loops:N` or `torch:N`, which work while this process lives."""
-    kind, _, count = neighbour.partition(":")
+    kind, _, count = neighbor.partition(":")
     alive = f"import os\ndef alive(): return os.getppid() == {os.getpid()}\n"
-    line = [sys.executable, "-c", alive + NEIGHBOURS.get(kind, "")]
+    line = [sys.executable, "-c", alive + NEIGHBORS.get(kind, "")]
     processes = {"none": 0, "loops": int(count or 0), "torch": 1}[kind]
     environment = unset() | ({"OMP_NUM_THREADS": count} if kind == "torch" else {})
     # A session of their own, as other people's work is: Linux shares its time by session, and a
@@ -100,18 +100,18 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {' '.join(overrides)}")
     print("| beside | threads wait | seconds | ratio | CPU s |")
     print("|---|---|---|---|---|")
-    for neighbour in args.beside:
+    for neighbor in args.beside:
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in args.ways}
-        with busy(neighbour):
+        with busy(neighbor):
             for _ in range(args.rounds):
                 for way in args.ways:
                     found[way].append(one := measure(way, overrides, args.limit))
-                    print(f"beside {neighbour}, {way}: {one[0]:.1f} s", file=sys.stderr)
+                    print(f"beside {neighbor}, {way}: {one[0]:.1f} s", file=sys.stderr)
         first = [seconds for seconds, _ in found[args.ways[0]]]
         for way, pairs in found.items():
             ratio = statistics.median(s / f for (s, _), f in zip(pairs, first, strict=True))
             seconds, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
-            print(f"| {neighbour} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
+            print(f"| {neighbor} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ablate.study.report.claims import Entry, entries
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "claims.csv"
 FIELDS = (
-    "study", "claim", "source", "arm", "than", "verdict", "scale", "measure", "unit", "effect",
+    "study", "claim", "source", "arm", "versus", "verdict", "scale", "measure", "unit", "effect",
     "low", "high", "expected", "seeds", "p", "remark", "date", "commit",
 )  # fmt: skip
 VERDICTS = ("confirmed", "undecided", "refuted")
@@ -85,10 +85,10 @@ def rows(study: Study) -> Iterator[Row]:
         name, unit = measure(node, study.metric)
         yield {
             "study": str(study.plan["sweep"]),
-            "claim": entry.settled.claim.says.rstrip("."),
+            "claim": entry.settled.claim.statement.rstrip("."),
             "source": entry.settled.claim.source,
             "arm": str(node["arm"]),
-            "than": str(node.get("than") or "baseline"),
+            "versus": str(node.get("versus") or "baseline"),
             "measure": name,
             "unit": unit,
             **_outcome(entry),
@@ -109,7 +109,9 @@ def _outcome(entry: Entry) -> Row:
         "effect": certain(settled.effect, settled.interval) if known else "",
         "low": low,
         "high": high,
-        "expected": f"> {claim.by:g}" if claim.within is None else f"within ±{claim.within:g}",
+        "expected": f"> {claim.min_effect:g}"
+        if claim.margin is None
+        else f"within ±{claim.margin:g}",
         "seeds": str(settled.n),
         "p": probability(settled.p) if known else "",
         "remark": "; ".join(filter(None, (settled.why, needed, entry.after and "post hoc"))),

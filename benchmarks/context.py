@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def compare(ways: list[Way], length: int, *rest: Any, rounds: int = 3) -> None:
-    """Every way at one length, in turns, so that a noisy neighbour meets all of them."""
+    """Every way at one length, in turns, so that a noisy neighbor meets all of them."""
     found: dict[Way, list[Any]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:

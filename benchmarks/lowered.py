@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ablate.config.tree import config_dir
 from ablate.kernel.sdpa import SDPA
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.mask.none import NoMask
 from ablate.model.mixer.attention import Attention
 from ablate.model.normalizer.softmax import Softmax
@@ -59,7 +59,7 @@ def lowered() -> dict[str, Any]:
 
 def layer(score: Any, length: int) -> Callable[[Tensor], Tensor]:
     pos = NoPosEnc(dim=DIM, heads=HEADS, head_dim=DIM // HEADS, length=length, depth=1)
-    place = Place(
+    place = LayerSpec(
         DIM, HEADS, length, grid=None, bias=True, std=0.02, out_std=0.02, dropout=0.0, score=score,
         normalizer=Softmax(), kernel=SDPA(), mask=NoMask(causal=False), pos=pos,
     )  # fmt: skip

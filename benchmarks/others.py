@@ -64,7 +64,7 @@ def ours(*overrides: str, **sizes: Any) -> nn.Module:
     cfg = ablate.compose(*overrides, "model.dropout=0.0")
     data = SimpleNamespace(sizes=sizes)
     model = make_model(cfg, data, make(cfg.kernel))  # type: ignore[arg-type]
-    model.initialise(0)
+    model.initialize(0)
     return model.train()
 
 
@@ -136,7 +136,7 @@ def resnet(options: Options) -> Case:
     keys = ("model=resnet", "model.gate=se", f"model.gate.reduction={REDUCTION}", "model.depth=3")
     cfg = ablate.compose(*keys)
     mine = make(cfg.model, image_size=(32, 32), channels=3, classes=10, _convert_="all")
-    mine.initialise(0)
+    mine.initialize(0)
     case = Case("timm's SE blocks", Theirs(), mine, torch.randint(10, (32,)), ())
     return case._replace(inputs=(torch.randn(32, 3, 32, 32),))
 

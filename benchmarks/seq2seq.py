@@ -38,7 +38,7 @@ def build(cfg: DictConfig) -> Seq2Seq:
     sizes = {"source_vocab": VOCAB, "target_vocab": VOCAB, "joint": True,
              "source_length": LONGEST, "target_length": LONGEST}  # fmt: skip
     model = make_model(cfg, SimpleNamespace(sizes=sizes), make(cfg.kernel))  # type: ignore[arg-type]
-    model.initialise(0)
+    model.initialize(0)
     return model
 
 

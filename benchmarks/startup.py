@@ -21,7 +21,7 @@ ANSWERS = {
     "python -c pass": ["-c", "pass"],
     "python -m ablate --help": ["-m", "ablate", "--help"],
     "python -m ablate --cfg job": ["-m", "ablate", "--cfg", "job"],
-    "a misspelt option": ["-m", "ablate", "model.attention=aditive"],
+    "a misspelled option": ["-m", "ablate", "model.attention=aditive"],
     "import torch": ["-c", "import torch"],
     "import lightning.pytorch": ["-c", "import lightning.pytorch"],
 }

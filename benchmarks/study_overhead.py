@@ -28,7 +28,11 @@ def study(runs: int, slots: int, overrides: list[str]) -> tuple[float, float]:
     """Seconds of the whole command, and of its runs, slots counted as one."""
     seeds = f"seed={','.join(map(str, range(runs)))}"
     with tempfile.TemporaryDirectory() as folder:
-        own = [f"output_dir={folder}", f"hydra.launcher.slots={slots}", "hydra/launcher=local"]
+        own = [
+            f"output_dir={folder}",
+            f"hydra.launcher.max_parallel_runs={slots}",
+            "hydra/launcher=local",
+        ]
         began = time.perf_counter()
         line = [sys.executable, "-m", "ablate", "-m", *TINY, *overrides, seeds, *own]
         subprocess.run(line, check=True, capture_output=True)

@@ -1,6 +1,6 @@
 """The distribution, which has another name than its package: `ablate` on PyPI is another project.
 
-Here stands what must work where both are installed, so it is not in the package, whose files the
+Code that must work if both are installed, so it is not in the package, whose files the
 other one overwrites.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def mixture() -> str | None:
-    """What to say where PyPI's `ablate` is imported in place of this package, or shares its folder;
-    None where it does neither."""
+    """The message for PyPI's `ablate` imported in place of this package, or in its folder;
+    None if it does neither."""
     try:
         other = distribution("ablate")
     except PackageNotFoundError:

@@ -50,7 +50,7 @@ NO_POSITIONS: Only = {"pos_enc": ["none"]}
 WITHOUT_ATTENTION = NO_POSITIONS | {"kernel": ["auto"]}
 KERNELS: Only = {"kernel": kernels()}  # some need a GPU; none works along edges without a graph
 BLOCKS: Only = KERNELS | {
-    "model.mask": but("model.mask", "neighbours", "source"),
+    "model.mask": but("model.mask", "neighbors", "source"),
     "model.attention": scores(),
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
@@ -64,12 +64,12 @@ OWN: dict[str, Only] = {
     "transformer": ALONG | PADDED,
     "gpt_seq2seq": ALONG
     | PADDED
-    | {"model.mask": but("model.mask", "neighbours"), "model.mixer": but("model.mixer", "fixed")},
+    | {"model.mask": but("model.mask", "neighbors"), "model.mixer": but("model.mixer", "fixed")},
     "gat": NO_POSITIONS
     | {
         "kernel": [*kernels(), "sparse"],
         "model.attention": [name for name in scores() if name != "location"],
-        "model.mask": ["neighbours", "none"],
+        "model.mask": ["neighbors", "none"],
         "model.depth": [2],
     },
     "captioner": KERNELS

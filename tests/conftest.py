@@ -76,7 +76,7 @@ AREAS = {
         links logger optimizer processes resume damaged_folders ignored security shards
         sizes train transfer""",
     "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
-    "cli": "cli commands export figures generate imports mutations package say wheel",
+    "cli": "cli commands export figures generate imports mutations package say wheel words",
 }
 
 

@@ -45,7 +45,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.gating_scalar": [True, False],
     "model.out_heads": [1, 2],
     "model.shared": [True, False],
-    "model.difference": [True, False],
+    "model.predict_residual": [True, False],
     "model.masks": [3, 1],
     "model.exchange": ["two_way", "one_way", "none"],
     "model.mask_prompt": [True, False],
@@ -75,7 +75,7 @@ IMAGES: dict[str, list[Any]] = {
     "task.mixup": [0.0, 0.2],
     "task.cutmix": [0.0, 1.0],
 }
-NODES: dict[str, list[Any]] = {"data.normalise": [True, False]}
+NODES: dict[str, list[Any]] = {"data.normalize": [True, False]}
 EVERY_AXIS = AXES | PAIRS | SEGMENTS | IMAGES | NODES
 
 

@@ -19,8 +19,9 @@ GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.n
 OPTIONS = [(group, option) for group in GROUPS for option in options(group)]
 ROOT = [key for key in VALUES if key.startswith("study.") or "." not in key]
 HYDRA = words("""mode run.dir sweep.dir sweep.subdir job.name job.chdir job.env_copy job.env_set
-    job.config job_logging hydra_logging callbacks callbacks.folder launcher launcher.slots
-    launcher.timeout sweeper sweeper.params output_subdir verbose help.template runtime.cwd""")
+    job.config job_logging hydra_logging callbacks callbacks.folder launcher
+    launcher.max_parallel_runs launcher.timeout sweeper sweeper.params output_subdir
+    verbose help.template runtime.cwd""")
 
 SIGNS = ["", "", "", "", "+", "++", "++", "~"]
 TEXTS = words("""null true 0 -1 1e0 1e-320 1e400 nan inf -0.0 007 0x10 1_000 ??? [] {} {a:1} {1:2}
@@ -82,7 +83,7 @@ def keys_in(group: str, option: str) -> list[str]:
 
 @st.composite
 def keys(draw: Draw, group: str, option: str) -> str:
-    """A key of the option, of the root or of Hydra, at times misspelt."""
+    """A key of the option, of the root or of Hydra, at times misspelled."""
     own, root = st.sampled_from(keys_in(group, option)), st.sampled_from(ROOT)
     hydras = st.sampled_from(HYDRA).map("hydra.{}".format)
     return str(draw(st.sampled_from(BENT)).format(draw(own | own | own | root | hydras)))

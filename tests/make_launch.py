@@ -49,7 +49,13 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
 
 
 def settings(**own: Any) -> Settings:
-    usual = {"slots": 2, "gpus_per_run": 0, "timeout": None, "retries": 0, "grace": 30}
+    usual = {
+        "max_parallel_runs": 2,
+        "gpus_per_run": 0,
+        "timeout": None,
+        "retries": 0,
+        "grace_period": 30,
+    }
     return Settings(**usual | {"fail_fast": False} | own)
 
 

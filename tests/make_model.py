@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
 from ablate.kernel import Kernel
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
@@ -51,14 +51,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
     "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
     "gat": {"features": 5, "classes": 3, "nodes": 9, "dim": 12, "heads": 3, "dropout": 0.0}
-    | {"attention": "gat", "mask": "neighbours", "normalizer": "softmax"}
+    | {"attention": "gat", "mask": "neighbors", "normalizer": "softmax"}
     | {"pos_enc": "none", "kernel": "auto"},
     "sam": BLOCKS
     | {"image_size": (16, 16), "channels": 1, "prompt_length": 4, "patch": 4, "points": "fourier"}
     | {"dim": 16, "heads": 2, "depth": 1, "pos_enc": "relative_2d"},
     "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
-    "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "halvings": 2},
+    "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "num_downsamples": 2},
     "rnn_forecaster": SERIES
     | {"dim": 6, "attention": "none", "normalizer": "softmax", "kernel": "reference"},
     "transformer_forecaster": SERIES
@@ -155,7 +155,7 @@ transformer_forecaster = partial(tiny, "transformer_forecaster")
 vit = partial(tiny, "vit")
 
 
-def place(dim: int, heads: int, length: int, **changes: Any) -> Place:
+def place(dim: int, heads: int, length: int, **changes: Any) -> LayerSpec:
     """A place for a layer in a model of plain parts; `score` and `pos` may be options."""
     sizes = {"dim": dim, "heads": heads, "head_dim": dim // heads, "length": length, "depth": 1}
     usual = {
@@ -168,7 +168,7 @@ def place(dim: int, heads: int, length: int, **changes: Any) -> Place:
         keys["score"] = part("model.attention", keys["score"])
     if isinstance(keys["pos"], str):
         keys["pos"] = part("pos_enc", keys["pos"])(**sizes)
-    return Place(dim=dim, heads=heads, length=length, **keys)
+    return LayerSpec(dim=dim, heads=heads, length=length, **keys)
 
 
 def context(pos: PosEnc | None = None, **keys: Any) -> Context:

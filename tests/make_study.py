@@ -6,8 +6,8 @@
     })
 
 The first arm is the baseline. A value is the metric of a finished run, or all its metrics by name;
-a text "STATUS: error" is a run that ended so ("failed", "refused") or says "running"; None is a run
-that has no folder yet.
+a text "STATUS: error" is a run that ended so ("failed", "rejected") or says "running"; None is a
+run that has no folder yet.
 """
 
 import json

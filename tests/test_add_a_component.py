@@ -98,7 +98,7 @@ def test_a_custom_component_trains(
 @pytest.mark.slow
 def test_a_mixer_of_ones_own_is_refused_where_it_has_no_meaning(tmp_path: Path) -> None:
     write(SECTIONS[MIXER], tmp_path)
-    with pytest.raises(AssertionError, match="mixer=decay reads earlier positions alone"):
+    with pytest.raises(AssertionError, match="mixer=decay reads only earlier positions"):
         train(tmp_path, "model.mixer=decay", "model=bert", "pos_enc=learned")
 
 

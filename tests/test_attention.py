@@ -166,9 +166,9 @@ def test_cosine_holds_in_half_precision(size):
 @pytest.mark.parametrize(
     ("make", "sizes", "message"),
     [
-        *((make, SIZES_APART, "one width, here they are 4 and 6") for make in (Dot, Cosine)),
-        (ScaledDot, SIZES_APART, "4 and 6 .*=general"),
-        (partial(Additive, hidden=None), SIZES_APART, r"=additive .* 4 and 6 .*\.hidden set"),
+        *((make, SIZES_APART, "same width, here 4 and 6") for make in (Dot, Cosine)),
+        (ScaledDot, SIZES_APART, "4 and 6; .*=general"),
+        (partial(Additive, hidden=None), SIZES_APART, r"=additive .* 4 and 6; .*\.hidden set"),
         (partial(Location, max_length=J - 1), SIZES, rf"max_length={J - 1} .*at least {J}"),
     ],
 )  # fmt: skip

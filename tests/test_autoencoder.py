@@ -20,9 +20,9 @@ from ablate.training.build import build_data
 WITH_FIGURES = True  # tests/conftest.py
 
 
-def made(halvings=2):
-    model = tiny_model("autoencoder", halvings=halvings)
-    model.initialise(0)
+def made(num_downsamples=2):
+    model = tiny_model("autoencoder", num_downsamples=num_downsamples)
+    model.initialize(0)
     return model
 
 
@@ -33,12 +33,16 @@ def test_the_divergence_is_that_of_torch():
     assert_close(divergence(mean, log_variance), expected)
 
 
-@pytest.mark.parametrize("halvings", [0, 1, 2])
-def test_each_halving_halves_both_sides(halvings):
-    model, x = made(halvings).eval(), torch.randn(2, 1, 12, 24)
+@pytest.mark.parametrize("num_downsamples", [0, 1, 2])
+def test_each_halving_halves_both_sides(num_downsamples):
+    model, x = made(num_downsamples).eval(), torch.randn(2, 1, 12, 24)
     reconstruction, mean, log_variance = model(x)
     assert reconstruction.shape == x.shape
-    assert mean.shape == log_variance.shape == (2, 3, 12 // 2**halvings, 24 // 2**halvings)
+    assert (
+        mean.shape
+        == log_variance.shape
+        == (2, 3, 12 // 2**num_downsamples, 24 // 2**num_downsamples)
+    )
     assert torch.equal(model.decode(model.encode(x)), reconstruction)
 
 
@@ -107,8 +111,8 @@ def test_a_model_draws_in_latents(folder, autoencoder):
     [
         (tiny.drawings, "data.autoencoder={} data.height=16", "reads images of 12 x 24 pixels, no"),
         (tiny.drawings, "data.autoencoder=nowhere", "nowhere is not the folder of a run"),
-        (small, "data.height=14", "they must be multiples of 4"),
-        (small, "model.halvings=9", "must be an integer of at least 0 and of at"),
+        (small, "data.height=14", "must be multiples of 4"),
+        (small, "model.num_downsamples=9", "must be an integer of at least 0 and of at"),
     ],
 )
 def test_what_is_refused(make, typed, line, folder, autoencoder):

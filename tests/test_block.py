@@ -77,8 +77,8 @@ def test_every_placement_is_its_formula(norm, residual):
         y = sublayer.function(y, *own)
         y = kept + (sublayer.norm_inside(y) if norm in ("sandwich", "output") else y)
         y = sublayer.norm_after(y) if norm == "post" else y
-    normalised = norm in ("pre", "sandwich", "output")
-    assert_close(mine(x), mine.final_norm(y) if normalised else y)
+    normalized = norm in ("pre", "sandwich", "output")
+    assert_close(mine(x), mine.final_norm(y) if normalized else y)
     counted = sum(isinstance(module, nn.LayerNorm) for module in mine.modules())
     assert counted == {"pre": 5, "post": 4, "sandwich": 9, "output": 5, "none": 0}[norm]
 
@@ -159,7 +159,7 @@ def test_later_blocks_add_the_values_of_the_first(recomputed):
 def test_layers_that_do_not_fit_together_are_refused():
     own = part("model.mixer", "attention", value_residual=True)
     mine = stack(mixer=own, depth=2, layers=[{}, {"kv_heads": 1}])
-    with pytest.raises(UserError, match="give all of them the same heads"):
+    with pytest.raises(UserError, match="set the same heads"):
         mine(normal(B, N, D))
     with pytest.raises(UserError, match="as many residual streams, here 1 and 4"):
         stack(depth=2, layers=[{}, {"connection": part("model.connection", "hyper")}])

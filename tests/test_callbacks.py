@@ -82,7 +82,7 @@ def test_a_callback_counts_in_the_id_of_a_run(own, tmp_path):
     ("typed", "says"),
     [
         ("+callbacks.x=3", r"callbacks\.x: must be a node with _target_"),
-        ("+callbacks.x._target_=torch.nn.ReLU", "is no lightning.pytorch.callbacks.Callback"),
+        ("+callbacks.x._target_=torch.nn.ReLU", "is not a lightning.pytorch.callbacks.Callback"),
         ("+callbacks.x._target_=lightning.pytorch.callbacks.Timer", r"trainer\.max_steps=N"),
         ("+callbacks.x._target_=lightning.pytorch.callbacks.TQDMProgressBar", "is not needed"),
         (
@@ -117,8 +117,8 @@ class Silent(Callback):
 
 
 def test_a_metric_that_is_not_there_is_named(tmp_path):
-    misspelt = "callbacks.early_stopping.monitor=val/lss"
-    cfg = ablate.compose(*overrides(tmp_path, *STOPPING, misspelt))
+    misspelled = "callbacks.early_stopping.monitor=val/lss"
+    cfg = ablate.compose(*overrides(tmp_path, *STOPPING, misspelled))
     says = r"val/lss: no such metric; .*did you mean 'val/loss'"
     with pytest.raises(UserError, match=says):
         ablate.run(cfg, tmp_path / "run")
@@ -126,4 +126,6 @@ def test_a_metric_that_is_not_there_is_named(tmp_path):
     # A callback of one's own may log it; else it is missing after the first validation.
     own = "+callbacks.own._target_=test_callbacks.Silent"
     with pytest.raises(RunFailed, match=says):
-        ablate.run(ablate.compose(*overrides(tmp_path, *STOPPING, misspelt, own)), tmp_path / "own")
+        ablate.run(
+            ablate.compose(*overrides(tmp_path, *STOPPING, misspelled, own)), tmp_path / "own"
+        )

@@ -120,12 +120,12 @@ def test_doubly_stochastic_attention_is_equation_14(task):
     batch = next(iter(task.data.train_dataloader()))
     plain = task.loss(batch)
     task.doubly_stochastic = 0.3
-    penalised = task.loss(batch)
+    penalized = task.loss(batch)
     with recording(task.model) as (seen,):
         task.model(*task.inputs(batch))
     weights, counted = torch.cat(seen, dim=2)[:, 0], batch["targets"] != IGNORED
     uneven = (1 - (weights * counted[:, :, None]).sum(1)).square().sum()
-    added = penalised - plain
+    added = penalized - plain
     torch.testing.assert_close(added, 0.3 * uneven / counted.sum(), rtol=1e-4, atol=0)
     (learned,) = torch.autograd.grad(added, task.model.decoder.context.score.v)
     assert learned.abs().max() > 0
@@ -152,8 +152,8 @@ def test_a_run_from_start_to_end(tmp_path):
 
 def test_a_image_file_gets_the_caption_of_its_example(task, tmp_path, monkeypatch, capsys):
     command = Command(task, tmp_path, monkeypatch, capsys)
-    grey = task.data.grey(task.data.example(3)["images"][0])
-    Image.fromarray((grey * 255).round().byte().numpy()).save(tmp_path / "three.png")
+    gray = task.data.gray(task.data.example(3)["images"][0])
+    Image.fromarray((gray * 255).round().byte().numpy()).save(tmp_path / "three.png")
     code, of_file, err = command("--image", tmp_path / "three.png", "--show")
     assert (code, err) == (0, "")
     said, path = of_file.splitlines()
@@ -162,9 +162,9 @@ def test_a_image_file_gets_the_caption_of_its_example(task, tmp_path, monkeypatc
     assert of_index.split("\t")[0] == said.split("\t")[0]
     Image.fromarray(np.zeros((12, 30), np.uint8)).save(tmp_path / "wide.png")
     for arguments, message in (
-        ([], "give --image FILE, or --index N"),
+        ([], "--image FILE, or --index N"),
         (["--index", "14"], "--index 14: the validation split has examples 0 to 13"),
-        (["--image", tmp_path / "wide.png"], "is 30 pixels wide and 12 high, and the images of"),
+        (["--image", tmp_path / "wide.png"], "has 30 x 12 pixels, and the images of"),
         (["--index", "0", "--n-best", "2"], "--n-best 2 is more than --beam 1 finds"),
     ):
         code, out, err = command(*arguments)

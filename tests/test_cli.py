@@ -74,7 +74,7 @@ NO_TORCH = ImportError("`torch` can only be initialized once per process")
         (
             MANY,
             1,
-            "the machine has no room: unable to open file </torch_1>: Too many open files (24)",
+            "out of memory or disk space: unable to open file </torch_1>: Too many open files (24)",
         ),
         (NO_TORCH, 1, "torch cannot be imported; run `python -c 'import torch'` for the reason"),
     ],
@@ -187,7 +187,7 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "rope": "pos_enc=rotary",
         "weight tying": "model.tie_embeddings",
         "Longformer": "model.mask=window",  # in a docstring alone
-        "slots": "hydra.launcher.slots",
+        "parallel": "hydra.launcher.max_parallel_runs",
         # of an option, its keys and values
         "data=text": "  seq_len: 128",
         "model=vit": "  kv_heads: null",
@@ -202,7 +202,7 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
             "to 5e-3 by model=gat",
         ],
         "model.heads": ["an integer of at least 1", "each of width dim / heads", "= 4 ("],
-        "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
+        "hydra.launcher.max_parallel_runs": ["parallel runs", "auto (hydra/launcher=local)"],
     }.items():
         text = help_text(None, [key])
         assert [part for part in (f"{key}\n", *texts) if part not in text] == [], key

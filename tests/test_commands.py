@@ -131,7 +131,7 @@ def test_a_stop_shows_what_was_written(finished, monkeypatch, capsys):
 def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, monkeypatch, capsys):
     """Although the text of this run has no "T"."""
     run = finished("rotary")
-    result = json.loads((run / "result.json").read_text()) | {"artefacts": ["sample.txt"]}
+    result = json.loads((run / "result.json").read_text()) | {"artifacts": ["sample.txt"]}
     typed, *_ = next_commands(result, run, "ablate.task.causal_lm.CausalLM")
     *start, prompt = shlex.split(typed)
     assert start == ["python", "-m", "ablate.generate", str(run), "--prompt"]
@@ -144,7 +144,7 @@ def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, m
     ("arguments", "message"),
     [
         (("--prompt", ""), "--prompt is empty"),
-        (("--prompt", "ZZZ"), "not in the training text"),
+        (("--prompt", "ZZZ"), "not occur in the training text"),
         (("--tokens", 0), "--tokens 0"),
         (("--temperature", 1e-300), "--temperature 1e-300 must be 0, or at least 1e-06"),
         (("--seed", 2**70), "--seed 1180591620717411303424 has more than 64 bits"),

@@ -229,7 +229,7 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(
     ("part", "settings", "line"),
     [
-        (Counts(), {"dynamic": False}, r".* \(batches of ever new shapes .*\)"),
+        (Counts(), {"dynamic": False}, r".* \(batches of varying shapes .*\)"),
         (Breaks(), {}, "torch cannot .*"),
     ],
 )

@@ -70,7 +70,7 @@ REFUSED = """
 1 model=gpt_seq2seq model.mixer=fixed
 3 model=sam task.clicks=1 data.size=8 data.scale=2 model.dim=36 model.heads=2
 4 data=preferences task=rlhf debug=overfit task.clip=0.1 task.minibatches=2 data.path=pairs
-2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.writer=RUN
+2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.policy_run=RUN
 2 model=dit task.guidance=2 task.drop_caption=0 task.noise=ddpm task.sampling_steps=2000
 1 model=captioner data.autoencoder=RUN
 1 model=autoencoder data.autoencoder=RUN
@@ -79,7 +79,7 @@ REFUSED = """
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
 1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
 1 trainer.check_val_every_n_epoch=2 trainer.val_check_interval=9
-3 trainer.max_steps=50 schedule.warmup=100 trainer=ddp model.norm_type=batch model.mask=neighbours
+3 trainer.max_steps=50 schedule.warmup=100 trainer=ddp model.norm_type=batch model.mask=neighbors
 3 +trainer.sync_batchnorm=true trainer.precision=16-mixed model.mixer=fixed model.attention=dot
 4 trainer=fsdp +trainer.sync_batchnorm=true trainer.precision=64-true compile=true task=masked_lm
 4 model.mixer=none model.normalizer=hard model.mask=none model.ffn=none model.embedding=onehot
@@ -222,7 +222,7 @@ def test_all_conflicts_are_said_at_once() -> None:
     ("key", "value", "line"),
     [
         ("model.dim", "${model.width}", r"model\.width"),
-        ("study", 3, r"study=3: is not a value; set study\.also, "),
+        ("study", 3, r"study=3: is not a value; set study\.arm, "),
     ],
 )
 def test_what_no_command_line_can_set_is_one_line_too(key: str, value: object, line: str) -> None:
@@ -242,14 +242,14 @@ CPU, TWO_GPUS, APPLE, BOTH = (0, False), (2, False), (0, True), (2, True)
         *((CPU, f"trainer.devices={devices}", "") for devices in ("8", "auto")),
         (CPU, "trainer=fsdp trainer.accelerator=cpu trainer.devices=2", ""),
         (CPU, "trainer=gpu", "trainer.accelerator=gpu: .*trainer=cpu"),
-        (CPU, "trainer.devices=[0]", r"trainer.devices=\[0\]: .*write .*trainer.devices=1$"),
+        (CPU, "trainer.devices=[0]", r"trainer.devices=\[0\]: .*set .*trainer.devices=1$"),
         (CPU, "trainer=ddp trainer.devices=[0,1]", "trainer.devices=2$"),
         (CPU, "trainer.accelerator=auto trainer.precision=16-mixed", "needs a GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[0,1]", ""),
         (TWO_GPUS, "trainer.accelerator=auto trainer.precision=16-mixed", ""),
         (TWO_GPUS, "trainer=ddp trainer.devices=3", "trainer.devices=3: this machine has 2 GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[2]", r"=\[2\]: this machine has 2 GPU"),
-        (TWO_GPUS, "trainer=gpu trainer.devices=[1,1]", "a number twice"),
+        (TWO_GPUS, "trainer=gpu trainer.devices=[1,1]", "duplicate device"),
         (APPLE, "trainer=gpu", ""),
         (APPLE, "trainer=ddp", "trainer.strategy=ddp cannot run on Apple's GPU"),
         (BOTH, "trainer.accelerator=cuda trainer.devices=2", ""),

@@ -95,7 +95,7 @@ def one_line(capsys):
         assert "Traceback" not in text, told
         assert code in (0, 1, 2), told
         # A config that is whole and says another model is refused by the keys that differ.
-        parts = (Path(name).name, "is made of other parts")
+        parts = (Path(name).name, "has a different architecture")
         assert not code or any(part in said[-1] for part in parts), told
         return code, text
 
@@ -207,9 +207,9 @@ CONTRADICTIONS = {
     "unknown factors: x": arms(lambda arms: {"changes": {"x": "y"}}),
     "the combination of model.attention=additive twice": arms(lambda arms: {"changes": {}}),
     "the runs of unknown arms: x": arms(lambda arms: {"same_as": "x"}),
-    "an arm or a seed twice": lambda plan: plan["seeds"].append(0),
-    "an arm or a seed twice ": lambda plan: plan["arms"].append(plan["arms"][1]),
-    "by two values": arms(lambda arms: {"differs": {"x": []}}),
+    "a duplicate arm or seed": lambda plan: plan["seeds"].append(0),
+    "a duplicate arm or seed ": lambda plan: plan["arms"].append(plan["arms"][1]),
+    "differences must be [": arms(lambda arms: {"differs": {"x": []}}),
 }
 
 

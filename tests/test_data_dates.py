@@ -146,5 +146,5 @@ def test_no_text_comes_twice_or_has_two_readings():
 def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch):
     """No locale of today has one."""
     monkeypatch.delitem(date_forms.LETTERS, "G")
-    with pytest.raises(UserError, match=r"full dates of th_TH \(EEEE.* G y\) are no plain day"):
+    with pytest.raises(UserError, match=r"full dates of th_TH \(EEEE.* G y\) are not plain day"):
         find_forms(["th_TH"], ["full"], range(2015, 2016))

@@ -68,7 +68,7 @@ def test_images_are_normalised_by_the_training_split(data):
     assert abs(training.mean()) < 1e-5
     assert abs(training.std() - 1) < 1e-3
     expected = data.pixels["train"][3] / 16
-    torch.testing.assert_close(data.grey(training[3]), expected.float(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(data.gray(training[3]), expected.float(), atol=1e-5, rtol=0)
     other = make("digit_strings", **SMALL | {"data_seed": 5, "min_digits": 4})
     other.measure_as(data)
     other.setup()
@@ -77,7 +77,7 @@ def test_images_are_normalised_by_the_training_split(data):
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_an_image_file_is_read_as_the_data_is(mode, data, tmp_path):
-    grey = (data.pixels["val"][4].double() / 16 * 255).round().byte().numpy()
-    Image.fromarray(grey).convert(mode).save(tmp_path / "four.png")
+    gray = (data.pixels["val"][4].double() / 16 * 255).round().byte().numpy()
+    Image.fromarray(gray).convert(mode).save(tmp_path / "four.png")
     read = data.read_image(tmp_path / "four.png")
     torch.testing.assert_close(read, data.example(4)["images"], atol=0.02, rtol=0)

@@ -102,7 +102,7 @@ def test_no_more_than_the_limit_is_downloaded(server, own_cache, monkeypatch):
     text(url(server)).setup()
     monkeypatch.setattr(source, "LARGEST", len(CONTENT) - 1)
     monkeypatch.setenv("ABLATE_CACHE", str(own_cache / "other"))
-    with refused(f"{url(server)}: holds more than", source.LIMIT):
+    with refused(f"{url(server)}: contains more than", source.LIMIT):
         text(url(server)).setup()
     assert [path.name for path in (own_cache / "other").iterdir()] == ["download.lock"]
 
@@ -167,7 +167,7 @@ def test_multi30k_is_the_same_packed_plain_and_downloaded(server, hamlet, monkey
     other = folder / "val.fr.gz"
     right = other.read_bytes()
     other.write_bytes(gzip.compress(b"other\n"))
-    with refused(f"cannot download {multi30k.URL}val.fr.gz (what came does not have the"):
+    with refused(f"cannot download {multi30k.URL}val.fr.gz (the download does not have the"):
         made(None, "fr", "en").setup()
     other.write_bytes(right)
     assert made(None).fingerprint() == packed

@@ -51,8 +51,8 @@ KINDS = {
     "folder": (os.mkdir, "is a folder, must be a file"),
     "dead link": (link("gone"), "no such file"),
     "of the kernel": (link("/proc/self/maps"), "the file is empty"),  # as /proc/kmsg, which waits
-    "large": (lambda path: path.write_bytes(b"a" * (LIMIT + 1)), "holds more than 1e-05 GB"),
-    "bomb": (bomb, "holds more than 1e-05 GB"),
+    "large": (lambda path: path.write_bytes(b"a" * (LIMIT + 1)), "contains more than 1e-05 GB"),
+    "bomb": (bomb, "contains more than 1e-05 GB"),
 }
 
 
@@ -118,7 +118,7 @@ def test_the_limit_is_stated_with_its_switch(tmp_path, monkeypatch):
     ("path", "line"),
     [
         ("~nobody-has-this-name/x", "no such file"),
-        ("a\0b", "is no path"),
+        ("a\0b", "is not a path"),
         ("a" * 5000, "cannot be read (File name too long)"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_path_that_can_be_none_is_refused(path, line):
 
 
 def test_one_class_is_refused_and_so_are_names_that_are_not_utf_8(tmp_path):
-    with refused("has the one class cats, and a classifier needs two"):
+    with refused("only one class found (cats); classification needs at least two"):
         make("image_folder", root=classes(tmp_path, "cats")).setup()
     data = make("image_folder", root=classes(tmp_path, b"d\xf6gs"))
     for read in (data.setup, data.fingerprint):
@@ -185,7 +185,7 @@ def pipe(file):
     ("damage", "line"),
     [
         (cut, "is damaged"),
-        (lambda file: np.savez_compressed(file, shape=np.zeros(10 * LIMIT)), "holds more than"),
+        (lambda file: np.savez_compressed(file, shape=np.zeros(10 * LIMIT)), "contains more than"),
         (pipe, "no such file"),
     ],
 )

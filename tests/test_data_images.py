@@ -1,4 +1,4 @@
-"""Images: splits, normalisation, augmentation, folders and their mistakes."""
+"""Images: splits, normalization, augmentation, folders and their mistakes."""
 
 import gzip
 import pickle
@@ -40,7 +40,7 @@ def lengths(data):
 
 
 def restored(data, images):
-    """As they were before they were normalised."""
+    """As they were before they were normalized."""
     return images * data.std.view(-1, 1, 1) + data.mean.view(-1, 1, 1)
 
 
@@ -70,7 +70,7 @@ def test_digits_moved_in_validation_and_test(digits):
                 assert torch.allclose(edge, black.expand_as(edge))
 
 
-def test_the_training_split_is_normalised(digits):
+def test_the_training_split_is_normalized(digits):
     images = everything(digits, "train")["images"]
     assert abs(float(images.mean())) < 1e-4
     assert abs(float(images.std()) - 1) < 1e-3
@@ -238,16 +238,16 @@ def test_another_epoch_and_another_seed_augment_an_example_otherwise(cifar, key)
 # Folders
 
 
-COLOURS = {"blue": (10, 20, 250), "green": (0, 200, 30), "red": (220, 0, 0)}
+COLORS = {"blue": (10, 20, 250), "green": (0, 200, 30), "red": (220, 0, 0)}
 
 
 def paint(folder, count):
-    """Plain images of each colour, wide ones and tall ones, each a little different."""
-    for name, colour in COLOURS.items():
+    """Plain images of each color, wide ones and tall ones, each a little different."""
+    for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for n in range(count):
             size = (30 + n % 5, 20) if n % 2 else (20, 31)
-            shade = tuple(max(0, value - n) for value in colour)
+            shade = tuple(max(0, value - n) for value in color)
             Image.new("RGB", size, shade).save(folder / name / f"{n}.png")
 
 
@@ -262,7 +262,7 @@ def folder(root, **changes):
     return ready("image_folder", root=str(root), size=18, batch_size=8, **changes)
 
 
-def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
+def test_given_splits_are_used_and_images_keep_their_color_and_class(given):
     (given / "val" / "red" / "Thumbs.db").write_bytes(b"not an image")
     data = folder(given)
     assert lengths(data) == {"train": 72, "val": 15, "test": 18}
@@ -271,8 +271,8 @@ def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
     for batch in data.val_dataloader():
         assert batch["images"].dtype == torch.float32
         found = restored(data, batch["images"]).mean((2, 3))
-        for colour, target in zip(found, batch["targets"].tolist(), strict=True):
-            assert np.allclose(colour, np.array([*COLOURS.values()][target]) / 255, atol=0.03)
+        for color, target in zip(found, batch["targets"].tolist(), strict=True):
+            assert np.allclose(color, np.array([*COLORS.values()][target]) / 255, atol=0.03)
 
 
 def test_the_background_shows_where_an_image_is_transparent(given):
@@ -318,7 +318,7 @@ def test_hidden_files_are_skipped_and_sub_folders_belong_to_their_class(tmp_path
     (tmp_path / "red" / "3.png").rename(tmp_path / "red" / "sub" / "3.png")
     (tmp_path / "red" / "linked").symlink_to(tmp_path / "green")  # followed, as torchvision does
     data = folder(tmp_path)
-    assert data.class_names == [*COLOURS]
+    assert data.class_names == [*COLORS]
     targets = torch.cat([everything(data, split)["targets"] for split in data.splits])
     assert torch.bincount(targets).tolist() == [20, 20, 40]
     seen = torchvision.datasets.ImageFolder(
@@ -332,17 +332,15 @@ def test_hidden_files_are_skipped_and_sub_folders_belong_to_their_class(tmp_path
 
 def test_a_folder_of_other_splits_or_without_images_is_refused(given):
     (given / "val").rename(given / "valid")
-    with refused(
-        "folder valid is no split, which are called train, val and test; rename it to val"
-    ):
+    with refused("folder valid is not a split (train, val, test); rename it to val"):
         folder(given)
     (given / "valid").rename(given / "val")
     (given / "train" / "pink").mkdir()
     (given / "train" / "pink" / "0.heic").write_bytes(b"")
-    with refused("folder pink has no images, so it is no class"):
+    with refused("folder pink has no images, so it is not a class"):
         folder(given)
     (given / "train").rename(given / "Training")
-    with refused("folder Training is no split"):
+    with refused("folder Training is not a split"):
         folder(given)
 
 

@@ -1,4 +1,4 @@
-"""The order of batches depends on (seed, epoch, batch number) alone."""
+"""The order of batches depends only on (seed, epoch, batch number)."""
 
 from itertools import chain, pairwise
 from multiprocessing import active_children

@@ -26,21 +26,21 @@ def batch(data, split="train"):
     return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
-def grey(data, every):
+def gray(data, every):
     return torch.stack([data.visible(image)[..., 0] for image in every["images"]])
 
 
 def test_a_mask_is_ink_and_a_click_is_in_its_middle():
     data = digits()
     every = batch(data)
-    assert (grey(data, every)[every["masks"]] >= INK * 0.5 - 1e-2).all()
+    assert (gray(data, every)[every["masks"]] >= INK * 0.5 - 1e-2).all()
     x, y = every["points"][:, 0].mT
     assert every["masks"][torch.arange(60), y, x].all()
     assert every["labels"].tolist() == [[1, -1]] * 60
     assert every["images"].mean().abs() < 1e-5
     assert abs(float(every["images"].std()) - 1) < 1e-3
     alone = digits(min_digits=1, max_digits=1, dimmest=1.0)  # all its ink
-    assert torch.equal(batch(alone)["masks"], grey(alone, batch(alone)) > 0)
+    assert torch.equal(batch(alone)["masks"], gray(alone, batch(alone)) > 0)
 
 
 def test_a_later_digit_hides_an_earlier_one():
@@ -68,7 +68,7 @@ def test_training_has_no_unfamiliar_digit(unfamiliar, monkeypatch):
         every = batch(data, split)
         assert bool(every["unfamiliar"].any()) == (split == "val" and bool(unfamiliar))
         for shown, mask, strange in zip(
-            grey(data, every), every["masks"], every["unfamiliar"], strict=True
+            gray(data, every), every["masks"], every["unfamiliar"], strict=True
         ):
             chosen[int(strange)].add(round(float(shown[mask].mean()) * 20 - 10))
     assert chosen == {0: set(range(10)) - set(unfamiliar), 1: set(unfamiliar)}
@@ -100,7 +100,7 @@ def test_every_value_of_a_mask_is_an_object(folder):
         own(folder, min_pixels=1000)
 
 
-def test_numbers_palettes_and_colours_say_the_same(folder):
+def test_numbers_palettes_and_colors_say_the_same(folder):
     first, before = batch(own(folder))["masks"], own(folder).fingerprint()
     for file in (folder / "masks").iterdir():
         Image.open(file).convert("LA").save(file)
@@ -131,9 +131,9 @@ def ellipse(scale=1, mode="L", fill=255, behind=0):
     return image
 
 
-def palette(colours, *fills, behind=0):
+def palette(colors, *fills, behind=0):
     image = Image.new("P", (SIDE, SIDE), behind)
-    image.putpalette([level for colour in colours for level in colour])
+    image.putpalette([level for color in colors for level in color])
     draw = ImageDraw.Draw(image)
     for number, where in fills:
         draw.ellipse(where, fill=number)
@@ -158,7 +158,7 @@ def over(below, above):
 
 
 def clear(inside, outside):
-    """Colours with transparency for the object and around it."""
+    """Colors with transparency for the object and around it."""
     return ellipse(mode="RGBA", fill=inside, behind=outside)
 
 
@@ -184,7 +184,7 @@ def bright(data):
     """The mean brightness under each mask of training."""
     every = batch(data)
     return [
-        round(float(grey(data, every)[n][mask].mean()), 2) for n, mask in enumerate(every["masks"])
+        round(float(gray(data, every)[n][mask].mean()), 2) for n, mask in enumerate(every["masks"])
     ]
 
 
@@ -221,10 +221,10 @@ def test_void_pixels_have_no_label(masked):
 @pytest.mark.parametrize(
     ("mask", "line"),
     [
-        *((smooth(scale), "only lie between others") for scale in (2, 3, 8)),
-        *((as_jpeg(ellipse(), q).convert("L"), "only lie between") for q in (30, 75, 95, 100)),
-        (as_jpeg(ellipse(mode="RGB", fill="red"), 90).convert("RGB"), "only lie between others"),
-        (ellipse().filter(ImageFilter.GaussianBlur(2)), "only lie between others"),
+        *((smooth(scale), "only occur between others") for scale in (2, 3, 8)),
+        *((as_jpeg(ellipse(), q).convert("L"), "only occur between") for q in (30, 75, 95, 100)),
+        (as_jpeg(ellipse(mode="RGB", fill="red"), 90).convert("RGB"), "only occur between others"),
+        (ellipse().filter(ImageFilter.GaussianBlur(2)), "only occur between others"),
         (clear((0, 0, 0, 255), (0, 0, 0, 0)), "the mask {} has transparent pixels"),
         (palette([(0, 0, 0)] * 3, *TWO), "numbers 0 and 1, which its palette shows in the same"),
         (palette([(0, 0, 0), (1, 2, 3), (1, 2, 3)], *TWO), "1 and 2, which its palette shows"),
@@ -270,9 +270,9 @@ def test_exif_turns_an_image_and_its_mask(masked, turn, drawn, square):
 @pytest.mark.parametrize(
     ("mask", "said"),
     [
-        (over(3, 255), "2 of the 2 masks have the number 255 beside lower ones (0.png, 0.png)"),
+        (over(3, 255), "2 of the 2 masks have the value 255 next to lower ones (0.png, 0.png)"),
         (ellipse(fill=0, behind=255), "in 2 of the 2 masks one object has all four corners"),
-        (over(127, 255), "number 255"),
+        (over(127, 255), "value 255"),
         (over(200, 255), None),
         (ellipse(mode="RGB", fill=(9, 0, 0), behind=0), None),
         (ellipse(), None),
@@ -288,14 +288,14 @@ def test_what_may_be_no_object_is_said_once(masked, caplog, mask, said):
     ("spoil", "line"),
     [
         (lambda mask: Image.new("L", (5, 5)).save(mask),
-         "is 5 pixels wide and 5 high, and its image 12 and 9"),
+         "has 5 x 5 pixels, and its image 12 x 9"),
         (lambda mask: Image.new("I;16", (12, 9)).save(mask), "more than 8 bits"),
         (lambda mask: mask.write_bytes(png(np.zeros((9, 36), int), 2)), "more than 8 bits"),
         (lambda mask: Image.open(mask).save(mask, "JPEG"), "is a JPEG inside"),
         (lambda mask: mask.write_bytes(b"no image"), "cannot decode the mask"),
         (lambda mask: mask.unlink(), "0.png has no mask"),
         (lambda mask: (mask.parents[1] / "images").rename(mask.parents[1] / "pictures"),
-         "there are no images "),
+         "no images found "),
     ],
 )  # fmt: skip
 def test_a_spoilt_folder_is_one_line(folder, spoil, line):

@@ -42,8 +42,8 @@ MISTAKES = [
     ("text", {"sha256": "abc"}, "data.sha256=abc: must be 64 hexadecimal digits"),
     ("text", {"sha256": "0" * 64}, "set data.sha256=null to use it anyway"),
     ("text", {"path": "txet.txt"}, "no such file; did you mean 'text.txt'?"),
-    ("parallel", {"val_source": "a"}, "data.val_source=a: needs data.val_target beside it"),
-    ("parallel", {"test_target": "a"}, "data.test_target=a: needs data.test_source beside it"),
+    ("parallel", {"val_source": "a"}, "data.val_source=a: requires data.val_target"),
+    ("parallel", {"test_target": "a"}, "data.test_target=a: requires data.test_source"),
     ("parallel", {"val_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
     ("parallel", {"val_fraction": 0.0001}, "the val split of 80 pairs would be empty"),
     ("parallel", {"test_fraction": 0.9499}, "the train split of 80 pairs would be empty"),
@@ -51,7 +51,7 @@ MISTAKES = [
     ("parallel", {"min_count": 2}, "data.min_count=2: needs data.tokenizer=word"),
     ("parallel", {"vocab_size": 200}, "allowed: 260 (the 256 bytes and 4 special tokens) to 1024"),
     ("parallel", {"target": "text.txt"}, "data.source=lines.de has 80 lines and data.target=text"),
-    ("parallel", BOTH, "data.val_fraction=0.1: data.val_source is given; set one null"),
+    ("parallel", BOTH, "data.val_fraction=0.1: data.val_source is also set; set one to null"),
     ("multi30k", {"pair": ["de", "de"]}, "two different"),
     ("multi30k", {"pair": ["de", "xx"]}, "de, en or fr"),
     ("reverse", {"min_length": 26}, "data.min_length=26: is above data.max_train_length=4"),
@@ -67,7 +67,7 @@ MISTAKES = [
     ("series", SUNSPOTS | {"window": 10}, "data.period=11"),
     ("series", SUNSPOTS | {"window": 280}, "data.window=280: the training part of 309 values"),
     ("series", SUNSPOTS | {"horizon": 47}, "data.horizon=47: the val part "),
-    ("digits", {"randaugment": "rand-m9"}, "only 8 pixels wide"),
+    ("digits", {"randaugment": "rand-m9"}, "a width of 8 pixels"),
     ("cifar10", {"randaugment": "rand-m9-x3"}, "must be null or a timm policy"),
     ("cifar10", {"flip": "yes"}, "data.flip=yes: must be true or false"),
     ("overlapping_digits", {"size": 8, "scale": 2}, "too small for digits of 16 pixels"),
@@ -78,7 +78,7 @@ MISTAKES = [
     ("digit_strings", {"height": 7}, "data.height=7"),
     ("recall", {"pairs": [40]}, "data.vocab_size=32 has only 15 keys, at least data.vocab_size=82"),
     ("recall", {"pairs": [3]}, "data.seq_len=8: 3 pairs and their queries need at least 12"),
-    ("recall", {"pairs": [2, 2]}, "data.pairs=[2, 2]: holds a number twice"),
+    ("recall", {"pairs": [2, 2]}, "data.pairs=[2, 2]: duplicate number"),
 ]
 
 
@@ -93,7 +93,7 @@ TEXTS = [
     (b"fine so far \xff\xfe", "not UTF-8 at byte offset 12 (0xff)"),
     (gzip.compress(bytes(range(97, 123)) * 9, mtime=0)[:30], "damaged gzip file"),
     (gzip.compress(b"", mtime=0), "empty inside"),
-    (b"a", "1 characters gives 0 to training"),
+    (b"a", "1 characters, 0 are for training"),
     (b"short text", "data.seq_len=16: the train split has 9 tokens and needs at least 17"),
     (b"long" * 30, "data.seq_len=16: the val split has 12 tokens and needs at least 17"),
 ]

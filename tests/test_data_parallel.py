@@ -119,7 +119,7 @@ def test_twins_are_in_one_split_and_of_given_files_they_are_counted(both, write,
     assert sum(map(len, keys)) == len(set.union(*keys)) == len(set(lines))
     assert not caplog.text
     ready(**both(lines), **more | {"val_source": write("val", map(rewritten, lines[:20]))})
-    assert "20 of the 20 validation sources are in training, too" in caplog.text
+    assert "20 of the 20 validation sources are also in the training split" in caplog.text
     assert "test sources" not in caplog.text
 
 

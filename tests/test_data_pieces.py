@@ -187,8 +187,8 @@ JSON = '{"text": "to be"}\n'
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b'{"id": 1}\n' * 99, "holds JSON lines"),
-        ("a.txt", JSON.encode() * 99, "holds JSON lines"),
+        ("a.jsonl", b'{"id": 1}\n' * 99, "contains JSON lines"),
+        ("a.txt", JSON.encode() * 99, "contains JSON lines"),
         ("a.txt", b"PAR1" + bytes(99), "is a Parquet file"),
         ("a.txt", b"PK\3\4" + bytes(99), "is a ZIP archive"),
         ("a.txt", b"\xff\xfea\0b\0" * 99, "is UTF-16"),

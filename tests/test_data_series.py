@@ -50,7 +50,7 @@ def test_the_default_is_the_sunspots_of_309_years():
     data = ready("series")
     spots = data.restore(data.values)[:, 0]
     assert len(spots) == 309
-    # R. Wolf's first and the data centre's last: 1700, 1701, 1705, 1957 (the highest), 2008.
+    # R. Wolf's first and the data center's last: 1700, 1701, 1705, 1957 (the highest), 2008.
     for year, value in {1700: 5.0, 1701: 11.0, 1705: 58.0, 1957: 190.2, 2008: 2.9}.items():
         assert spots[year - 1700] == pytest.approx(value, abs=1e-4)
         assert data.time(year - 1700) == str(year)
@@ -100,7 +100,7 @@ def test_normalisation_knows_the_training_part_alone(series):
     np.testing.assert_allclose(read[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_another_series_is_measured_with_the_runs_normalisation(counting, tmp_path):
+def test_another_series_is_measured_with_the_runs_normalization(counting, tmp_path):
     other = make("series", **(SMALL | {"window": 12}))
     other.measure_as(counting)
     other.setup()
@@ -164,8 +164,8 @@ ROWS = [f"{day},{n}" for n, day in enumerate(DAYS)]
         ("date,x", [row for row in ROWS for _ in "ab"], "60 row(s) repeat a time"),  # of two shops
         ("date,x", [*ROWS, "Total,9000"], "line 62, column 'date': the row 'Total' sums up others"),
         ("date,x", [*ROWS, "mean:,30"], "the row 'mean:' sums up"),
-        ("date,x", [*ROWS, ",9000"], "line 62, column 'date': '' is no date"),
-        ("date,x", [*ROWS[:4], "soon,4"], "line 6, column 'date': 'soon' is no date"),
+        ("date,x", [*ROWS, ",9000"], "line 62, column 'date': '' is not a date"),
+        ("date,x", [*ROWS[:4], "soon,4"], "line 6, column 'date': 'soon' is not a date"),
         ("x", [*map(str, range(COUNT)), "1770"], "line 62, the last, is the sum of all the others"),
         ("shop,x", [*(f"{n}th,{n}" for n in range(COUNT)), "Sum,7"], "row 'Sum' sums up"),
         ("date,x", [f"0{n % 9 + 1}/0{n % 7 + 1}/2020,{n}" for n in range(COUNT)],
@@ -205,7 +205,11 @@ HAET = r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat
 WRONG_FILES = [
     ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y$"),
     ("heat,y\n1,2\n", ["haet"], HAET),
-    ("0.0844\n0.1\n", None, r"allowed: 0\.0844; the first line holds numbers, so .*no header: add"),
+    (
+        "0.0844\n0.1\n",
+        None,
+        r"allowed: 0\.0844; the first line contains numbers, .*no header: add",
+    ),
     ("2020-01-01,1e3\n", ["x"], r"no column 'x' .*allowed: 2020-01-01, 1e3; .*seems to have no h"),
     ("\n\n", ["x"], r"the first row must name the columns"),
     ("x;y\n1,5;2\n", ["x"], r"columns are separated by ';'; use commas, and write numbers"),
@@ -216,10 +220,10 @@ WRONG_FILES = [
     ("x,y\n1,2\n3\n5,6\n", ["y"], r"line 3, column 'y': the value is missing \(''\)"),
     ("x,y\n1,1_000\n", ["y"], r"'1_000' is not a number"),
     ("x,y\n1,1e400\n", ["y"], r"'1e400' is not a finite number"),
-    ("x,y\n" + "1,1e200\n2,3\n" * 30, ["y"], r"has numbers too large"),
+    ("x,y\n" + "1,1e200\n2,3\n" * 30, ["y"], r"has values too large"),
     ("x,y\n1,inf\n", ["y"], r"line 2, column 'y': 'inf' is not a finite number"),
     ("x,y\n1,2,3\n", ["x"], r"line 2 has 3 cells, the header has 2"),
-    ('x,y\n1,"2\n', ["x"], r"line 2 is no CSV"),
+    ('x,y\n1,"2\n', ["x"], r"line 2 is not valid CSV"),
     ("x\n" + "5\n" * 60, ["x"], r"column 'x' has the same value throughout the training part"),
     ("x\n1\n2\n", ["x"], r"data\.window=6: the training part of 2 values .*needs at least 7"),
 ]

@@ -111,7 +111,7 @@ def test_unknown_characters_of_the_validation_split_share_one_token(text):
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
     data = text()  # without need there is none
     assert data.sizes["vocab_size"] == len(set(POEM))
-    with pytest.raises(UserError, match=r"'星' is not in the training text"):
+    with pytest.raises(UserError, match=r"'星' does not occur in the training text"):
         data.tokenizer.encode("界世界星")
 
 
@@ -175,7 +175,7 @@ def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two():
         assert any(words in whole[name] for name in CHAPTERS[its].split() if name in whole)
 
 
-def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all():
+def test_fewer_labeled_texts_are_among_more_and_the_tokenizer_reads_all():
     few, more, whole = (texts(train_examples=count) for count in (20, 60, None))
     of_few, of_more, of_whole = (read(data, "train") for data in (few, more, whole))
     assert of_few == of_more[:20]
@@ -239,8 +239,12 @@ def test_a_table_of_texts_and_labels(tmp_path):
         (["1,a,x", "2,b,y,z"], "id,label,text", "line 3 has 4 cells, the header has 3; quote"),
         (["1,a,x", "2,b,"], "id,label,text", "line 3 has no text"),
         (["1,,x"], "id,label,text", "line 2 has no label"),
-        (['1,a,"x'], "id,label,text", "line 2 is no CSV"),
-        (["1,a,x", "2,a,y"], "id,label,text", "has the one class a, and a classifier needs two"),
+        (['1,a,"x'], "id,label,text", "line 2 is not valid CSV"),
+        (
+            ["1,a,x", "2,a,y"],
+            "id,label,text",
+            "only one class found \\(a\\); classification needs at least two",
+        ),
         ([], "id,label,text", "has no rows"),
         (["1,a,x", "2,b,y"], "id,label,text", "split of 2 texts would be empty"),
     ],
@@ -273,7 +277,7 @@ def test_spellings_of_one_class_and_texts_of_two_splits_are_counted(tmp_path, ca
             (tmp_path / split / name / f"{n}.txt").write_text(f"{text} {name} {own}")
     texts(tmp_path)
     assert "written: CATS (6) and cats (6)" in caplog.text
-    assert "3 of the 9 validation texts are in training, too" in caplog.text
+    assert "3 of the 9 validation texts are also in the training split" in caplog.text
 
 
 def test_special_tokens_leave_room_for_a_text(folder):

@@ -35,7 +35,7 @@ WRITTEN = 13  # validation examples of `copies`, which batches of 16 share out a
 
 
 def copies(folder, *more):
-    """Pairs, some of which the model has learnt to write after this many steps, in float64: where
+    """Pairs, some of which the model has learned to write after this many steps, in float64: where
     rounding turned one choice of a search, its text would be another."""
     own = f"""model.attention=location model.dim=16 data.symbols=2 data.val_examples={WRITTEN}
         data.train_examples=200 data.batch_size=16 trainer.max_steps=60 task.beam=2

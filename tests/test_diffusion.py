@@ -199,7 +199,7 @@ def run(folder, judge):
 
 @pytest.mark.ci
 def test_what_is_drawn(run, tmp_path):
-    drawn = [path.stem for path in run.task.artefacts(run.path) if path.is_file()]
+    drawn = [path.stem for path in run.task.artifacts(run.path) if path.is_file()]
     assert drawn == ["samples", "denoising", "inpainting"]
     maps = {path.stem for path in attention_figures(run.task, tmp_path)}
     assert maps == {"attention_layer_01", "text_layer_01"}
@@ -263,11 +263,11 @@ def test_it_writes_an_image_of_a_prompt_and_draws_a_masked_part_anew(command, ru
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        (["--image", "a.png"], 'give --prompt "..."'),
-        (["--prompt", "3 x"], "--prompt: 'x' is no word of this data; use 0 1 2"),
+        (["--image", "a.png"], '--prompt "..."'),
+        (["--prompt", "3 x"], "--prompt: 'x' is not a word of this data; use 0 1 2"),
         (["--prompt", "1 2 3 4"], "--prompt: has 4 digits, and the images of this data at most 3"),
-        (["--prompt", "3", "--image", "a.jpg"], "give a name that ends in .png"),
-        (["--prompt", "3", "--mask", "left"], "give --inpaint FILE or --index N, too"),
+        (["--prompt", "3", "--image", "a.jpg"], "choose a name that ends in .png"),
+        (["--prompt", "3", "--mask", "left"], "--mask requires --inpaint FILE or --index N"),
         (["--prompt", "3", "--index", "99", "--mask", "left"], "has examples 0 to 13"),
         (["--prompt", "3", "--guidance", "-1"], "--guidance -1.0 must not be negative"),
     ],

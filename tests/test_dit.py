@@ -54,7 +54,7 @@ def test_at_the_start_adaln_zero_is_the_identity():
     x, c = normal(B, 8, DIM, seed=3).float(), normal(B, DIM, seed=4).float()
     for condition in ("adaln", "adaln_zero"):
         model = dit(condition=condition)
-        model.initialise(0)
+        model.initialize(0)
         y = model.stack.blocks[0](x, context(condition=c))
         assert torch.equal(x, y) == (condition == "adaln_zero")
 

@@ -81,7 +81,7 @@ def test_a_head_of_its_own_and_another_feed_forward_network_have_equals(tmp_path
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("pos_enc=rotary", "made of other parts than this model: pos_enc=learned"),
+        ("pos_enc=rotary", "a different architecture than this model: pos_enc=learned"),
         ("model.ffn=swiglu", "model.ffn=swiglu: transformers' networks have "),
         ("model=rnn_lm", "model=rnn_lm; gpt and vit can be written"),
     ],
@@ -133,6 +133,6 @@ def test_nothing_is_written_over_and_what_has_other_outputs_is_not_kept(
         return network
 
     monkeypatch.setattr(exported, "network_of", wrong)
-    with pytest.raises(UserError, match="what was written has other outputs"):
+    with pytest.raises(UserError, match="the exported model disagrees with the original"):
         export("gpt", "x")
     assert not list(tmp_path.glob("*x*"))

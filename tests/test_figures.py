@@ -19,7 +19,7 @@ from ablate import show
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.figures.panels import HIDDEN
-from ablate.figures.patches import draw_patches, spread, unnormalised
+from ablate.figures.patches import draw_patches, spread, unnormalized
 from ablate.figures.save import save
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
@@ -54,7 +54,7 @@ def pixels(path):
 
 
 def drawn(path):
-    """A PNG of some size with several colours in it."""
+    """A PNG of some size with several colors in it."""
     image = pixels(path)
     return min(image.shape[:2]) > 200 and len(image.flatten(0, 1)[::7].unique(dim=0)) > 10
 
@@ -104,7 +104,7 @@ def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeyp
     (figure,) = seen
     above, *below = figure.get_suptitle().split("\n")
     assert above == "the run"
-    assert "by whom; outlined: where it comes from" in " ".join(below)
+    assert "by whom; outlined: its source" in " ".join(below)
     for index, (axis, example) in enumerate(zip(figure.axes[:6], examples, strict=True)):
         assert axis.get_title() == task.data.source_tokenizer.decode(example["source"][0].tolist())
         assert ticks(axis) == [example["source_labels"], example["target_labels"]]
@@ -124,7 +124,7 @@ def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeyp
         assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
-def test_runs_side_by_side_have_the_same_colours(tmp_path):
+def test_runs_side_by_side_have_the_same_colors(tmp_path):
     """Also where no row has a single key, whose softmax is 1: sigmoid gives it less."""
     for normalizer in ("softmax", "sigmoid"):
         typed = f"model.normalizer={normalizer}"
@@ -183,7 +183,7 @@ def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
 
 def test_the_image_is_what_a_person_sees():
     data = built(*VIT).data
-    shown = unnormalised(data, data.example()["images"][0])
+    shown = unnormalized(data, data.example()["images"][0])
     from sklearn.datasets import load_digits  # takes a second to import
 
     originals = torch.from_numpy(load_digits().images).float() / 16

@@ -52,7 +52,7 @@ def test_a_masked_pair_costs_nothing(changes: dict[str, Any], products: int, mas
 
 def test_a_graph_costs_its_edges() -> None:
     """Zachary's club: 34 members, each with an edge to itself and two for each of 78 ties."""
-    masks = ("none", "neighbours")
+    masks = ("none", "neighbors")
     arms = [ablate.compose("model=gat", "model.attention=dot", f"model.mask={m}") for m in masks]
     data = build_data(arms[0])
     every, edges = (count_flops(cfg, on_meta(cfg, data)) for cfg in arms)

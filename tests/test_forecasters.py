@@ -13,7 +13,7 @@ BOTH = pytest.mark.parametrize("make", [rnn_forecaster, transformer_forecaster])
 
 
 def test_attention_of_the_rnn_is_luongs_over_the_past():
-    model = random_parts(rnn_forecaster(attention="dot", difference=False)).eval()
+    model = random_parts(rnn_forecaster(attention="dot", predict_residual=False)).eval()
     values = normal(2, LENGTH, CHANNELS)
     layer = model.recurrent.layers[0]
     h = torch.zeros(2, 6, dtype=torch.float64)
@@ -37,7 +37,7 @@ def test_the_difference_is_what_the_model_adds_to_the_last_value(make):
     values = normal(2, LENGTH, CHANNELS)
     model, direct = (
         random_parts(make(attention="dot")),
-        random_parts(make(attention="dot", difference=False)),
+        random_parts(make(attention="dot", predict_residual=False)),
     )
     assert_close(model(values), values + direct(values))
     torch.nn.init.zeros_(model.head.weight)

@@ -91,8 +91,8 @@ def test_every_measure_is_what_loops_find(finished):
     assert measured == pytest.approx(expected, rel=1e-4)
     for split in ENDS:
         rmse = np.array([measured[f"{split}/rmse/{column}"] for column in COLUMNS])
-        normalised = np.square(rmse / run.data.deviation).mean()
-        assert losses[split] == pytest.approx(normalised, rel=1e-4)
+        normalized = np.square(rmse / run.data.deviation).mean()
+        assert losses[split] == pytest.approx(normalized, rel=1e-4)
     assert run.result["metric"]["name"] == "val/rmse"
 
 

@@ -12,7 +12,7 @@ import torch
 from make_model import context, options, part, place
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, attention_weights, mix
+from ablate.kernel import AttentionInputs, attention_weights, mix
 from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
@@ -67,7 +67,7 @@ def score(name: str, q: Sequence[float], k: Sequence[float], *, at: int = 0, **v
     return made(query, keys)[0, 0, 0, at]
 
 
-def normalised(name: str, *scores: float) -> Any:
+def normalized(name: str, *scores: float) -> Any:
     return part("model.normalizer", name)(tensor(*scores))
 
 
@@ -102,7 +102,7 @@ def fourier() -> Any:
 
 def attention(**around: Any) -> Any:
     """Two keys whose scaled products are ln 2 and 0; their values are 3 and 6."""
-    attend = Attend(
+    attend = AttentionInputs(
         q=tensor([log(2.0)])[None, None],
         k=tensor([1.0], [0.0])[None, None],
         v=tensor([3.0], [6.0])[None, None],
@@ -250,11 +250,11 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "graph attention": lambda: score("gat", [1, 2], [3, 1], a=[1, 0], b=[-2, 1]),
     "graph attention, version 2": lambda: score("gatv2", [1, 0], [-3, 2], v=[5, 3]),
     "uniform": lambda: score("uniform", [1, 2], [3, 1]),
-    "softmax": lambda: normalised("softmax", 1, 0, -2),
-    "sparsemax": lambda: normalised("sparsemax", 1, 0.5, -1),
-    "1.5-entmax": lambda: normalised("entmax15", 1.2, 0.8, -4),
-    "sigmoid": lambda: normalised("sigmoid", 0, log(2)),
-    "hard, evaluated": lambda: normalised("hard", 1, 0, -2),
+    "softmax": lambda: normalized("softmax", 1, 0, -2),
+    "sparsemax": lambda: normalized("sparsemax", 1, 0.5, -1),
+    "1.5-entmax": lambda: normalized("entmax15", 1.2, 0.8, -4),
+    "sigmoid": lambda: normalized("sigmoid", 0, log(2)),
+    "hard, evaluated": lambda: normalized("hard", 1, 0, -2),
     "doubly stochastic attention": lambda: unevenness(tensor([[0.5, 0.5, 0], [0.2, 0.7, 0.1]])),
     "reward model": lambda: unlikelihood(tensor(log(3))),
     "DPO": lambda: dpo_loss(tensor(log(3)), tensor(-log(3)), 0.5),

@@ -116,18 +116,18 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
 
 
 MISTAKES = {
-    "": "give --source TEXT, or --input FILE",
+    "": "either --source TEXT, or --input FILE",
     "--source 1 --source": "--source is empty: pass at least one character",
     "--input x": "--input FILE and --output FILE belong together",
     "--input x --output y": "--input=x: no such file",
-    "--input IN --output PIPE": "--output PIPE is no ordinary file",
-    "--input IN --output y.gz": "is written as plain text; give a name without",
-    "--input IN --output no/y": "--output no/y: there is no folder no",
+    "--input IN --output PIPE": "--output PIPE is not a regular file",
+    "--input IN --output y.gz": "output is plain text; choose a name without",
+    "--input IN --output no/y": "--output no/y: no does not exist",
     "--input IN --output .": "--output . is a folder",
     "--input IN --output y --show": "--show goes with --source",
     "--source 1 --prompt The": "--prompt: ",
     "--source 1 --n-best 2": "--n-best 2 is more than --beam 1 finds",
-    "--source 1 --length-penalty 0.5": "--length-penalty ranks what a beam finds",
+    "--source 1 --length-penalty 0.5": "--length-penalty has no effect without a beam",
     "--source 1 --beam 2 --length-penalty -1": "must not be negative",
 }
 

@@ -77,13 +77,13 @@ def test_a_layer_is_the_formula():
     """Equations 1 to 6 of the paper, in a matrix of all nodes."""
     model = gat(depth=2, out_heads=2)
     h, edges = graph()
-    neighbours = torch.zeros(NODES, NODES, dtype=torch.bool)
-    neighbours[edges[0], edges[1]] = True
+    neighbors = torch.zeros(NODES, NODES, dtype=torch.bool)
+    neighbors[edges[0], edges[1]] = True
     for number, layer in enumerate(model.layers):
         w = layer.value.weight.reshape(layer.heads, -1, h.shape[1])
         wh = h @ w.mT  # heads, nodes, width
         e = F.leaky_relu(wh @ layer.score.a + (wh @ layer.score.b).mT, 0.2)
-        heads = e.masked_fill(~neighbours, -torch.inf).softmax(-1) @ wh
+        heads = e.masked_fill(~neighbors, -torch.inf).softmax(-1) @ wh
         last = number == 1
         h = (heads.mean(0) if last else torch.cat(list(heads), dim=1)) + layer.bias.weight
         h = h if last else F.elu(h)
@@ -126,7 +126,7 @@ def test_odd_graphs_are_put_in_order_and_said():
     assert [line.split(":")[0] for line in said] == [
         "the graph has 1 edge(s) from a node to itself",
         "the graph has 1 edge(s) that repeat another",  # the other direction is the same edge
-        "the graph has 2 node(s) without neighbours",
+        "the graph has 2 node(s) without neighbors, which see only themselves",
     ]
     assert symmetric(np.array([[0, 1], [1, 2]]), 3)[1] == []
 
@@ -188,7 +188,7 @@ def public(folder, name, read):
 def test_the_public_files_are_read_alike(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("ablate.data.planetoid.VALIDATION", 4)
     write_planetoid(tmp_path / "npz", "cora", np.random.default_rng(0))
-    options = {"name": "cora", "normalise": False, "seed": 0}
+    options = {"name": "cora", "normalize": False, "seed": 0}
     packed = Planetoid(root=str(tmp_path / "npz"), **options).read()
     public(tmp_path / "public", "cora", packed)
     read = Planetoid(root=str(tmp_path / "public"), **options).read()

@@ -173,7 +173,7 @@ REFUSED = [
     # Its classes are those of tokens, in a matrix of the same name and shape.
     (bert, "BertForTokenClassification", {}, OF_CLASSES,
      "a BertForTokenClassification; known: BertModel, "),
-    (distilbert, "DistilBertModel", {}, GPT2, "holds a distilbert; gpt2, bert and vit can be read"),
+    (distilbert, "DistilBertModel", {}, GPT2, "is a distilbert; only gpt2, bert and vit"),
 ]  # fmt: skip
 
 

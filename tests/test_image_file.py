@@ -14,12 +14,12 @@ from ablate.errors import UserError
 
 SIDE = 16
 RAMP = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)  # 0 .. 255, from black to white
-GREY = RAMP.astype(np.uint8)
+GRAY = RAMP.astype(np.uint8)
 DEEP = (RAMP * 257).astype(np.uint16)  # the same between 0 and 65535
 
 
 def png(values, kind, *chunks):
-    """A PNG of 16 bits. kind: 0 grey, 2 RGB, 4 grey with alpha, 6 RGBA."""
+    """A PNG of 16 bits. kind: 0 gray, 2 RGB, 4 gray with alpha, 6 RGBA."""
 
     def chunk(name, content):
         sum_ = struct.pack(">I", zlib.crc32(name + content))
@@ -39,7 +39,7 @@ def saved(image, kind, **options):
 
 
 def rgba(alpha):
-    image = Image.fromarray(GREY).convert("RGBA")
+    image = Image.fromarray(GRAY).convert("RGBA")
     image.putalpha(Image.fromarray(alpha))
     return image
 
@@ -52,7 +52,7 @@ def lab():
     change = ImageCms.buildTransform(
         ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), "RGB", "LAB"
     )
-    return saved(ImageCms.applyTransform(Image.fromarray(GREY).convert("RGB"), change), "TIFF")
+    return saved(ImageCms.applyTransform(Image.fromarray(GRAY).convert("RGB"), change), "TIFF")
 
 
 def gamma(value):
@@ -60,21 +60,21 @@ def gamma(value):
 
 
 WHITE_IS_0 = {"tiffinfo": {262: 0}}
-OPAQUE = np.full_like(GREY, 255)
+OPAQUE = np.full_like(GRAY, 255)
 # Files that show the ramp, with the difference that a lossy way may make.
 SHOWN = {
-    "8-bit grey PNG": (lambda: saved(Image.fromarray(GREY), "PNG"), 0),
-    "16-bit grey PNG": (lambda: png(DEEP, 0), 0),
+    "8-bit gray PNG": (lambda: saved(Image.fromarray(GRAY), "PNG"), 0),
+    "16-bit gray PNG": (lambda: png(DEEP, 0), 0),
     "16-bit RGB PNG": (lambda: png(np.repeat(DEEP, 3, 1), 2), 0),
-    "16-bit grey TIFF": (lambda: tiff(DEEP), 0),
-    "16-bit grey TIFF, white is 0": (lambda: tiff(65535 - DEEP, **WHITE_IS_0), 0),
+    "16-bit gray TIFF": (lambda: tiff(DEEP), 0),
+    "16-bit gray TIFF, white is 0": (lambda: tiff(65535 - DEEP, **WHITE_IS_0), 0),
     # Pillow inverts 8 bits where it writes them so, and 16 bits not.
-    "8-bit grey TIFF, white is 0": (lambda: tiff(GREY, **WHITE_IS_0), 0),
+    "8-bit gray TIFF, white is 0": (lambda: tiff(GRAY, **WHITE_IS_0), 0),
     "16-bit PGM": (lambda: b"P5 16 16 65535\n" + DEEP.astype(">u2").tobytes(), 0),
     "RGBA, opaque": (lambda: saved(rgba(OPAQUE), "PNG"), 0),
-    "CMYK": (lambda: saved(Image.fromarray(GREY).convert("CMYK"), "TIFF"), 1),
-    "YCbCr": (lambda: saved(Image.fromarray(GREY).convert("RGB"), "JPEG", quality=100), 3),
-    "palette": (lambda: saved(Image.fromarray(GREY).convert("P"), "PNG"), 0),
+    "CMYK": (lambda: saved(Image.fromarray(GRAY).convert("CMYK"), "TIFF"), 1),
+    "YCbCr": (lambda: saved(Image.fromarray(GRAY).convert("RGB"), "JPEG", quality=100), 3),
+    "palette": (lambda: saved(Image.fromarray(GRAY).convert("P"), "PNG"), 0),
     "gamma of a screen": (lambda: png(DEEP, 0, gamma(45455)), 0),
     "gamma beside sRGB": (lambda: png(DEEP, 0, (b"sRGB", b"\0"), gamma(100000)), 0),
 }
@@ -107,15 +107,15 @@ def test_transparent_pixels_show_the_background(tmp_path, deep):
         content = png(np.stack([0 * DEEP, DEEP], -1).reshape(SIDE, -1), 4)
     else:
         shape = Image.new("RGBA", (SIDE, SIDE))
-        shape.putalpha(Image.fromarray(GREY))
+        shape.putalpha(Image.fromarray(GRAY))
         content = saved(shape, "PNG")
-    with pytest.raises(UserError, match=r"it has transparent pixels; data\.background=white or"):
+    with pytest.raises(UserError, match=r"it has transparent pixels; set data\.background"):
         read(tmp_path, content)
     assert np.abs(read(tmp_path, content, "white") - (255 - RAMP[..., None])).max() <= 1
     assert read(tmp_path, content, "black").max() == 0
 
 
-def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path):
+def test_a_transparent_gray_of_16_bits_is_transparent(tmp_path):
     content = png(DEEP, 0, (b"tRNS", struct.pack(">H", 0)))
     with pytest.raises(UserError, match="has transparent pixels"):
         read(tmp_path, content)
@@ -133,13 +133,13 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (tiff(DEEP.astype(np.int32)), "has 32-bit pixels, and nothing says which number is white"),
+        (tiff(DEEP.astype(np.int32)), "has 32-bit pixels, and the value of white is unknown"),
         (tiff((RAMP / 255).astype(np.float32)), "has floating-point pixels"),
-        (tiff(GREY, save_all=True, append_images=[Image.fromarray(GREY)]), "has 2 pages"),
+        (tiff(GRAY, save_all=True, append_images=[Image.fromarray(GRAY)]), "has 2 pages"),
         (b"\x89PNG\r\n\x1a\n", "it (it is damaged, or in no known format)"),
         (lab()[:200], "cannot decode the image"),
     ],
-    # An image's colour profile has the second at which it was made.
+    # An image's color profile has the second at which it was made.
     ids=["32 bits", "floats", "pages", "no PNG", "Lab"],
 )
 def test_what_nothing_explains_is_refused(tmp_path, content, line):

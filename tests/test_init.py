@@ -14,7 +14,7 @@ from ablate.model.layers.linear import STD
 
 def initial(seed: int = 0, **changes: Any) -> dict[str, Tensor]:
     model = gpt(**changes)
-    model.initialise(seed)
+    model.initialize(seed)
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
@@ -53,7 +53,7 @@ def test_deeper_arms_start_from_equal_values_up_to_gpt2s_factor(
     maps = []
     for scale in (depth_scale, False):
         model = transformer(decoder={"depth": 3}, init_depth_scale=scale)
-        model.initialise(0)
+        model.initialize(0)
         maps.append(model.decoder.blocks[0].cross_attention.function.out.weight)
     torch.testing.assert_close(maps[0] * (3 if depth_scale else 1), maps[1])
 
@@ -81,7 +81,7 @@ def test_drawing_depends_on_the_seed_and_on_nothing_else() -> None:
         assert torch.equal(value, other[name]) == constant
     model = gpt()
     state = torch.get_rng_state()
-    model.initialise(0)
+    model.initialize(0)
     assert torch.equal(state, torch.get_rng_state())  # nobody else's draws are moved
 
 

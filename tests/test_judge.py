@@ -52,7 +52,9 @@ def test_the_decision_is_that_of_a_linear_model_in_statsmodels(noise):
     for (name, term), differs, adjusted in zip(terms.items(), shown, p, strict=True):
         arm, effect = arms[name], fit.params[term]
         assert arm.difference == pytest.approx(effect)
-        assert arm.verdict == ("open" if not differs else "worse" if effect > 0 else "better")
+        assert arm.verdict == (
+            "inconclusive" if not differs else "worse" if effect > 0 else "better"
+        )
         assert (arm.p <= 0.05) == differs
         # No error is smaller than that of the arm's own differences.
         assert arm.p >= adjusted * 0.999
@@ -64,7 +66,7 @@ def test_a_table_gets_the_files_of_a_report_and_a_frame_the_same_content(
 ):
     frame = benchmark(seeds=5)
     frame.to_csv(tmp_path / "results.csv", index=False)
-    claims = [{"says": "Muon wins.", "arm": "muon", "is": "better", "by": 0.05}]
+    claims = [{"statement": "Muon wins.", "arm": "muon", "direction": "better", "min_effect": 0.05}]
     (tmp_path / "claims.yaml").write_text(json.dumps({"study": {"claims": claims}}))
     words = ("--baseline", "adamw", "--metric", "loss", "--claims", tmp_path / "claims.yaml")
     with pytest.raises(SystemExit, match="0"):
@@ -78,7 +80,7 @@ def test_a_table_gets_the_files_of_a_report_and_a_frame_the_same_content(
     assert "<svg" in page
     assert "ablate.report" not in page
     same = ablate.judge(frame, baseline="adamw", metric="loss", claims=claims)
-    for key in ("arms", "claims", "metric", "remarks"):
+    for key in ("arms", "claims", "metric", "warnings"):
         assert json.loads(json.dumps(same[key])) == written[key]
     for code in ("0", "2"):  # over its own files, and not over those of something else
         with pytest.raises(SystemExit, match=code):
@@ -126,7 +128,7 @@ def test_a_table_of_metrics_blocks_steps_and_items(tmp_path):
     assert [arm.difference for arm in report.arms] == [arm.difference for arm in single.arms]
     short = steps[(steps.arm != "sgd") | (steps.step == 1)]
     refused = {a.name: a.verdict for a in ablate.judge(short, baseline="adamw", metric="loss").arms}
-    assert refused["sgd"] == "refused"  # other steps than the baseline
+    assert refused["sgd"] == "excluded"  # other steps than the baseline
 
     items = pd.concat([frame.assign(item=n, value=frame.value + n * 0.1) for n in range(6)])
     over = ablate.judge(items, baseline="adamw", better="higher")["examples"]
@@ -177,7 +179,7 @@ def test_exports_of_wandb(tmp_path):
     crashed.loc[0, "val/loss"] = np.nan
     crashed.to_csv(tmp_path / "export.csv", index=False)
     verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
-    assert {*verdicts.values()} == {"base", "refused"}
+    assert {*verdicts.values()} == {"baseline", "excluded"}
 
     shown.assign(Name=[f"sunny-sky-{n}" for n in range(len(rows))]).to_csv(
         tmp_path / "export.csv", index=False
@@ -236,7 +238,7 @@ TABLE = f"{HEAD}a,0,1\na,1,2\nb,0,3\nb,1,4\n"
         (TABLE.replace("arm", "arms"), "", r"no column arm .*did you mean 'arms'"),
         (TABLE.replace("value", "loss"), "--metric los", r"no column los; did you mean 'loss'"),
         (TABLE.replace("\n", ",1\n").replace("value,1", "loss,acc"), "", r"several metrics \(loss"),
-        (TABLE, "--baseline c", r"--baseline: there is no arm c \(there: a and b\)"),
+        (TABLE, "--baseline c", r"--baseline: unknown arm c \(there: a and b\)"),
         (f"{HEAD}a,0,1\nb,0,2\n", "--metric loss", r"has only one seed, 0"),
         (f"{HEAD}a,0,1\na,1,1\n", "--metric loss", r"has only one arm, a"),
         (TABLE.replace(",2", ",nan"), "", r"line 3: value is nan \(arm a, seed 1\)"),

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Parts
+from ablate.kernel import AttentionInputs, Kernel, Parts
 from ablate.kernel import flex as flex_module
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
@@ -36,7 +36,7 @@ SCORES = {name: {} for name in scores()} | {
 MASKS: dict[str, dict[str, Any]] = {
     name: {"size": 3} if name in ("window", "prefix") else {}
     for name in options("model.mask")
-    if name != "neighbours"  # which is no matter of positions: test_graph.py
+    if name != "neighbors"  # which is no matter of positions: test_graph.py
 }
 KERNELS: dict[str, Kernel] = {
     "sdpa": kernel("sdpa"),
@@ -80,13 +80,13 @@ def make(
     *,
     shape: str = "square",
     padding: str = "none",
-) -> Attend:
+) -> AttentionInputs:
     queries, keys, start = SHAPES[shape]
     structure = part("model.mask", mask, **MASKS[mask])(causal=True)
     reads = make_score(score)
     sizes = (queries, K * reads.query), (keys, K * reads.key), (keys, K)
     q, k, v = (normal(B, H, *size, seed=n).requires_grad_() for n, size in enumerate(sizes))
-    return Attend(
+    return AttentionInputs(
         q=q, k=k, v=v, score=reads, normalizer=Softmax(), mask=structure, layer=1, start=start,
         pos=make_pos(pos, causal=not structure.look_ahead), keep=keep(padding, keys),
     )  # fmt: skip
@@ -103,7 +103,7 @@ def keep(padding, keys):
     return real
 
 
-def results(run: Kernel, attend: Attend) -> list[Tensor]:
+def results(run: Kernel, attend: AttentionInputs) -> list[Tensor]:
     """The context, and the gradients of queries, keys, values and all parameters."""
     context = run(attend)
     weighed = (context * normal(*context.shape, seed=9).to(context)).sum()
@@ -112,7 +112,7 @@ def results(run: Kernel, attend: Attend) -> list[Tensor]:
     return [context.detach(), *gradients]
 
 
-def assert_as_reference(attend: Attend, *runs: Kernel) -> None:
+def assert_as_reference(attend: AttentionInputs, *runs: Kernel) -> None:
     """In the context and every gradient."""
     expected = results(Reference(), attend)
     assert all(x.isfinite().all() for x in expected)
@@ -193,7 +193,7 @@ def test_the_reference_is_the_formula(mask, shape):
 REFUSED = [
     ("sdpa", "additive", "none", {}, "the score Additive is not a scaled dot product"),
     ("flex", "additive", "none", {}, "the score Additive is not a scaled dot product"),
-    ("triton", "dot", "none", {}, "the score Dot is no sum over a width"),
+    ("triton", "dot", "none", {}, "the score Dot is not a sum over a width"),
     ("sdpa", "dot", "relative", {}, "Relative positions add to the values"),
     ("sdpa", "dot", "none", {"softmax": False}, "it supports softmax only"),
     ("sdpa", "dot", "none", {"factors": True}, "multiplied by factors"),

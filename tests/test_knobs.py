@@ -33,7 +33,7 @@ OTHERS = {
     "model.connection.factor": 0.3,
     "model.mixer.rank": 5,
     "model.mixer.rotary_dim": 4,
-    "pos_enc.randomise": 300,
+    "pos_enc.randomize": 300,
     "pos_enc.share": 0.7,
 }
 # Beside which the keys of an option act in so small a model.

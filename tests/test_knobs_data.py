@@ -84,7 +84,7 @@ NEEDS = {
 # the seasonal naive forecast repeats (test_forecasting.py), what is behind transparent pixels
 # (test_image_file.py), which run writes the pairs (test_rlhf.py), and
 # which encodes the images (test_autoencoder.py).
-SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
+SILENT = {"root", "sha256", "workers", "period", "background", "policy_run", "autoencoder"}
 # Keys whose values are in the fingerprint, as what is read changes with them.
 PRINTED = {
     *("path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits"),

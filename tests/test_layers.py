@@ -55,7 +55,7 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(own, tmp_path)
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("model.mixer=decay model.mask=none", "reads earlier positions alone, and model.mask=none"),
+        ("model.mixer=decay model.mask=none", "reads only earlier positions, and model.mask=none"),
         ("model.mixer=decay model.attention=dot", "acts inside attention, and model.mixer=decay"),
         ("model.mixer=decay model.mixer.width=3", "no key model.mixer.width"),
     ],

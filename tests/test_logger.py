@@ -242,7 +242,7 @@ def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
     ("node", "says"),
     [
         (3, "needs _target_"),
-        ({"_target_": "torch.nn.ReLU"}, "is no Lightning logger"),
+        ({"_target_": "torch.nn.ReLU"}, "is not a Lightning logger"),
         ({**CSV, "save_dirr": "x"}, "unexpected keyword argument 'save_dirr'"),
     ],
 )
@@ -306,7 +306,7 @@ def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
     assert ablate.run(compose(*typed, *OFFLINE), folder) == done
     assert only_run(folder)  # and no second one
     said = capsys.readouterr().out
-    assert said.count("logged the finished run") == said.count("only while a run trains") == later
+    assert said.count("logged the finished run") == said.count("only during training") == later
 
 
 def history(folder, name):
@@ -421,7 +421,7 @@ def test_tensorboard_has_the_maps_of_every_validation(plain, tmp_path):
     ("key", "typed", "says"),
     [
         ("log_maps", ["model.mixer=convolution"], "this model has no attention maps"),
-        ("log_predictions", ["model=autoencoder"], "Autoencoding has no loss of single examples"),
+        ("log_predictions", ["model=autoencoder"], "Autoencoding has no per-example loss"),
     ],
 )
 def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
@@ -487,7 +487,7 @@ def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wandb_mode_is_honoured_and_online_without_a_key_refused(tmp_path: Path) -> None:
+def test_wandb_mode_is_honored_and_online_without_a_key_refused(tmp_path: Path) -> None:
     environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
     where, errors = alone(tmp_path, environment=environment)
     assert ("switched off" in where, errors) == (True, "")

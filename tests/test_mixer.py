@@ -210,7 +210,7 @@ def test_retention_rotates_queries_and_keys():
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_padding_is_not_read(name):
-    """Between tokens by what has no convolution, which reads neighbours."""
+    """Between tokens by what has no convolution, which reads neighbors."""
     x = normal(1, 6, D)
     for marks in ("...xxxxxx", "..xxxxxx..", "xxxx...xx"):
         between = marks.startswith("x")

@@ -29,7 +29,7 @@ TEXT = normal(B, N, D)
     "keys",
     [
         {"expert": "gelu"},
-        {"expert": "relu2", "top_k": 1, "normalise": False},
+        {"expert": "relu2", "top_k": 1, "normalize": False},
         {"expert": "swiglu", "top_k": 3, "experts": 3, "shared": 2},
     ],
 )
@@ -40,14 +40,14 @@ def test_each_token_is_the_sum_of_its_experts(keys):
         token = TEXT[b, i]
         p = torch.softmax(made.router.weight @ token, 0).tolist()
         best = sorted(range(len(p)), key=lambda e, p=p: -p[e])[: made.top_k]
-        total = sum(p[e] for e in best) if made.normalise else 1.0
+        total = sum(p[e] for e in best) if made.normalize else 1.0
         parts = [made.experts[e](token[None, None])[0, 0] * p[e] / total for e in best]
         parts += [shared(token[None, None])[0, 0] for shared in made.shared]
         assert_close(y[b, i], sum(parts))
 
 
 def test_the_balance_loss_is_that_of_switch_transformers_over_real_tokens():
-    made = mixture(top_k=1, normalise=False, balance=0.5, experts=4)
+    made = mixture(top_k=1, normalize=False, balance=0.5, experts=4)
     keep = torch.tensor([[True] * N, [True] * 3 + [False] * 2, [True] + [False] * 4])
     read = context(keep=keep)
     made(TEXT, read)
@@ -64,7 +64,7 @@ def test_the_balance_loss_is_that_of_switch_transformers_over_real_tokens():
 
 
 def test_an_expert_without_tokens_has_a_gradient_of_zero():
-    made = mixture(experts=4, top_k=1, normalise=False, balance=0.0)
+    made = mixture(experts=4, top_k=1, normalize=False, balance=0.0)
     with torch.no_grad():
         made.router.weight.zero_()[2] = 1.0
     made(TEXT.abs(), context()).sum().backward()

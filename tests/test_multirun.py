@@ -111,7 +111,7 @@ def test_hydras_own_sweeper_still_works(ablate_command, runs, tmp_path):
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 runs went wrong: [model.heads=3] model.heads=3 does not")
     assert "[model.heads=5]" in last
-    assert "refused: model.heads=3 does not divide" in out
+    assert "rejected: model.heads=3 does not divide" in out
     assert {folder.parent for _, folder in runs} == {tmp_path / "outputs" / "runs"}
 
 
@@ -139,9 +139,9 @@ def rows(out):
 
 
 def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
-    """study.only: the plan stays whole, and the same command without it runs the rest."""
+    """study.arms: the plan stays whole, and the same command without it runs the rest."""
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
-    only = "study.only=[dot]"  # as people type it
+    only = "study.arms=[dot]"  # as people type it
     _, out, _ = ablate_command(*study, only, "study.dry_run=true")
     assert "3 arms, 1 seed, 2 runs in" in out
     done = {arm.partition("=")[2]: cells[-1] for arm, cells in rows(out).items()}
@@ -150,10 +150,10 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot"]
     (folder,) = {folder.parent for _, folder in runs}
     assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 3
-    code, _, err = ablate_command(*study, "study.only=['model.attention=dt']")
+    code, _, err = ablate_command(*study, "study.arms=['model.attention=dt']")
     assert code == 2
-    assert "study.only: there is no arm model.attention=dt; did you mean" in err
-    assert "did you mean 'additive'?" in ablate_command(*study, "study.only=[aditive]")[2]
+    assert "study.arms: unknown arm model.attention=dt; did you mean" in err
+    assert "did you mean 'additive'?" in ablate_command(*study, "study.arms=[aditive]")[2]
     assert ablate_command(*study)[0] == 0
     assert [cfg.choices["model.attention"] for cfg, _ in runs[2:]] == ["additive"]
 
@@ -171,7 +171,7 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
     assert not (tmp_path / "outputs").exists()
     for words in (
         "0 finished, 12 to do",
-        "They are compared by val/loss (min).",
+        "Arms are compared by val/loss, lower is better.",
         "0/3",
         "Checkpoints take about",
     ):
@@ -183,7 +183,7 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
         "model.ffn_dim=64: no effect: its model is the baseline's",
         "many=x: model.norm=post (baseline pre), model.norm_eps=0.01 (baseline 1e-05),"
         " model.bias=false (baseline true), model.init_std=0.01 (baseline null) and 2 more",
-        "left out: model.heads=3: model.heads=3 does not divide model.dim=16",
+        "skipped: model.heads=3: model.heads=3 does not divide model.dim=16",
     ]:
         assert line in out.splitlines()
     assert not [line for line in out.splitlines() if line.startswith("model.depth=2:")]

@@ -291,7 +291,7 @@ def test_spaces_inside_of_a_word() -> None:
 def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:
     typed = ("study.factors.model.attention=[dot,general]", "study.factors.model.heads=[1]")
     for names in ("[baseline,model.attention=dot]", "[baseline, 'model.attention=dot']"):
-        only = compose(f"study.only={names}").study.only
+        only = compose(f"study.arms={names}").study.arms
         assert only == ["baseline", "model.attention=dot"]
     factors = compose("sweep=attention_scores", *typed).study.factors
     assert factors["model.attention"] == ["dot", "general"]

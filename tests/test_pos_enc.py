@@ -268,7 +268,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra):
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("rotary", {"head_dim": 7}, r"of heads 7 wide: 7; make that an even"),
+        ("rotary", {"head_dim": 7}, r"of heads of width 7: 7; change that to an even"),
         ("rotary", {"scaling": "yarn_index", "base": 1.0}, r"pos_enc\.base=1: must be above 1"),
         ("relative", {"keys": False, "values": False}, r"keys=false and pos_enc\.values=false"),
         ("t5", {"buckets": 31}, r"pos_enc\.buckets=31 must be an even number of at least 4"),
@@ -292,8 +292,8 @@ def test_more_than_in_training_is_refused():
 
 
 def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs():
-    rotary, plain = build("rotary", randomise=20), build("rotary")
-    waving, x = build("sinusoidal", randomise=20), torch.zeros(B, N, D).double()
+    rotary, plain = build("rotary", randomize=20), build("rotary")
+    waving, x = build("sinusoidal", randomize=20), torch.zeros(B, N, D).double()
     q, k = (normal(B, H, N, K).double() for _ in range(2))
     draws = []
     for _ in range(200):
@@ -311,19 +311,19 @@ def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs():
 
 
 def test_randomised_positions_outside_of_training_are_the_expected_ones():
-    made = part("pos_enc", "sinusoidal", randomise=31)
-    pos = build("sinusoidal", randomise=31).eval()
+    made = part("pos_enc", "sinusoidal", randomize=31)
+    pos = build("sinusoidal", randomize=31).eval()
     assert pos.places(torch.arange(7)).tolist() == [3, 7, 11, 15, 19, 23, 27]
     model = gpt(pos_enc=made).double().eval()
     tokens, cache = torch.randint(11, (2, 7)), model.new_cache()
     steps = [model(tokens[:, n : n + 1], cache=cache) for n in range(7)]
     assert_close(torch.cat(steps, 1), model(tokens))
-    with pytest.raises(UserError, match=r"pos_enc\.randomise=6: .* so at least 7"):
-        gpt(pos_enc=part("pos_enc", "sinusoidal", randomise=6))
+    with pytest.raises(UserError, match=r"pos_enc\.randomize=6: must be at least 7"):
+        gpt(pos_enc=part("pos_enc", "sinusoidal", randomize=6))
 
 
 def test_all_parts_of_a_step_have_one_draw_of_positions():
-    model = gpt(pos_enc=part("pos_enc", "rotary", randomise=200))
+    model = gpt(pos_enc=part("pos_enc", "rotary", randomize=200))
     draws = Draws(model)
     drawn = []
     for example in (0, 4):

@@ -50,7 +50,7 @@ def test_means_are_over_the_targets_of_each_example():
 
 
 def test_a_task_without_losses_of_examples_refuses():
-    with pytest.raises(UserError, match="Forecasting has no loss of single examples"):
+    with pytest.raises(UserError, match="Forecasting has no per-example loss"):
         built("model=rnn_forecaster").predictions({})
 
 

@@ -90,7 +90,7 @@ def test_outputs_equal_timms(changes, overrides, network):
 )
 def test_other_parts_are_refused(overrides, says, network):
     network()
-    line = f"model.pretrained={NAME} is made of other parts than this model: {says}"
+    line = f"model.pretrained={NAME} has a different architecture than this model: {says}"
     with pytest.raises(UserError, match=f"^{line}$"):
         started(*overrides)
 
@@ -99,7 +99,7 @@ def test_other_parts_are_refused(overrides, says, network):
     ("changes", "says"),
     [
         ({"act_layer": "quick_gelu"}, "its activation is QuickGELU; known: GELU, "),
-        ({"block_fn": ResPostBlock}, "is made of timm's ResPostBlock; Block can be read"),
+        ({"block_fn": ResPostBlock}, "is timm's ResPostBlock; only Block can be loaded"),
         ({"norm_layer": RmsNorm}, "has RmsNorm; LayerNorm can be read"),
         ({"global_pool": "max", "fc_norm": False}, "the pooling 'max' is not supported"),
         ({"img_size": (6, 24)}, "reads images or patches of 6 x 24"),
@@ -132,7 +132,7 @@ def test_every_key_counts_but_those_that_are_free(family):
     theirs = {key: value for key, value in parts_of(cfg).items() if value is not None}
     require_parts(cfg, theirs, "this")
     for key in parts_of(cfg).keys() - ANY:
-        with pytest.raises(UserError, match=f"^this is made of other parts than .*{key}="):
+        with pytest.raises(UserError, match=f"^this has a different architecture than .*{key}="):
             require_parts(cfg, theirs | {key: "another"}, "this")
 
 
@@ -151,5 +151,5 @@ def test_a_key_that_is_added_later_must_change_nothing(monkeypatch):
     for key, (_, other, _) in added.items():
         OmegaConf.update(cfg, key, other)
     says = " ".join(f"{key.removesuffix('._target_')}={v[2]}" for key, v in added.items())
-    with pytest.raises(UserError, match=f"^this is made of other parts than this model: {says}$"):
+    with pytest.raises(UserError, match=f"has a different architecture than this model: {says}$"):
         require_parts(cfg, theirs, "this")

@@ -47,7 +47,7 @@ def started(code):
             "import os; os.kill(os.getpid(), 9)",
             f"process 2 of 3 was killed by SIGKILL.*{RESUMES}",
         ),
-        ("exit(3)", "process 2 of 3 ended with code 3; what it printed says why$"),
+        ("exit(3)", "process 2 of 3 ended with code 3; see its output for the reason$"),
     ],
 )
 def test_the_first_process_says_which_one_is_lost(monkeypatch, code, says):
@@ -72,7 +72,7 @@ with processes.watching(lambda: CHILDREN, lambda line: open("failed", "w").write
 @pytest.mark.parametrize(
     ("rank", "line"),
     [
-        (0, "process 1 of 2 ended with code 3; what it printed says why"),
+        (0, "process 1 of 2 ended with code 3; see its output for the reason"),
         (1, f"the first process of this run was killed (perhaps out of memory); {RESUMES}"),
     ],
 )
@@ -126,8 +126,8 @@ def around(monkeypatch):
         (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, TWO, "srun has started 2 processes on 2 nodes"),
         (SRUN | TORCHRUN, TWO, ""),
         (TORCHRUN, (), "torchrun has started 2 processes, and trainer.devices=1"),
-        ({}, NODES, "trainer.num_nodes=2: nothing says which of the 2 machines this is"),
-        (SHELL, NODES, "trainer.num_nodes=2: nothing says which of the 2 machines this is"),
+        ({}, NODES, "trainer.num_nodes=2: the rank of this machine is not set"),
+        (SHELL, NODES, "trainer.num_nodes=2: the rank of this machine is not set"),
         (BY_HAND, NODES, ""),
     ],
 )

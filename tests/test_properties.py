@@ -153,9 +153,16 @@ WRITERS = [
 ]
 FORECASTERS = [
     *(case("rnn_forecaster", attention=score) for score in (*KINDS, "none")),
-    case("rnn_forecaster", attention="dot", depth=3, residual=True, difference=False, cell="rnn"),
+    case(
+        "rnn_forecaster",
+        attention="dot",
+        depth=3,
+        residual=True,
+        predict_residual=False,
+        cell="rnn",
+    ),
     *(case("transformer_forecaster", pos_enc=name) for name in ("learned", "alibi")),
-    case("transformer_forecaster", attention="additive", mask="window", difference=False),
+    case("transformer_forecaster", attention="additive", mask="window", predict_residual=False),
 ]
 # Of all tokens together a part learns nothing: the first block's shares mix nothing, and an expert
 # may be without a token.
@@ -175,7 +182,7 @@ LOOK_AROUND = [
         for family, mask, kernel in (
             ("gpt", "none", "sdpa"),
             ("gpt", PREFIX, "chunked"),
-            ("gpt", "neighbours", "reference"),
+            ("gpt", "neighbors", "reference"),
             ("bert", "none", "chunked"),
             ("bert", WINDOW, "sdpa"),
             ("transformer", PREFIX, "sdpa"),

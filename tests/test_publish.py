@@ -135,7 +135,7 @@ def test_the_report_is_one_run_and_three_views_beside_differences(server, made):
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({}, "there is no API key; give it by `wandb login`"),
+        ({}, "no API key; set it by `wandb login`"),
         ({"WANDB_API_KEY": KEY, "WANDB_MODE": "offline"}, r"switched off here \(WANDB_MODE=off"),
     ],
 )
@@ -143,7 +143,7 @@ def test_without_network_the_specification_is_left(made, tmp_path, environment, 
     with here(environment), pytest.raises(RunFailed, match=words) as error:
         publish(moved(made, folder=tmp_path))
     left = tmp_path / "wandb.json"
-    assert f"{left} holds what is to be sent, and the same command sends it" in str(error.value)
+    assert f"the upload is kept in {left}, and the same command sends it" in str(error.value)
     assert json.loads(left.read_text())["summaries"] == specification(made)["summaries"]
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_published_is_refused(made, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no run of scores was logged to W&B"):
         publish(moved(made, folder=tmp_path, runs=runs))
     assert not list(tmp_path.iterdir())
-    refused = pytest.raises(RunFailed, match=r"refuses the API key \(HTTP 401\)")
+    refused = pytest.raises(RunFailed, match=r"rejects the API key \(HTTP 401\)")
     with running(refuse=401) as server, here(server.environment), refused:
         publish(moved(made, folder=tmp_path))
     monkeypatch.setattr("ablate.study.publish.find_spec", lambda name: None)

@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_the_statistics(study):
     cells = json.loads((study / "plan.json").read_text())["cells"]
     change(study / "plan.json", cells=cells[::-1])
     report = judged(study)
-    assert list(kinds(report).values()) == ["base", "open", "worse", "refused"]
+    assert list(kinds(report).values()) == ["baseline", "inconclusive", "worse", "excluded"]
     arms = {"b": BASE, "a": shifted(0.1), "c": shifted(0.0)}  # Holm runs over both
     values = {name: dict(enumerate(v)) for name, v in arms.items()}
     found = report.rows[2].comparison
@@ -55,25 +55,25 @@ def test_verdicts_are_those_of_the_statistics(study):
 def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
     assert not judged(study).marks
     for path in study.glob(f"{ADDITIVE}-*/result.json"):
-        change(path, caution="it peeks")
-    assert judged(study).marks == ["additive: it peeks."]
+        change(path, caution="it leaks_targets")
+    assert judged(study).marks == ["additive: it leaks_targets."]
     for path in study.glob(f"{ADDITIVE}-*/result.json"):
         change(path, not_evaluated={"long": "16 positions"})
-    peeks, lacks = judged(study).marks
-    assert (peeks, lacks) == (
-        "additive: it peeks.",
-        "additive: not measured under evaluate.long: 16 positions.",
+    leaks_targets, lacks = judged(study).marks
+    assert (leaks_targets, lacks) == (
+        "additive: it leaks_targets.",
+        "additive: not evaluated under evaluate.long: 16 positions.",
     )
     for path in study.glob("*/result.json"):
         change(path, chosen_on={"examples": 5, "of": 2000, "value": 1.5})
-    said = "5 of 2,000 validation examples chose the best weights (trainer.val_examples)"
+    said = "the best weights were chosen on 5 of 2,000 validation examples (trainer.val_examples)"
     assert any(said in line for line in judged(study).marks)
 
 
 def test_a_margin_of_another_metric_is_none(study):
     change(study / "plan.json", margin=0.05)
     report = assemble(collect(study), "val/perplexity")
-    assert "study.margin is one of val/loss: no arm is called" in report.marks[0]
+    assert "study.margin applies to val/loss, so equivalence is not tested" in report.marks[0]
     assert {row.kind for row in report.others} & {"equivalent"} == set()
 
 
@@ -81,7 +81,7 @@ def test_weights_that_another_metric_chose_are_marked(study):
     for path in study.glob("*/result.json"):
         change(path, metric={"name": "val/accuracy", "value": 0.5, "mode": "max"})
     (mark,) = judged(study).marks
-    assert mark.startswith("val/loss is that of the weights with the best val/accuracy, which")
+    assert mark.startswith("val/loss is evaluated at the checkpoint with the best val/accuracy;")
     for path in study.glob("*/result.json"):
         change(path, metric={"name": "val/perplexity", "value": 1.5, "mode": "min"})
     assert not judged(study).marks  # the loss is best where its exponential is
@@ -167,7 +167,7 @@ STEPS = range(16)  # that a made-up run logs
     ("losses", "said"),
     [
         ([3.6 - 0.1 * n for n in STEPS], "Still falling: the training loss of "),
-        ([3.55 - 0.002 * n for n in STEPS], "Hardly trained: the training loss of "),
+        ([3.55 - 0.002 * n for n in STEPS], "Barely trained: the training loss of "),
         ([1 + 2 * 0.5**n for n in STEPS], ""),
         ([-3.55 - 0.002 * n for n in STEPS], ""),
         ([*[""] * 15, 1.5], "Too short to judge: "),
@@ -196,7 +196,7 @@ def test_an_arm_that_could_not_be_tuned_is_left_out_and_its_trials_are_kept(tmp_
     cells = [each for each in plan["cells"] if (each["arm"], each["kind"]) != ("a=2", "run")]
     illegal = [{"arm": "a=2", "reason": "it has no values"}]
     change(study / "plan.json", arms=plan["arms"][:2], cells=cells, illegal=illegal)
-    assert kinds(judged(study)) == {"baseline": "base", "a=1": "worse"}
+    assert kinds(judged(study)) == {"baseline": "baseline", "a=1": "worse"}
     assert [run.arm for run in collect(study).tuning] == [*arms]
 
 
@@ -215,7 +215,7 @@ def test_half_written_and_foreign_folders_are_runs_without_a_result(study):
     assert states == ["finished", "finished", "missing", "missing", "missing"]
     assert len(found.values(ADDITIVE, "val/loss")) == 1
     assert len(found.values("model.attention=cosine", "val/loss")) == 4
-    assert kinds(judged(study))[ADDITIVE] == "refused"
+    assert kinds(judged(study))[ADDITIVE] == "excluded"
 
 
 def test_another_metric_has_its_own_direction_and_no_margin(tmp_path):
@@ -224,7 +224,7 @@ def test_another_metric_has_its_own_direction_and_no_margin(tmp_path):
     study = make_study(tmp_path / "s", arms, margin=0.5)
     assert kinds(judged(study))["a=1"] == "equivalent"
     found = judged(study, metric="val/accuracy")
-    assert (found.mode, kinds(found)["a=1"]) == ("max", "open")
+    assert (found.mode, kinds(found)["a=1"]) == ("max", "inconclusive")
     with refused("--mode min or --mode max"):
         judged(study, metric="val/thing")
     assert judged(study, metric="val/thing", mode="max").mode == "max"
@@ -241,9 +241,9 @@ def ran(monkeypatch, *arguments):
     ("arguments", "says"),
     [
         (["{}/scors"], "did you mean '{}/scores'?"),
-        (["{}"], "those in it: "),
+        (["{}"], "studies in it: "),
         (["{}/scores/" + "x", "--status"], "did you mean '{}/scores'?"),
-        (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (there: val/loss,"),
+        (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (available: val/loss,"),
         (["{}/scores", "--allow", "sedes"], "did you mean 'seeds'?"),
         (["{}/scores", "--baseline", "aditive"], "did you mean 'additive'? (there: baseline,"),
         (["{}/scores", "--status", "--wandb"], "--wandb: not allowed with argument --status"),
@@ -304,7 +304,7 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
     assert "null" not in out
     assert out.index("pos_enc=rotary") < out.index("2.5")
     assert " ".join(out.split()).count("model=gpt data=pydoc") == out.count("pos_enc=") == 1
-    assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
+    assert (out.count("val/loss"), out.count("No verdicts")) == (2, 1)
     assert "2 finished runs" in out
     with refused("did you mean 'val/loss'"):
         show_runs(runs, "val/los")
@@ -360,9 +360,9 @@ def test_when_a_value_was_reached(metric, value):
     [
         ("step_to:val/loss:2", "did you mean 'steps_to'"),
         ("steps_to:test/loss:2", "only a curve of validation"),
-        ("steps_to:val/loss:low", "low is no number"),
-        ("steps_to:val/loss:nan", "nan is no number"),
-        ("steps_to:val/strange:1", "say which is better"),
+        ("steps_to:val/loss:low", "low is not a number"),
+        ("steps_to:val/loss:nan", "nan is not a number"),
+        ("steps_to:val/strange:1", "set the better direction"),
         ("cost/second", "did you mean 'cost/seconds'"),
     ],
 )
@@ -378,12 +378,15 @@ def test_a_report_compares_by_what_was_reached_or_spent(study):
     assert step in report.baseline.values.values()
     never = judged(study, metric="steps_to:val/loss:0.001")
     assert set(never.baseline.values.values()) == {400.0}
-    assert any("Never reached" in line and "baseline (5 of 5 runs)" in line for line in never.marks)
+    assert any(
+        "Target value not reached" in line and "baseline (5 of 5 runs)" in line
+        for line in never.marks
+    )
     costs = judged(study, metric="cost/seconds")
     assert (costs.mode, len(costs.baseline.values)) == ("min", 5)
     write(study, metric="steps_to:val/loss:0.001")
     (page,) = study.glob("report-*.html")
-    assert "Never reached" in page.read_text()
+    assert "Target value not reached" in page.read_text()
 
 
 def test_costs_and_what_was_reached_are_figures_of_every_result(study, tmp_path):
@@ -406,14 +409,14 @@ def test_several_metrics_stand_in_one_table(tmp_path):
     root = make_study(tmp_path / "s", arms, also=["val/accuracy"])
     assert "Other metrics" in write(root).files[0].read_text()
     found = json.loads((root / "report.json").read_text())
-    (also,) = [row for row in found["also"]["val/accuracy"] if row["name"] == ADDITIVE]
+    (also,) = [row for row in found["extra_metrics"]["val/accuracy"] if row["name"] == ADDITIVE]
     assert (found["arms"][1]["verdict"], also["verdict"]) == ("worse", "better")
     assert "val/accuracy |" in (root / "report.md").read_text()
     assert judged(root, metric="val/accuracy").also == {}
 
 
 def test_the_measures_of_a_task_are_in_a_table(tmp_path, capsys):
-    """Of the metric's split, each whole and once, but for what study.also has."""
+    """Of the metric's split, each whole and once, but for what study.extra_metrics has."""
     more = {"val/accuracy/length_4": 0.9, "val/perplexity": 9.0, "test/exact_match": 0.1}
 
     def measured(loss, exact):

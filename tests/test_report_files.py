@@ -20,7 +20,7 @@ from ablate.study.analysis.collect import collect
 from ablate.study.numbers import NOTHING, amount, apart, decimals, duration, number, share, signed
 from ablate.study.report import write
 from ablate.study.report.figures import BEYOND, VERDICTS
-from ablate.study.report.inline import COLOURS
+from ablate.study.report.inline import COLORS
 from ablate.study.report.points import robust
 from ablate.study.report.rows import assemble
 from ablate.study.report.sentences import commands, settings
@@ -60,14 +60,14 @@ def texts_of(study):
     return " ".join(unescape(page).split()), (study / "report.md").read_text().replace("\\", "")
 
 
-NO_EFFECT = "the model is the baseline's: same parameters, same outputs at initialisation"
+NO_EFFECT = "the model is the baseline's: same parameters, same initial outputs"
 
 
 def test_page_and_markdown_say_everything(everything):
     for text in texts_of(everything):
         for words in (
             "Does <a> matter?",
-            "in spite of the rule 'seeds'",
+            "despite the rule 'seeds'",
             "all 5 seeds failed",
             "killed by SIGKILL",
             "needs heads",
@@ -76,7 +76,7 @@ def test_page_and_markdown_say_everything(everything):
             "optimizer.lr: 0.002 → 0.003 (tuned)",
             "the largest optimizer.lr=0.003: a larger one may be better still",
             "300 (matched to the baseline's budget)",
-            "so that an interval leaves out zero exactly if a difference is shown",
+            "so an interval excludes zero exactly if a difference is shown",
         ):
             assert words in text
     (row,) = re.findall(r"^\| a=2 \| 5 .*$", text, re.MULTILINE)
@@ -124,11 +124,11 @@ def test_runs_csv_has_every_run_once_and_its_numbers(everything):
 
 
 def test_figures_show_the_arms_and_markdown_shows_the_figures(everything):
-    shown = {"forest": VERDICTS["worse"], "effects": COLOURS[0], "cost": COLOURS[1],
-             "curves": COLOURS[0]}  # fmt: skip
-    for name, colour in shown.items():
+    shown = {"forest": VERDICTS["worse"], "effects": COLORS[0], "cost": COLORS[1],
+             "curves": COLORS[0]}  # fmt: skip
+    for name, color in shown.items():
         pixels = imread(everything / "figures" / f"{name}.png")[..., :3]
-        assert (abs(pixels - to_rgb(colour)) < 0.01).all(axis=-1).sum() > 50, name
+        assert (abs(pixels - to_rgb(color)) < 0.01).all(axis=-1).sum() > 50, name
     shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", (everything / "report.md").read_text())
     assert shown
     assert all((everything / figure).exists() for figure in shown)
@@ -419,7 +419,7 @@ def test_an_outlier_is_a_triangle_with_its_number(tmp_path):
         study = make_study(tmp_path / name, arms | more, design="factorial")
         write(study)
         page = (study / "report.html").read_text()
-        assert page.count("A triangle lies beyond the axis") == said
+        assert page.count("A triangle marks a value outside the axis") == said
         charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
         marked = {re.search('aria-label="([^"]*)', c)[1] for c in charts if BEYOND in c}
         by = ("a: baseline, 1 and none", "b: baseline and 1", "a \u00d7 b", "training time (s)")

@@ -390,7 +390,7 @@ def test_a_stop_during_a_validation_does_not_wait_for_its_end(whole, tmp_path, s
     goes_on((cfg, straight if more else whole[1]), tmp_path / "run")
 
 
-STARTED, DRAWN = "while it started", "while its figures were drawn"
+STARTED, DRAWN = "while it started", "while its figures were plotted"
 PHASES = {
     STARTED: {"place": (Text, "load")},
     MEASURED: validation((CausalLM, "evaluate")),
@@ -446,7 +446,7 @@ def test_other_code_than_before_is_said(tmp_path, capsys):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     (path.parent / "result.json").unlink()
     ablate.run(cfg, path.parent)
-    line = "ablate: other code than at this run's last try: ablate, accident; it resumes"
+    line = "ablate: code changed since the last attempt (ablate, accident); resuming"
     assert line in capsys.readouterr().out.splitlines()
 
 

@@ -72,7 +72,7 @@ def runs(tmp_path_factory):
     text = ("data.seq_len=12", "data.batch_size=2", "data.val_fraction=0.002")
     writer = ablate.compose(*MODEL, *text, *four_steps(folder))
     place = Composition(writer).folder
-    reward = composed(folder, f"data.writer={place}", f"init_from={place}", kind="reward")
+    reward = composed(folder, f"data.policy_run={place}", f"init_from={place}", kind="reward")
     with pytest.MonkeyPatch.context() as patch:
         undraw(patch)
         ablate.run(writer)
@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
 def test_made_preferences_follow_bradley_and_terry_on_a_rule():
     assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
     assert RULES["letters"]("ab 1") == 5
-    data = ready("preferences", rule="letters", temperature=2.0, train_examples=4000)
+    data = ready("preferences", preference_rule="letters", temperature=2.0, train_examples=4000)
     gold = first(data, 4000)["gold"].double()
     gap = (gold[:, 0] - gold[:, 1]).abs()
     right = ((gold[:, 0] > gold[:, 1]).double() + 0.5 * (gap == 0)).mean()
@@ -93,7 +93,7 @@ def test_made_preferences_follow_bradley_and_terry_on_a_rule():
 
 
 def test_a_writer_writes_both_responses_once(runs):
-    given = FILES["preferences"] | {"writer": str(runs["first"])}
+    given = FILES["preferences"] | {"policy_run": str(runs["first"])}
     one, two = (ready("preferences", seed=seed, **given) for seed in (0, 1))
     plain = ready("preferences", **FILES["preferences"])
     mine, again, other = (first(data, 8) for data in (one, two, plain))
@@ -159,7 +159,7 @@ def test_equal_pairs_are_dropped_and_what_is_cut_is_counted(tmp_path, caplog):
     given = {"path": path, "tokenizer": "byte", "seq_len": 17, "prompt": 8}
     data = ready("preferences", **given)
     assert (
-        "of 91 pairs, 80 have a prompt longer than data.prompt=8 tokens, of which the last are"
+        "of 91 pairs, 80 have a prompt longer than data.prompt=8 tokens; only the last are"
         " read; 30 have a response longer than the 9 tokens that data.seq_len=17 leaves, which is"
         " cut; 31 are dropped, whose responses are equal in these tokens"
     ) in caplog.text
@@ -190,11 +190,14 @@ def test_only_line_ends_divide_the_lines_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 2 is no JSON"),
+        ("{", "line 2 is not valid JSON"),
         ('{"prompt": "a", "chosen": "b"}', 'line 2: must be {"prompt": TEXT, "chosen": TEXT'),
         ('{"prompt": "", "chosen": "b", "rejected": "c"}', "none of them empty"),
-        (r'{"prompt": "\ud800", "chosen": "b", "rejected": "c"}', "line 2: holds half of a surr"),
-        ("", "1 pairs of 1 prompts are too few, which leaves none for"),
+        (
+            r'{"prompt": "\ud800", "chosen": "b", "rejected": "c"}',
+            "line 2: contains an unpaired",
+        ),
+        ("", "1 pairs of 1 prompts are too few: none are left for"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path, line, says):
@@ -206,16 +209,16 @@ def test_a_wrong_file_is_refused(tmp_path, line, says):
 
 def test_wrong_runs_are_refused(tmp_path, runs):
     with pytest.raises(UserError, match="is not a language model trained on text"):
-        ready("preferences", **FILES["preferences"] | {"writer": str(runs["reward"])}).example()
+        ready("preferences", **FILES["preferences"] | {"policy_run": str(runs["reward"])}).example()
     with pytest.raises(UserError, match="reads at most 12 tokens"):
-        ready("preferences", writer=str(runs["first"]))
+        ready("preferences", policy_run=str(runs["first"]))
     with pytest.raises(UserError, match=r"set data\.tokenizer=char"):
         ready(
             "preferences",
-            **FILES["preferences"] | {"writer": str(runs["first"]), "tokenizer": "byte"},
+            **FILES["preferences"] | {"policy_run": str(runs["first"]), "tokenizer": "byte"},
         )
-    with pytest.raises(UserError, match="is not the folder of a run with weights"):
-        make("preferences", writer=str(tmp_path)).fingerprint()
+    with pytest.raises(UserError, match="is not a run directory with weights"):
+        make("preferences", policy_run=str(tmp_path)).fingerprint()
     task = built(tmp_path, f"task.reward={runs['first']}")
     with pytest.raises(UserError, match="is not a run of task=reward"):
         task.scorer  # noqa: B018
@@ -243,7 +246,7 @@ def test_dpo_is_the_formula_of_the_paper(tmp_path):
     path = tmp_path / "pairs.jsonl"
     write_preferences(path)
     task = built(tmp_path, f"data.path={path}", kind="dpo").double()
-    task.model.initialise(1)
+    task.model.initialize(1)
     batch = first(task.data, 6)
 
     def log_probability(model, tokens, prompt):
@@ -358,7 +361,7 @@ def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path):
 def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path):
     """Ahmadian et al. 2024, section 3.2."""
     task = built(tmp_path, "task.samples=3", "task.kl=0.5")
-    task.model.initialise(1)
+    task.model.initialize(1)
     prompts = task.first_prompts(4)
     made = task.prepare(prompts, 0)
     rolled = Rollout(made["tokens"], made["written"])
@@ -431,12 +434,12 @@ def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
 
 @pytest.mark.ci
 def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
-    start = (f"data.writer={runs['first']}", f"init_from={runs['first']}")
+    start = (f"data.policy_run={runs['first']}", f"init_from={runs['first']}")
     folder, reward = tmp_path / "run", runs["reward"]
     result = ablate.run(composed(tmp_path, *start, f"task.reward={reward}"), folder)
     assert {"val/gold", "val/reward", "val/kl", "val/objective"} <= set(result["metrics"])
-    assert result["artefacts"] == ["sample.txt", "figures/gold_and_reward.png"]
-    assert "first model (gold" in (folder / "sample.txt").read_text()
+    assert result["artifacts"] == ["sample.txt", "figures/gold_and_reward.png"]
+    assert "reference model (gold" in (folder / "sample.txt").read_text()
     run = ablate.load(folder)
     before = ablate.load(runs["first"]).model.state_dict()
     assert all(torch.equal(before[k], v) for k, v in run.task.reference.state_dict().items())

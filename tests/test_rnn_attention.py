@@ -39,12 +39,12 @@ def attend(attention, query, read, start=0):
 def expected_weights(attention, query, read, window, b, i, step):
     """Luong's section 3.2 for one step of a dot product."""
     length, h = LENGTHS[b], query[b, i]
-    places, centre, factors = torch.arange(length), torch.tensor(step), torch.ones(length)
+    places, center, factors = torch.arange(length), torch.tensor(step), torch.ones(length)
     if window == "local_p":
         p = dict(attention.window.named_parameters())
-        centre = length * torch.sigmoid(p["v"] @ torch.tanh(h @ p["w"]))
-        factors = torch.exp(-((places - centre) ** 2) / (2 * (SIZE / 2) ** 2))
-    near = (places - centre).abs() <= SIZE
+        center = length * torch.sigmoid(p["v"] @ torch.tanh(h @ p["w"]))
+        factors = torch.exp(-((places - center) ** 2) / (2 * (SIZE / 2) ** 2))
+    near = (places - center).abs() <= SIZE
     weights = torch.zeros(J, dtype=torch.float64)
     weights[:length][near] = (read.states[b, :length] @ h)[near].softmax(0) * factors[near]
     return weights

@@ -77,7 +77,7 @@ def test_prompts_and_masks_are_those_of_transformers(prompt):
             attention = theirs.SamAttention(config.mask_decoder_config, downsample_rate=1)
             setattr(block, name, attention)
     random_parts(decoder, seed=1)
-    model = sam(masks=4, decoder={"depth": 2, "ffn_dim": 24})
+    model = sam(num_masks=4, decoder={"depth": 2, "ffn_dim": 24})
     copy(model.prompts, prompts, PROMPTS)
     copy(model.decoder, decoder, DECODER)
 

@@ -16,7 +16,7 @@ SOURCES = 5
 SUMS = 11  # the sum of the tokens so far is told apart up to this
 
 
-class Place(State):
+class LayerSpec(State):
     """Where in the table each target reads: its source, how far it is, the sum of its tokens."""
 
     def __init__(self, source):
@@ -41,7 +41,7 @@ class Table(Seq2Seq):
         return self.logits[source[:, :1], place, target_in.cumsum(1) % SUMS]
 
     def encode(self, source):
-        self.state = Place(source[:, 0])
+        self.state = LayerSpec(source[:, 0])
         return self.state
 
     def step(self, tokens, state):

@@ -333,7 +333,7 @@ AGAIN = {"load": WAYS["load"], "init_from": start, "resume": finish}
 
 def test_what_is_kept_of_the_data_runs_no_code(folder, tmp_path):
     write_plain(folder / "data.pt", {"fitted": Attack(tmp_path / "made")})
-    with refused("data.pt holds Python objects"):
+    with refused("data.pt contains Python objects"):
         ablate.load(folder)
     assert not (tmp_path / "made").exists()
 
@@ -355,7 +355,7 @@ def test_no_code_in_a_checkpoint_is_run(folder, whole, way, form):
     if way == "resume" and form == "torch":
         AGAIN[way](folder, whole)  # a damaged checkpoint: training begins again
     else:
-        said = ("any code", "ABLATE_TRUST_PICKLE=1") if way == "resume" else ()
+        said = ("arbitrary code", "ABLATE_TRUST_PICKLE=1") if way == "resume" else ()
         with refused("checkpoints", *said):
             AGAIN[way](folder, whole)
     assert not made.exists()
@@ -406,7 +406,7 @@ def test_a_checkpoint_of_another_run_is_refused(folder, whole, other):
         if name == "previous.ckpt":
             (places / "last.ckpt").unlink()
         shutil.copy(other / "checkpoints" / name, places / name)
-        said = f"belongs to the run {other.name}, and this is the run {whole.name}"
+        said = f"belongs to run {other.name}, not {whole.name}"
         with refused(f"{places / name} {said}"):
             AGAIN[way](folder, whole)
         shutil.copytree(whole, folder, dirs_exist_ok=True)  # with its result

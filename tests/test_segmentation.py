@@ -36,7 +36,7 @@ def test_depths_are_those_of_scipy():
     padded = np.pad(masks.numpy(), ((0, 0), (1, 1), (1, 1)))
     expected = np.stack([distance_transform_edt(mask)[1:-1, 1:-1] for mask in padded])
     np.testing.assert_allclose(prompts.depths(masks).sqrt(), expected, rtol=1e-6)
-    x, y = prompts.centres(masks[:-1]).T
+    x, y = prompts.centers(masks[:-1]).T
     deepest = prompts.depths(masks[:-1])[torch.arange(6), y, x]
     assert torch.equal(deepest, prompts.depths(masks[:-1]).amax((1, 2)))
 
@@ -76,7 +76,7 @@ def test_training_draws_prompts_of_the_object(tmp_path):
 
 
 def test_losses_are_their_formulas(tmp_path):
-    task = built(*tiny.masks(tmp_path, "model.masks=2", "task.focal=3", "task.iou=2"))
+    task = built(*tiny.masks(tmp_path, "model.num_masks=2", "task.focal=3", "task.iou=2"))
     masks = blobs(3)
     logits, iou = torch.randn(3, 1, 2, 9, 13), torch.rand(3, 1, 2)
     terms, errors = {}, []
@@ -145,7 +145,7 @@ def test_measures_are_means_over_the_examples(finished):
     for name, values in ious.items():
         assert found["metrics"][name] == pytest.approx(np.mean(values), abs=1e-5)
     assert found["metric"]["name"] == "val/miou_1"
-    (drawn,) = task.artefacts(finished)
+    (drawn,) = task.artifacts(finished)
     assert drawn.relative_to(finished) == Path("figures/masks.png")
     assert drawn.is_file()
 
@@ -173,7 +173,7 @@ def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
     assert drawn == {"encoder", "decoder_to_itself", "decoder_to_image", "decoder_to_tokens"}
     for arguments, line in {
         ("--image", own): "--image needs a prompt: --point X,Y",
-        ("--image", own, "--image", "a/own.jpg"): "of which two have the same; rename one",
+        ("--image", own, "--image", "a/own.jpg"): "two files have the same name; rename one",
         ("--image", own, "--point", "30,5"): "must be X,Y in pixels .* 30 wide and 20 high",
         ("--image", own, "--box", "9,9,3,3"): "the first corner must be the upper left",
         ("--index", "14"): "examples 0 to 13",

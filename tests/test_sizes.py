@@ -82,7 +82,7 @@ def test_the_memory_is_that_of_the_machine_or_less(monkeypatch):
 
 def test_values_that_would_be_reduced_in_silence_are_refused():
     for policy, line in {
-        "rand-m99999": "timm reduces the magnitude m99999 to 10; write -mmax99999 beside it",
+        "rand-m99999": "timm reduces the magnitude m99999 to 10; add -mmax99999",
         "rand-m15-mmax12": "timm reduces the magnitude m15 to 12",
         "rand-m9-p1.5": "the probability p1.5 is at most 1",
     }.items():

@@ -90,13 +90,13 @@ def test_sound_has_the_spectrum_that_it_was_made_from():
 def test_codes_are_the_nearest_centres_whatever_the_threads():
     frames = RNG.normal(size=(200, mel.BANDS)).astype(np.float32)
     book = Codebook.learn([frames[:90], frames[90:]], 8, seed=3)
-    distances = np.linalg.norm(frames[:, None] - book.centres[None], axis=-1)
+    distances = np.linalg.norm(frames[:, None] - book.centers[None], axis=-1)
     assert (book.encode(frames) == distances.argmin(1)).all()
-    assert (book.encode(book.centres) == np.arange(8)).all()
-    assert (book.decode(np.arange(8)) == book.centres).all()
+    assert (book.encode(book.centers) == np.arange(8)).all()
+    assert (book.decode(np.arange(8)) == book.centers).all()
     with threadpool_limits(2):
         again = Codebook.learn([frames[:90], frames[90:]], 8, seed=3)
-    assert (again.centres == book.centres).all()
+    assert (again.centers == book.centers).all()
 
 
 def test_the_same_list_is_said_alike_and_words_have_their_times():
@@ -192,7 +192,7 @@ def test_recordings_of_ones_own(tmp_path, table, ending):
         ready("recordings", **given)
     if not table:
         (tmp_path / "own" / "05.txt").unlink()
-        with pytest.raises(UserError, match=r"05.flac has no 05.txt"):
+        with pytest.raises(UserError, match=r"05.flac has no transcript 05.txt"):
             ready("recordings", **given)
 
 
@@ -214,7 +214,7 @@ def half(path):
         (0 * TONE + 0.5, 8000, None, "is silent"),  # never moves
         (np.stack([TONE, -TONE], 1), 8000, None, "is silent"),  # once it is mono
         (2**15 * TONE, 8000, None, "has samples up to 9,83"),
-        (TONE, 3, None, "has 3 samples a second, by its header"),
+        (TONE, 3, None, "has 3 samples per second, by its header"),
         (TONE, 8000, half, "is cut off"),
     ],
 )
@@ -239,18 +239,18 @@ def test_hidden_recordings_are_skipped_and_a_transcript_has_words(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A recogniser and a speaker that it judges, each trained for four steps."""
+    """A recognizer and a speaker that it judges, each trained for four steps."""
     folder = tmp_path_factory.mktemp("speech")
     few = ("data.val_examples=6", "data.test_examples=4")
     hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition", *few))
     ablate.run(hears)
-    says = ablate.compose(*speech(folder, f"task.recogniser={Composition(hears).folder}", *few))
+    says = ablate.compose(*speech(folder, f"task.recognizer={Composition(hears).folder}", *few))
     ablate.run(says)
     return Composition(hears).folder, Composition(says).folder
 
 
 @pytest.mark.ci
-def test_speech_is_measured_by_the_recogniser(runs):
+def test_speech_is_measured_by_the_recognizer(runs):
     own, metrics = (json.loads((run / "result.json").read_text())["metrics"] for run in runs)
     for split in ("val", "test"):
         assert metrics[f"{split}/wer_reference"] == own[f"{split}/wer"]
@@ -259,17 +259,17 @@ def test_speech_is_measured_by_the_recogniser(runs):
         assert metrics[f"{split}/perplexity"] == pytest.approx(np.exp(metrics[f"{split}/loss"]))
     task = ablate.load(runs[1]).task
     said = [pair.source for pair in task.data.texts["val"]]
-    rate = jiwer.wer(said, task.recogniser.hear(task.speak(said)))
+    rate = jiwer.wer(said, task.recognizer.hear(task.speak(said)))
     assert metrics["val/wer"] == pytest.approx(rate, abs=1e-6)
-    assert not any("recogniser" in name for name in task.state_dict())
+    assert not any("recognizer" in name for name in task.state_dict())
 
 
 @pytest.mark.ci
-def test_what_is_no_recogniser_is_refused(runs, tmp_path):
+def test_what_is_no_recognizer_is_refused(runs, tmp_path):
     hears, says = runs
     for more, message in (
-        ([f"task.recogniser={says}"], "no recogniser"),
-        ([f"task.recogniser={hears}", "data.codes=9"], "has another codebook"),
+        ([f"task.recognizer={says}"], "no recognizer"),
+        ([f"task.recognizer={hears}", "data.codes=9"], "has another codebook"),
     ):
         with pytest.raises(UserError, match=message):
             ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")
@@ -285,7 +285,7 @@ def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
         assert file.getframerate() == mel.RATE
         assert file.getnframes() == mel.HOP * (len(codes.split()) - 1)
     assert lines[0].startswith(f"{path}: ")
-    assert lines[1].startswith("the recogniser hears: ")
+    assert lines[1].startswith("the recognizer hears: ")
     for given, message in (
         ({"text": "thirty", "audio": path}, "have no thirty"),
         ({"text": "three", "audio": tmp_path / "a.mp3"}, "must end with .wav"),

@@ -79,7 +79,7 @@ def test_blocks_may_disagree(tmp_path):
     root = blocks(tmp_path / "both", {"16": 0.3, "64": -0.3})
     found = load_study(root).report
     verdicts = [part["arms"][1]["verdict"] for part in (found, *found["blocks"].values())]
-    assert verdicts == ["open", "better", "worse"]
+    assert verdicts == ["inconclusive", "better", "worse"]
     page = write(root).files[0].read_text()
     assert "By model.dim" in page
     assert 'href="model.dim=64/report.html"' in page
@@ -96,28 +96,38 @@ def test_another_baseline_is_that_of_every_block(tmp_path):
 
 def test_an_arm_that_one_block_lacks_is_left_out_of_all_and_said(tmp_path):
     """As one that could not be tuned there; a claim about it is not tested."""
-    claims = [{"says": "It is so.", "arm": ROTARY, "is": "better"}]
-    claims += [{"says": "It is so there.", "block": "16", "arm": ROTARY, "is": "better"}]
+    claims = [{"statement": "It is so.", "arm": ROTARY, "direction": "better"}]
+    claims += [
+        {"statement": "It is so there.", "block": "16", "arm": ROTARY, "direction": "better"}
+    ]
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.3}, claims=claims, lacking=["64"])
     report = assemble(collect(root))
     assert [row.arm.name for row in report.rows] == ["baseline"]
     entry, there = report.claims
     assert (entry.verdict, there.verdict) == ("not tested", "confirmed")
     assert entry.evidence == f"{ROTARY} was left out: no value of it is finished"
-    assert [row.kind for row in report.blocks["16"].rows] == ["base", "better"]
+    assert [row.kind for row in report.blocks["16"].rows] == ["baseline", "better"]
 
 
 def test_claims_are_about_all_blocks_or_one_or_a_trend(tmp_path):
     """The arm is 0.2 better on average, 0.1 in the second block, 0.1 less per doubling."""
     rising = {"16": 0, "64": 2}
     nodes, verdicts, evidence = zip(
-        ({"is": "better", "by": 0.05}, "confirmed", f"{len(BASE)} seeds"),
-        ({"is": "better", "by": 0.15, "block": "64"}, "refuted", f"{len(BASE)} seeds"),
-        ({"is": "worse", "rising_over": rising}, "confirmed", f"{len(BASE)} seeds"),
-        ({"is": "worse", "by": 0.11, "rising_over": rising}, "refuted", f"{len(BASE)} seeds"),
+        ({"direction": "better", "min_effect": 0.05}, "confirmed", f"{len(BASE)} seeds"),
+        (
+            {"direction": "better", "min_effect": 0.15, "block": "64"},
+            "refuted",
+            f"{len(BASE)} seeds",
+        ),
+        ({"direction": "worse", "rising_over": rising}, "confirmed", f"{len(BASE)} seeds"),
+        (
+            {"direction": "worse", "min_effect": 0.11, "rising_over": rising},
+            "refuted",
+            f"{len(BASE)} seeds",
+        ),
         strict=True,
     )
-    claims = [{"says": f"{n}.", "arm": ROTARY, **node} for n, node in enumerate(nodes)]
+    claims = [{"statement": f"{n}.", "arm": ROTARY, **node} for n, node in enumerate(nodes)]
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.1}, claims=claims)
     told = entries(collect(root))[0]
     assert [entry.verdict for entry in told] == [*verdicts]

@@ -175,7 +175,7 @@ def test_what_a_run_would_refuse_before_its_first_step_is_refused(tmp_path, monk
 def test_large_models_are_counted_and_not_judged(tmp_path, monkeypatch):
     large = ("model.dim=16384", "model.depth=4")
     configs = composed(overrides(tmp_path, *large), "model.residual=false", "model.norm=post")
-    for name in ("build_checked", "initialised"):  # would take tens of gigabytes
+    for name in ("build_checked", "initialized"):  # would take tens of gigabytes
         monkeypatch.setattr(same_model, name, None)
     measured, refused = budgets(configs, baseline="baseline", sets=DataSets())
     assert not refused
@@ -244,7 +244,7 @@ def test_widths_that_do_not_fit_are_passed_over(tmp_path):
             marks=pytest.mark.ci,
         ),
         ("model.ffn_dim=99", "model.ffn_dim", ["it sets study.match_by=model.ffn_dim itself"]),
-        ("model.depth=40", "model.ffn_dim", ["the nearest is model.ffn_dim=1 with ", " above"]),
+        ("model.depth=40", "model.ffn_dim", ["closest: model.ffn_dim=1 with ", " above"]),
     ],
 )
 def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, parts):

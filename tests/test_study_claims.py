@@ -27,7 +27,7 @@ METRICS = {"val/loss/1": 1, "val/loss/2": 2, "val/loss/4": 4}
 
 
 def claim(way="worse", **keys):
-    return {"says": "It is so.", "arm": "a", "is": way, **keys}
+    return {"statement": "It is so.", "arm": "a", "direction": way, **keys}
 
 
 def settled(claims, values, *, seeds=5):
@@ -62,20 +62,20 @@ VALUES = {"baseline": FLAT, "a": FLAT + 0.5 + NOISE, "b": FLAT + 0.1 - NOISE, "c
         (claim("lower"), "refuted"),
         (claim("better", mode="max"), "confirmed"),
         (claim("better", metric="cost/throughput"), "confirmed"),
-        (claim(by=0.4), "confirmed"),
-        (claim(by=0.6), "refuted"),
-        (claim(by=0.5), "undecided"),
-        (claim("better", arm="b", than="a", by=0.3), "confirmed"),
+        (claim(min_effect=0.4), "confirmed"),
+        (claim(min_effect=0.6), "refuted"),
+        (claim(min_effect=0.5), "undecided"),
+        (claim("better", arm="b", versus="a", min_effect=0.3), "confirmed"),
         (claim(arm="c"), "undecided"),
-        (claim("equivalent", arm="c", within=0.02), "confirmed"),
-        (claim("equivalent", arm="b", within=0.02), "refuted"),
-        (claim("equivalent", arm="b", within=0.1), "undecided"),
-        (claim("equivalent", arm="c", than=1.05, within=0.2), "confirmed"),
-        (claim("equivalent", arm="c", than=2, within=0.2), "refuted"),
-        (claim(than=1.0, by=0.3), "confirmed"),
-        (claim("better", than=3.0, by=1.0), "confirmed"),
+        (claim("equivalent", arm="c", margin=0.02), "confirmed"),
+        (claim("equivalent", arm="b", margin=0.02), "refuted"),
+        (claim("equivalent", arm="b", margin=0.1), "undecided"),
+        (claim("equivalent", arm="c", versus=1.05, margin=0.2), "confirmed"),
+        (claim("equivalent", arm="c", versus=2, margin=0.2), "refuted"),
+        (claim(versus=1.0, min_effect=0.3), "confirmed"),
+        (claim("better", versus=3.0, min_effect=1.0), "confirmed"),
         (claim(more_than={"arm": "b"}), "confirmed"),
-        (claim(arm="b", more_than={"arm": "a", "than": "c"}), "refuted"),
+        (claim(arm="b", more_than={"arm": "a", "versus": "c"}), "refuted"),
     ],
 )
 def test_a_claim_is_confirmed_or_refuted_beyond_what_counts(said, verdict):
@@ -89,8 +89,8 @@ def test_a_trend_is_the_slope_over_places():
         place = METRICS[str(metric)]
         return FLAT + (place if arm == "a" else 0) + NOISE * place**2
 
-    higher = claim("higher", by=0.9, rising_over=METRICS)
-    alone = {**higher, "arm": "b", "is": "lower", "than": "nothing"}
+    higher = claim("higher", min_effect=0.9, rising_over=METRICS)
+    alone = {**higher, "arm": "b", "direction": "lower", "versus": "nothing"}
     found = [*verdicts([higher], values), *verdicts([alone], values)]
     assert found == ["confirmed", "refuted"]
     (one,) = settled([claim(rising_over=METRICS)], values)
@@ -103,7 +103,9 @@ def test_holm_runs_over_the_claims_of_a_study():
     d = np.array([1.0, 2.0, 3.0]) * 0.1 + 0.2  # t = 6.93 of three: p = 0.0202
     values = {"baseline": FLAT[:3], "a": FLAT[:3] + d, "b": [], "c": []}
     assert verdicts([claim()], values, seeds=3) == ["confirmed"]
-    assert verdicts([claim(says=f"{n}") for n in range(4)], values, seeds=3) == ["undecided"] * 4
+    assert (
+        verdicts([claim(statement=f"{n}") for n in range(4)], values, seeds=3) == ["undecided"] * 4
+    )
 
 
 SHAPES = {
@@ -116,8 +118,8 @@ SHAPES = {
 # By what is claimed, and what is there.
 CLAIMED = {
     "directed": (claim(), 0.0),
-    "by": (claim(by=0.7), 0.7),
-    "equivalent": (claim("equivalent", within=0.7), 0.7),
+    "by": (claim(min_effect=0.7), 0.7),
+    "equivalent": (claim("equivalent", margin=0.7), 0.7),
     "interaction": (claim(more_than={"arm": "b"}), 0.0),
     "trend": (claim(rising_over=METRICS), 0.0),
 }
@@ -153,24 +155,24 @@ def test_false_confirmations_and_refutations_stay_at_the_level(kind, shape, seed
 @pytest.mark.parametrize(
     ("node", "says"),
     [
-        (claim(arm="d"), "study.claims[0]: there is no arm d"),
-        (claim(than="a"), "compares a with itself"),
+        (claim(arm="d"), "study.claims[0]: unknown arm d"),
+        (claim(versus="a"), "compares a with itself"),
         (claim("wrose"), "did you mean 'worse'"),
-        (claim(by=-1), "by=-1: must be above 0"),
-        (claim(by=True), "by=True: must be a number"),
-        (claim(metric=3), "metric=3: must be a text"),
+        (claim(min_effect=-1), "min_effect=-1: must be above 0"),
+        (claim(min_effect=True), "min_effect=True: must be a number"),
+        (claim(metric=3), "metric=3: must be a string"),
         (claim("better", mode="lower"), "mode=lower: must be min or max"),
-        (claim(within=0.1), "is=equivalent needs within"),
-        (claim("equivalent", within=0.1, by=0.1), "has no by"),
-        (claim(whithin=1), "did you mean 'within'"),
-        ({"says": "x"}, "needs arm, a text"),
+        (claim(margin=0.1), "direction=equivalent requires `margin`"),
+        (claim("equivalent", margin=0.1, min_effect=0.1), "takes `margin` instead of"),
+        (claim(margn=1), "did you mean 'margin'"),
+        ({"statement": "x"}, "needs arm, a string"),
         (claim(rising_over={"val/x": 1}), "at least two"),
-        (claim(rising_over={"val/x": 1, "val/y": 1}), "all places are the same"),
-        (claim(rising_over={"val/x": 1, "val/y": 2}, metric="val/loss"), "stands alone"),
+        (claim(rising_over={"val/x": 1, "val/y": 1}), "all x values are the same"),
+        (claim(rising_over={"val/x": 1, "val/y": 2}, metric="val/loss"), "cannot be combined with"),
         (claim(more_than={"arms": "b"}), "more_than must be"),
-        (claim(than="nothing"), "than=nothing needs rising_over"),
-        (claim(than=2, rising_over=METRICS), "than=2 stands alone"),
-        (claim(more_than={"arm": "b", "than": 1}), "more_than: than must be an arm"),
+        (claim(versus="nothing"), "versus=nothing requires rising_over"),
+        (claim(versus=2, rising_over=METRICS), "versus=2 cannot be combined"),
+        (claim(more_than={"arm": "b", "versus": 1}), "more_than: versus must be an arm"),
     ],
 )
 def test_what_is_no_claim_is_refused_in_one_line(node, says):
@@ -178,21 +180,23 @@ def test_what_is_no_claim_is_refused_in_one_line(node, says):
         parse_claims([node], ARMS, "baseline")
 
 
-def test_claims_made_when_runs_exist_are_marked_for_ever():
+def test_claims_made_when_runs_exist_are_marked_permanently():
     def marks(plan):
-        return {e["claim"]["says"]: (e["after"], e["dropped"]) for e in plan}
+        return {e["claim"]["statement"]: (e["after"], e["dropped"]) for e in plan}
 
-    first, second, third = (claim(says=f"{n}.") for n in range(3))
+    first, second, third = (claim(statement=f"{n}.") for n in range(3))
     plan = recorded([first, second], (), begun=False)
     assert marks(plan) == dict.fromkeys(["0.", "1."], (False, False))
     plan = recorded([first, third], plan, begun=True)
     assert marks(plan) == {"0.": (False, False), "1.": (False, True), "2.": (True, False)}
-    made = {e["claim"]["says"]: e["made"] for e in plan}
-    plan = recorded([third, second, {**first, "by": 0.1}], plan, begun=True)
+    made = {e["claim"]["statement"]: e["made"] for e in plan}
+    plan = recorded([third, second, {**first, "min_effect": 0.1}], plan, begun=True)
     kept = [e for e in plan if not e["dropped"]]
     assert marks(kept) == {"2.": (True, False), "1.": (False, False), "0.": (True, False)}
-    assert all(e["made"] == made[e["claim"]["says"]] for e in plan if "by" not in e["claim"])
-    numbered = claim(rising_over={64: 0, 256: 1})  # blocks, which are texts in plan.json
+    assert all(
+        e["made"] == made[e["claim"]["statement"]] for e in plan if "min_effect" not in e["claim"]
+    )
+    numbered = claim(rising_over={64: 0, 256: 1})  # blocks, which are strings in plan.json
     plan = recorded([numbered], (), begun=False)
     plan = recorded([numbered], json.loads(json.dumps(plan)), begun=True)
     assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)]
@@ -200,7 +204,7 @@ def test_claims_made_when_runs_exist_are_marked_for_ever():
 
 def test_claims_of_a_sweep_are_fixed_with_its_plan(ablate_command, seen, tmp_path):
     arms = ("pos_enc=alibi", "pos_enc=none")
-    claims = [claim("better", arm=arm, says=f"{arm} is better.") for arm in arms]
+    claims = [claim("better", arm=arm, statement=f"{arm} is better.") for arm in arms]
     study = f"{{factors: {{pos_enc: [alibi, none]}}, seeds: 3, claims: {json.dumps(claims)}}}"
     worse = {"alibi": -0.5, "learned": 0.0, "none": 0.5}
     seen["measure"] = lambda cfg: cfg.seed + worse[cfg.choices.pos_enc] * (1 + cfg.seed / 50)
@@ -224,7 +228,7 @@ def test_a_row_of_docs_has_the_metric_and_the_unit_of_its_claim(tmp_path):
     arms = {"baseline": arm(BASE), "a": arm(shifted(0.5), {"a": "b"})}
     rising = {"val/loss": 0, "val/loss/2": 1}
     study = make_study(tmp_path / "s", arms, sweep="mixers")
-    with_claims(study, claim(by=0.1), claim(rising_over=rising))
+    with_claims(study, claim(min_effect=0.1), claim(rising_over=rising))
     first, second = script["rows"](collect(study))
     found = [first[key] for key in ("study", "verdict", "measure", "unit", "expected")]
     assert found == ["mixers", "confirmed", "val/loss", "nats", "> 0.1"]
@@ -240,7 +244,7 @@ def test_a_claim_may_be_about_an_arm_that_sees_what_it_predicts(tmp_path):
     arms = {"baseline": arm(BASE), "a": arm(shifted(-0.3), {"a": "b"}, caution="label leakage")}
     study = with_claims(make_study(tmp_path / "s", arms), claim("better", arm="a"))
     report = assemble(collect(study))
-    assert [row.kind for row in report.others] == ["refused"]
+    assert [row.kind for row in report.others] == ["excluded"]
     assert [entry.verdict for entry in report.claims] == ["confirmed"]
 
 
@@ -253,7 +257,7 @@ def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkey
         command_line.main()
     with_claims(
         study,
-        claim(arm=ADDITIVE, by=0.05, source="Somebody 2020, table 1"),
+        claim(arm=ADDITIVE, min_effect=0.05, source="Somebody 2020, table 1"),
         claim(arm="model.attention=general"),
         claim("better", arm=ADDITIVE),
     )
@@ -261,7 +265,7 @@ def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkey
     verdicts = ["confirmed", "not tested", "refuted"]
     assert [entry.verdict for entry in found] == verdicts
     assert found[0].sentence == "It is so (Somebody 2020, table 1)"
-    assert "claimed to be more than 0.05" in found[0].evidence
+    assert "claimed to exceed 0.05" in found[0].evidence
     assert "seed 3 failed" in found[1].evidence
     with refused("refuted: It is so", by=RunFailed):
         command_line.main()
@@ -276,13 +280,13 @@ def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkey
     assert told["arms"][2]["difference"] == pytest.approx(0.1, abs=0.002)
     with_claims(study, claim(arm=ADDITIVE), after=True)
     (entry,) = assemble(collect(study)).claims
-    assert entry.evidence.endswith("made after the first run")
+    assert entry.evidence.endswith("post hoc")
     command_line.main()
 
 
 def test_a_study_is_its_report_in_frames(tmp_path):
     """And reading writes nothing."""
-    folder = with_claims(scores(tmp_path), claim(arm=ADDITIVE, by=0.05))
+    folder = with_claims(scores(tmp_path), claim(arm=ADDITIVE, min_effect=0.05))
     before = sorted(path.name for path in folder.iterdir())
     study = ablate.load_study(folder)
     runs = study.runs
@@ -320,10 +324,10 @@ def test_differences_within_a_budget_may_be_compared(tmp_path):
     }
     study = with_claims(
         make_study(tmp_path / "s", arms),
-        claim(arm="c", than="b", more_than={"arm": "a"}),
-        claim(arm="c", than="b"),
+        claim(arm="c", versus="b", more_than={"arm": "a"}),
+        claim(arm="c", versus="b"),
         claim(arm="c"),
-        claim(arm="a", than="b"),
+        claim(arm="a", versus="b"),
     )
     found = [entry.verdict for entry in assemble(collect(study)).claims]
     assert found == ["confirmed", "confirmed", "not tested", "not tested"]

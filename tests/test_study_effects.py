@@ -123,7 +123,7 @@ def test_factors_that_move_together_or_never_are_not_estimated():
     found = effects(runs, factors=factors, mode="min")
     (effect,) = found.effects
     assert effect.factors == ("a",)
-    assert "c=1 has no value" in found.warnings
+    assert "c=1 has no result" in found.warnings
     assert any(line.startswith("b cannot be told apart") for line in found.warnings)
 
 
@@ -131,7 +131,7 @@ def test_one_seed_is_not_judged_and_equal_effects_are_as_equal_differences():
     alone = found_in(TWO, lambda c, s: 3 * c[0] * c[1])
     assert {(each.p, each.interval) for each in alone.effects} == {(None, None)}
     assert alone.warnings == ("no interval and no p of fewer than 3 seeds",)
-    assert "nothing to judge it by" in alone.effects[0].words()
+    assert "not testable" in alone.effects[0].words()
     assert named(alone)["AB"].effect == pytest.approx(1.5)
     equal = named(found_in({**TWO, "C": ["x", "y", "z"]}, lambda c, s: c[0] + c[2] / 3 + s, 5))
     ps = {"A": 4**-4, "B": 1, "C": 4**-4, "AB": 1, "AC": 1, "BC": 1}
@@ -147,7 +147,7 @@ def test_of_an_option_without_a_number_the_others_are_estimated():
     runs = [(o, s, None if diverged(o) else y) for o, s, y in runs]
     found = effects(runs, factors=factors, mode="min", allow_missing=True)
     assert [each.factors for each in found.effects] == [("norm",), ("pos",), ("norm", "pos")]
-    lines = ["norm=none has no value", "ffn=y has no value"]
+    lines = ["norm=none has no result", "ffn=y has no result"]
     assert [*found.warnings[:2]] == lines
     left = {"norm": ["pre", "post"], "pos": ["a", "b"]}
     runs = [({k: o[k] for k in left}, s, y) for o, s, y in runs if y is not None]
@@ -227,7 +227,7 @@ def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path):
     assert not any(effect.shown for effect in crossed.effects)
     *_, last = in_short(report, crossed)
     assert last.startswith(
-        "That pos_enc=none norm=post differ from the baseline while no effect of "
+        "pos_enc=none norm=post: different from the baseline, although no effect of "
     )
     (mark,) = (line for line in report.marks if "(worse by 0.1)" in line)
-    assert "less than the standard deviation of the baseline between seeds, 0.42" in mark
+    assert "Smaller than the baseline's standard deviation between seeds, 0.42" in mark

@@ -151,7 +151,8 @@ def made_up(tmp_path, monkeypatch):
 
     def launch(*what, study="s", **own):
         wanted = [Run(tmp_path / study / f"{n}", [one]) for n, one in enumerate(what)]
-        return local.launch(wanted, settings(slots=1, **own), modules=[], environment={})
+        one_by_one = settings(max_parallel_runs=1, **own)
+        return local.launch(wanted, one_by_one, modules=[], environment={})
 
     return parent.started, launch
 
@@ -191,7 +192,7 @@ def test_gpus_are_handed_out_and_more_than_there_are_refused(monkeypatch):
         assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == shares
     for seen, number in (("1,2,7", 3), ("", 0)):
         with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
-            launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
+            launched([], max_parallel_runs=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
 
 
 def test_slots_and_cores(monkeypatch):
@@ -209,12 +210,12 @@ def test_slots_and_cores(monkeypatch):
     ):
         monkeypatch.setattr(torch.cuda, "device_count", lambda n=gpus: n)
         monkeypatch.setattr(local.os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
-        assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
+        assert settings(max_parallel_runs="auto", gpus_per_run=each).at_once({}) == slots
 
 
 def test_settings_without_a_meaning_are_refused():
-    wrong = {"slots": (0, 1.5, True, None), "gpus_per_run": (-1,), "retries": ("many",),
-             "timeout": (0, "1h"), "grace": (-1, None), "fail_fast": (1, "no")}  # fmt: skip
+    wrong = {"max_parallel_runs": (0, 1.5, True, None), "gpus_per_run": (-1,), "retries": ("many",),
+             "timeout": (0, "1h"), "grace_period": (-1, None), "fail_fast": (1, "no")}  # fmt: skip
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(UserError, match=f"hydra.launcher.{name}="):
@@ -225,7 +226,7 @@ def test_settings_without_a_meaning_are_refused():
 
 
 def test_the_command_of_a_run_knows_nothing_of_its_sweep():
-    typed = ["hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.slots=2"]
+    typed = ["hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.max_parallel_runs=2"]
     sources = [("main", "/conf"), ("command-line", "/mine")]
     sources = [SimpleNamespace(provider=who, path=path) for who, path in sources]
     node = SimpleNamespace(

@@ -250,5 +250,5 @@ def test_the_page_on_claims_has_every_key_and_its_claims_are_ones():
     (first, others), keys = blocks_and_keys("preregister-claims.md")
     assert {*claims.KEYS} <= keys
     said = [*yaml.safe_load(first)["study"]["claims"], *yaml.safe_load(others)]
-    arms = {name for each in said for name in (each["arm"], each.get("than"), "warmup=without")}
+    arms = {name for each in said for name in (each["arm"], each.get("versus"), "warmup=without")}
     assert len(claims.parse_claims(said, arms, "baseline")) == 6

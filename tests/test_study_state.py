@@ -40,7 +40,7 @@ def queue(folder, **more):
 
 def test_an_end_is_what_the_result_says(folder):
     assert state(folder).name == state(folder / "nowhere").name == "missing"
-    for status in ("finished", "failed", "refused"):
+    for status in ("finished", "failed", "rejected"):
         write(folder, status=status, error="loss is nan")
         assert state(folder) == State(status, "loss is nan")
         assert state(folder).ended
@@ -200,7 +200,7 @@ def ended(folder, code, **more):
         (1, "ImportError: no x", "failed", "ended with code 1; last lines: ImportError: no x"),
         # As after os._exit(0).
         (0, "step 3", "failed", "its process ended without an error, but before the run was"),
-        (2, "ablate: data.path=x: no such file", "refused", "data.path=x: no such file"),
+        (2, "ablate: data.path=x: no such file", "rejected", "data.path=x: no such file"),
     ],
 )
 def test_a_run_that_says_nothing_of_its_end(folder, code, last, name, detail):

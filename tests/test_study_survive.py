@@ -63,7 +63,12 @@ def reports(said, place):
 @pytest.mark.slow
 def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
     timeout = f"hydra.launcher.timeout={5 + 4 * straight[1]:g}"
-    own = (timeout, "hydra.launcher.grace=1", "hydra.launcher.slots=2", "checkpoint_every=2")
+    own = (
+        timeout,
+        "hydra.launcher.grace_period=1",
+        "hydra.launcher.max_parallel_runs=2",
+        "checkpoint_every=2",
+    )
     typed = study(tmp_path, "0,1,2,3,4,5", *own)
     place = tmp_path / "outputs" / "mine"
     code, said = ended(command(*typed, accident=ACCIDENTS))
@@ -103,7 +108,7 @@ def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
 @pytest.mark.slow
 def test_the_controller_is_killed_and_started_again(command, here, straight, tmp_path):
     """It was the middle: a run was finished, one trained, one waited."""
-    own = ("checkpoint_every=3", "hydra.launcher.slots=1")
+    own = ("checkpoint_every=3", "hydra.launcher.max_parallel_runs=1")
     place = tmp_path / "outputs" / "mine"
     first = command(*study(tmp_path, "0,1,2", *own), accident="pause-once 0 5 1")
     found = paths(place)
@@ -135,7 +140,7 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
     dies, stopped = runs(tmp_path, [0, 2], "checkpoint_every=1")
     (lost,) = runs(tmp_path, [1])
     (refused,) = runs(tmp_path, [0], "data.path=nowhere.txt")
-    over = {dies.folder: "finished", lost.folder: "failed", refused.folder: "refused"}
+    over = {dies.folder: "finished", lost.folder: "failed", refused.folder: "rejected"}
 
     def strike():
         until(lambda: {folder: state(folder).name for folder in over} == over)
@@ -147,7 +152,7 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
     threading.Thread(target=strike, daemon=True).start()
     accidents = "die-once 0 5 0;die 0 5 1;hang-once 0 5 2;pause 0 8 2"
     with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command resumes"):
-        launched([dies, lost, refused, stopped], accidents, retries=1, slots=3)
+        launched([dies, lost, refused, stopped], accidents, retries=1, max_parallel_runs=3)
     assert [tries(run.folder) for run in (dies, lost, refused, stopped)] == [2, 2, 1, 2]
     assert goes_on(dies.folder)
     assert goes_on(stopped.folder)

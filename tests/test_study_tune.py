@@ -53,7 +53,7 @@ def test_every_point_with_every_seed_and_the_values_that_were_written():
         ({"metric": "test/loss"}, "study.metric=test/loss "),
         ({"tune_seeds": [5, 1]}, "tune_seeds=[5, 1]: 1 is one of study.seeds too"),
         ({"tune_seeds": 2, "seeds": (7, 1001)}, "tune_seeds=2: 1001 is one of"),
-        ({"tune_seeds": [5, 5]}, "holds a seed twice"),
+        ({"tune_seeds": [5, 5]}, "duplicate seed"),
         ({"tune_seeds": 0}, "at least one seed"),
         ({"keys": {"optimizer.lr": []}}, "optimizer.lr: [] must be a list"),
         ({"keys": {"optimizer.lr": [0.1, 0.10]}}, "optimizer.lr has the value 0.1 twice"),
@@ -153,7 +153,7 @@ def test_an_arm_without_a_value_is_left_out_and_without_the_baseline_nothing_run
     code, out, err = tuned()
     assert (code, err.count("\n")) == (1, 1)
     assert "arm 'pos_enc=none' has no values with all of their runs finished" in err
-    assert "left out: pos_enc=none: " in out
+    assert "skipped: pos_enc=none: " in out
     assert [cfg.model.norm for cfg, _ in runs[6:]] == ["pre", "post"] * 2
     assert [one["arm"] for one in plan_of(tmp_path)["illegal"]] == ["pos_enc=none"]
     failing.clear()

@@ -78,7 +78,7 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
 def test_the_direction_of_a_metric_is_in_its_name():
     assert [mode_of(f"val/{name}") for name in ("accuracy/loss", "mae/oracle")] == ["max", "min"]
     for name in ("charm", "tokens_per_second", "accuracy_drop", "reward_per_token"):
-        with refused(f"study.metric=val/{name}: say which is better, study.mode=min or study.mode"):
+        with refused(f"study.metric=val/{name}: set the better direction, study.mode=min or"):
             mode_of(f"val/{name}", typed="study.metric=", by="study.mode=")
 
 
@@ -100,7 +100,7 @@ def test_a_class_without_examples_has_no_accuracy(tmp_path):
     assert found["balanced_accuracy"] == pytest.approx(1 / 3)  # of the two that occur
     assert "accuracy/c" not in found
     assert task.notes()["examples"] == {"val": {"a": 3, "b": 1, "c": 0}}
-    table, drawn = task.artefacts(tmp_path)
+    table, drawn = task.artifacts(tmp_path)
     assert table.read_text() == "true class,a,b,c\na,2,1,0\nb,1,0,0\nc,0,0,0\n"
     assert drawn == tmp_path / "figures" / "confusion.png"
     assert {"accuracy/a", "accuracy/c"} <= set(task.measured("val"))
@@ -140,7 +140,7 @@ def test_pairs_are_mixed_within_a_process():
 
 
 @pytest.mark.parametrize(
-    ("make", "choices", "peeks"),
+    ("make", "choices", "leaks_targets"),
     [
         (overrides, ["model.mask=window"], False),
         (overrides, ["model.mask=prefix", "model.mask.size=4"], True),
@@ -151,10 +151,10 @@ def test_pairs_are_mixed_within_a_process():
     ],
 )
 def test_a_loss_is_said_to_be_none_where_the_model_sees_what_it_is_to_predict(
-    tmp_path, make, choices, peeks
+    tmp_path, make, choices, leaks_targets
 ):
     task = built(*make(tmp_path, *choices))
-    assert ("caution" in task.notes()) == (task.caution is not None) == peeks
+    assert ("caution" in task.notes()) == (task.caution is not None) == leaks_targets
 
 
 def test_the_loss_is_the_mean_over_all_targets(tmp_path):

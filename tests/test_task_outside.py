@@ -58,7 +58,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
     cfg, whole, killed = composed(own), tmp_path / "whole", tmp_path / "killed"
     result = ablate.run(cfg, whole)
     assert result["status"] == "finished"
-    assert result["artefacts"] == ["figures/drawn.png"]
+    assert result["artifacts"] == ["figures/drawn.png"]
     for row in csv.DictReader((whole / "metrics.csv").open()):
         terms = float(row["train/noise"]) + float(row["train/pull"])
         assert float(row["train/loss"]) == pytest.approx(terms, rel=1e-5)
@@ -199,7 +199,7 @@ class OnCPU(Dot):
         return super().forward(q, k) + torch.ones(())[None]
 
 
-class Misspelt(CausalLM):
+class Misspelled(CausalLM):
     metric = "val/los"
 
 
@@ -254,11 +254,11 @@ def task(name):
         ("model.attention", partial("broken.X"), "cannot be imported (SyntaxError: invalid"),
         ("model.attention", partial("parts.Lacks"), "my.parts.Lacks: cannot be instantiated ("),
         ("model.attention", partial("parts.Alone"), "got an unexpected keyword argument 'heads')"),
-        ("model.attention", partial("parts.OneHead"), "OneHead gives the shape"),
-        ("model.attention", partial("parts.OnCPU"), "model: a part makes a tensor on the CPU"),
+        ("model.attention", partial("parts.OneHead"), "OneHead returns the shape"),
+        ("model.attention", partial("parts.OnCPU"), "model: a component creates a tensor on"),
         ("model.attention", partial("parts.Dot") + "heads: 7\n", "no key model.attention.heads"),
-        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 and not"),
-        ("task", task("Misspelt"), "Misspelt.metric=val/los is not measured; allowed"),
+        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 instead of"),
+        ("task", task("Misspelled"), "Misspelled.metric=val/los is not measured; allowed"),
         ("task", task("Pair"), "Pair.measures: pair has the shape (2,), and a"),
         ("task", task("Nothing"), "Nothing.measures: pair is a NoneType, and a measure is one"),
         ("task", task("Higher"), "Higher.mode=minimum: must be min or max"),

@@ -52,7 +52,7 @@ def test_building_draws_nothing_but_its_own_values() -> None:
     for mine, again in zip(first.parameters(), bare.parameters(), strict=True):
         assert torch.equal(mine, again)
     state = [parameter.clone() for parameter in first.parameters()]
-    first.initialise(3)  # keeps what timm drew
+    first.initialize(3)  # keeps what timm drew
     assert all(torch.equal(a, b) for a, b in zip(state, first.parameters(), strict=True))
 
 

@@ -127,7 +127,9 @@ def begun_by_two(typed, folder):
 def test_other_processes_resume_a_run(tmp_path, capsys):
     typed, folder = overrides(tmp_path, *SMALL), tmp_path / "run"
     begun = begun_by_two(typed, folder)
-    with pytest.raises(UserError, match=r"holds the run .*, and this is .*: choose another folder"):
+    with pytest.raises(
+        UserError, match=r"already contains run .*, which differs .*; choose another"
+    ):
         ablate.run(ablate.compose(*typed, "optimizer.lr=0.1"), folder)
     result = ablate.run(ablate.compose(*typed), folder)
     assert (result["status"], result["run_id"]) == ("finished", begun)
@@ -140,9 +142,7 @@ def test_other_processes_do_not_resume_a_run_with_batch_norm(tmp_path):
     typed = ["model=timm", "model.name=resnet10t", "logger=none", *fewer.split()]
     folder = tmp_path / "run"
     begun_by_two(typed, folder)
-    with pytest.raises(
-        UserError, match=r"^batch norm takes the statistics of what one process has"
-    ):
+    with pytest.raises(UserError, match=r"^batch norm takes the statistics of one process's share"):
         ablate.run(ablate.compose(*typed), folder)
 
 
@@ -158,7 +158,7 @@ def test_other_processes_do_not_resume_a_run_whose_experts_are_balanced(tmp_path
     [
         ("a: 1", "config.yaml cannot be used: KeyError: 'choices'"),
         ("a: [", "config.yaml cannot be used: ParserError"),
-        (None, "run holds the run"),
+        (None, "run already contains run"),
     ],
 )
 def test_a_folder_of_another_run_without_its_config_is_refused_in_a_line(tmp_path, text, line):
@@ -195,7 +195,7 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
     assert ablate.run(cfg)["status"] == "finished"
     assert (folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
     other = ablate.compose(*overrides(folder.parents[2], "seed=1"))
-    with pytest.raises(UserError, match=r"hydra\.run\.dir=.*holds the run"):
+    with pytest.raises(UserError, match=r"hydra\.run\.dir=.*already contains run"):
         ablate.run(other, folder)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         ablate.load(folder.parent)
@@ -309,8 +309,8 @@ def test_a_run_is_never_silent_for_long(tmp_path, monkeypatch, capsys):
     result = ablate.run(cfg)
     out, errors = capsys.readouterr()
     told = ["step 1/4: ", "validation: 1 of ", "step 4/4: ", "validating the last weights",
-            f"measuring the weights of step {result['best_step']} on ",
-            "drawing figures"]  # fmt: skip
+            f"evaluating the weights of step {result['best_step']} on ",
+            "plotting figures"]  # fmt: skip
     places = [out.index(line) for line in told[:3]] + [out.rindex(line) for line in told[3:]]
     assert places == sorted(places)
     assert "validation: 1 of" in errors  # under a condition

@@ -156,7 +156,7 @@ def compose_id(*typed: str) -> str:
     ("more", "says"),
     [
         (["optimizer=sgd"], "optimizer._target_ is torch.optim.AdamW there and torch.optim.SGD"),
-        (["model.tie_embeddings=false"], "head.weight is not in the other run"),
+        (["model.tie_embeddings=false"], "the other run has no head.weight"),
         (["trainer=fsdp", "trainer.accelerator=cpu"], "init_optimizer=true needs the optimizer wh"),
         (["init_from=null"], "set init_from=RUN_DIR"),
         (["model.freeze=embeddings"], "trained other parameters, as with another model.freeze"),
@@ -178,14 +178,17 @@ def test_an_average_over_all_steps_is_not_continued(tmp_path):
 def test_a_run_without_its_last_state_is_refused(first, tmp_path):
     copy = shutil.copytree(first, tmp_path / "copy")
     (copy / "checkpoints/last.ckpt").unlink()
-    with refused("last.ckpt is missing; a run keeps it with checkpoint_keep=all or last"):
+    with refused("last.ckpt is missing; checkpoint_keep=all keeps it, as does"):
         ablate.run(ablate.compose(*overrides(tmp_path, f"init_from={copy}", *GOES_ON)))
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("pos_enc=sinusoidal", "made of other parts: pos_enc is learned there and sinusoidal here"),
+        (
+            "pos_enc=sinusoidal",
+            "architecture: pos_enc is learned there and sinusoidal here",
+        ),
         ("data.tokenizer=byte", "data.tokenizer is char there and byte here"),
         ("data.seq_len=5", "stack.pos_enc.table is"),
     ],

@@ -52,7 +52,7 @@ def test_positions_tell_where_a_patch_is(pos_enc):
 
 def test_the_class_token_starts_as_almost_nothing():
     model = vit()
-    model.initialise(0)
+    model.initialize(0)
     assert model.class_token.weight.std().item() == pytest.approx(1e-6, rel=0.5)
 
 

@@ -23,7 +23,7 @@ FIRST, REWARD = RUNS / "rlhf_first", RUNS / "rlhf_reward"
 BEFORE = {
     "gold_and_reward": {
         FIRST: "experiment=rlhf_first",
-        REWARD: f"experiment=rlhf_reward data.writer={FIRST} init_from={FIRST}",
+        REWARD: f"experiment=rlhf_reward data.policy_run={FIRST} init_from={FIRST}",
     }
 }
 # Name -> overrides of its run, and the picture in its folder.
@@ -36,7 +36,7 @@ PICTURES = {
     "forecast": ("model=rnn_forecaster", "forecast"),
     "sam": ("model=sam trainer.max_steps=600", "masks"),
     "gold_and_reward": (
-        f"experiment=rlhf task.kl=0 seed=1 trainer.val_check_interval=20 data.writer={FIRST}"
+        f"experiment=rlhf task.kl=0 seed=1 trainer.val_check_interval=20 data.policy_run={FIRST}"
         f" init_from={FIRST} task.reward={REWARD}",
         "gold_and_reward",
     ),

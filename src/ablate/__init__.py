@@ -4,7 +4,7 @@ In Python and notebooks:
 
     cfg = ablate.compose("model=vit", "pos_enc=rotary")     composed and checked
     model = ablate.build(cfg)                               a torch module
-    result = ablate.run(cfg)                                trains; what result.json holds
+    result = ablate.run(cfg)                                trains; the content of result.json
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
     study = ablate.load_study(STUDY_DIR)                    its runs, arms and claims as frames
     judged = ablate.judge(frame, baseline="NAME")           verdicts on results of other programs
@@ -15,8 +15,8 @@ import sys
 
 _typed = {word.removeprefix("-m").partition(".")[0] for word in sys.orig_argv}
 if sys.argv[:1] == ["-m"] and "ablate" in _typed and not sys.flags.safe_path:
-    # `python -m ablate` puts the current folder first, where a file of a stranger's run would take
-    # the place of a package. A user's own parts are found at the end, too.
+    # `python -m ablate` puts the current folder first, where a file of an untrusted run would take
+    # the place of a package. Custom components are also found at its end.
     sys.path.append(sys.path.pop(0))
 
 from importlib import import_module

@@ -63,7 +63,8 @@ def _main() -> None:
 
 
 def _arguments() -> Namespace:
-    """Hydra's own flags, parsed here before Hydra parses them, so that mistakes give one line.
+    """Hydra's own flags, parsed here before Hydra parses them, so that mistakes are reported in one
+    line.
 
     They may be mixed with the overrides, which Hydra wants together: sys.argv is reordered.
     """
@@ -78,7 +79,7 @@ def _arguments() -> Namespace:
 
 def named_search(overrides: list[str]) -> list[str]:
     """With a name for a search by Optuna or the like, unless one was typed: the results of every
-    search stand in a folder of their own, that of the same command. Optuna's goes on after trials
+    search are in their own folder, that of the same command. Optuna's goes on after trials
     that failed, of which its own default ends it. Raises UserError for several seeds of a trial,
     which are one job, with a launcher that starts a run as a job."""
     typed = {key_of(text): text.partition("=")[2] for text in overrides}
@@ -126,7 +127,9 @@ def _compose_and_start(args: Namespace) -> None:
         raise UserError(line) from error
     except COMPOSITION_ERRORS as error:
         if str(error) == NO_TRIAL:
-            lost = RunFailed("no trial of the search finished; their folders say why")
+            lost = RunFailed(
+                "no trial of the search finished; see their directories for the errors"
+            )
             raise _summary(lost) from error
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
@@ -163,7 +166,7 @@ def _of_hydra(error: Exception, args: Namespace) -> Exception:
                 return explain(known, args.overrides, choices, many=args.multirun)
         return error
     folder.remove_created()
-    why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 shows where"
+    why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 prints the traceback"
     return UserError(f"{' '.join(typed)}: Hydra cannot use it ({why})")
 
 

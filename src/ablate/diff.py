@@ -39,7 +39,7 @@ def show(difference: Difference) -> None:
         table.add_row(key, value_text(before), value_text(after))
     table.add_section()
     table.add_row("parameters", *(f"{count:,}" for count in difference.parameters))
-    table.add_row("FLOPs a step", *(f"{count:,}" for count in difference.flops))
+    table.add_row("FLOPs per step", *(f"{count:,}" for count in difference.flops))
     if any(difference.cache):
         for name in CacheBytes._fields:
             sizes = (getattr(cache, name) if cache else 0 for cache in difference.cache)
@@ -85,8 +85,8 @@ def configuration(
     """The configuration of a run's folder, with its file, or composed of overrides. Raises
     UserError.
 
-    allow: modules beside ablate whose classes a run's config may name. Their code is run.
-    config_dir: of options of one's own, as for `compose`.
+    allow: modules besides ablate whose classes a run's config may name. Their code is executed.
+    config_dir: of custom options, as for `compose`.
     """
     folder = named_folder(Path(text).expanduser())
     if text and ("=" not in text or folder.is_dir()):

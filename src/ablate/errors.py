@@ -1,4 +1,5 @@
-"""Errors for the user: one line that says what, where, what is allowed, and the nearest name."""
+"""Errors for the user: one line with the problem, its place, the valid values and the nearest
+name."""
 
 import errno
 import os
@@ -31,7 +32,7 @@ class UserError(Exception):
 class RunFailed(Exception):
     """A run that started but could not continue, such as one whose loss became NaN.
 
-    The message is one line that says at which step and what to try; the exit code is 1.
+    The message is one line with the step and a remedy; the exit code is 1.
     """
 
     def __init__(self, message: str) -> None:
@@ -73,7 +74,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def few(texts: Iterable[str], joined: str, most: int = 8) -> str:
-    """Join the first texts, and say how many more there are."""
+    """Join the first strings, and count the rest."""
     every = list(texts)
     more = [f"and {len(every) - most} more"] if len(every) > most else []
     return joined.join([*every[:most], *more])
@@ -87,7 +88,7 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
 
 
 def ended_by(stop: SystemExit) -> str | None:
-    """A line that names the code of somebody else which ended the process; None if it was ours, or
+    """A line that names the third-party code that ended the process; None if it was ablate's, or
     a library that ends processes on purpose."""
     raised = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
               for frame, line in walk_tb(stop.__traceback__)]  # fmt: skip
@@ -99,7 +100,7 @@ def ended_by(stop: SystemExit) -> str | None:
     return redact(f"{file}, line {line}, ends the process by sys.exit({code})")
 
 
-# A machine without room for more, whatever the file; and a file or folder that cannot be used.
+# A machine without room for more, with any file; and a file or folder that cannot be used.
 FULL = (
     errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EROFS,
     errno.ESTALE,
@@ -107,7 +108,8 @@ FULL = (
 CLOSED = (*FULL, errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EPERM)
 # The same in the words of torch and of the linker, whose errors have no number.
 NO_ROOM = re.compile("|".join([*map(os.strerror, FULL), "can't start new thread"]))
-# What torch, numpy, the C library and the linker say when memory is refused, or a size overflows.
+# Messages of torch, numpy, the C library and the linker for failed allocations and overflowing
+# sizes.
 NO_MEMORY = re.compile(
     r"DefaultCPUAllocator|out of memory|bad_alloc|ALLOC_FAILED|[Cc]annot allocate memory"
     r"|failed to map segment|Storage size calculation overflowed|integer multiplication overflow"
@@ -117,7 +119,7 @@ LOST_WORKER = (
     "a data-loading worker was killed (out of memory, or manually); rerun the command to resume,"
     " or set data.workers=0"
 )
-# What torch's backends raise for a process that is gone: gloo, and NCCL by types of torch.
+# Errors of torch's backends for a lost process: gloo, and NCCL by types of torch.
 GLOO = "third_party/gloo/"
 OF_BACKENDS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 # The linker's, and torch's when it is imported again after that.
@@ -128,7 +130,7 @@ AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTP
 def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
     """Our own error behind those that Hydra and OmegaConf wrap around it, if there is one.
 
-    A file that cannot be used is a UserError too, and what else the machine refuses (memory, a
+    A file that cannot be used is a UserError too, and what else the machine rejects (memory, a
     killed process that loads data) a RunFailed.
     """
     current: BaseException | None = error
@@ -159,7 +161,7 @@ def _by_the_machine(error: BaseException) -> UserError | RunFailed | None:
     if isinstance(error, ImportError) and NO_TORCH.search(text):
         return RunFailed("torch cannot be imported; run `python -c 'import torch'` for the reason")
     if NO_ROOM.search(text):
-        return RunFailed(f"the machine has no room: {text.strip().partition(chr(10))[0]}")
+        return RunFailed(f"out of memory or disk space: {text.strip().partition(chr(10))[0]}")
     known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
     if not isinstance(error, MemoryError) and not (known and NO_MEMORY.search(text)):
         return None

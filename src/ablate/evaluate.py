@@ -48,7 +48,7 @@ def main() -> None:
         help="write RUN_DIR/predictions.csv: the loss and predictions for each example of the test"
         " split (without one: validation)",
     )
-    args = parser.parse_intermixed_args()  # options may stand between the changes
+    args = parser.parse_intermixed_args()  # options may come between the changes
     from ablate.training.load import load
 
     run = load(args.run_dir, allow=args.allow)

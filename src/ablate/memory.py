@@ -1,6 +1,6 @@
-"""The memory of this machine, and the refusal of what cannot fit into it.
+"""The memory of this machine, and rejection of anything that cannot fit into it.
 
-A need is a lower bound and the memory an upper bound, so that nothing is refused that would fit.
+A need is a lower bound and the memory an upper bound, so that nothing is rejected that would fit.
 """
 
 import atexit
@@ -24,7 +24,7 @@ def freeze_imports() -> None:
 
 def total() -> int:
     """Return the bytes that this process can have: main memory and swap, or less where its control
-    group or `ulimit` says so."""
+    group or `ulimit` limits it."""
     import resource  # Windows has none
 
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]

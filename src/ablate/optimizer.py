@@ -1,4 +1,4 @@
-"""Optimizers of ours. Several as one: a rule for each role of parameters (`Model.roles`).
+"""Built-in optimizers. Several as one: a rule for each role of parameters (`Model.roles`).
 
     # conf/optimizer/NAME.yaml
     _target_: ablate.optimizer.ByRole
@@ -88,22 +88,22 @@ class ByRole(Combined):
             rule = rules[group["role"]] or others
             if rule is None:
                 raise UserError(
-                    f"optimizer.{group['role']}: the model has parameters of this role, and the"
-                    f" optimizer has no rule for them; give one, or optimizer.others"
+                    f"optimizer.{group['role']}: the optimizer has no rule for the model's"
+                    f" parameters of this role; add one, or optimizer.others"
                 )
             for key, value in (("lr", lr), ("weight_decay", weight_decay)):
                 if value is not None and key not in getattr(rule, "keywords", {}):
                     group.setdefault(key, value)
             try:
                 made.append(rule([group]))
-            except ValueError as error:  # a value that torch refuses
+            except ValueError as error:  # a value that torch rejects
                 raise UserError(f"optimizer.{name}: {error}") from None
         super().__init__(made)
 
 
 class ScheduleFree(Combined):
     """AdamW without a schedule, of the package schedulefree: an average of the weights, which is
-    measured and kept, stands for the decay of the rate.
+    measured and kept, replaces the decay of the rate.
 
     Defazio et al. 2024, "The road less scheduled", https://arxiv.org/abs/2405.15682. betas: the
     first is that of the interpolation at which gradients are taken. warmup_steps: of a linear

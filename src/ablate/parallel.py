@@ -81,7 +81,7 @@ class Sharing(ModelParallelStrategy):
     # checkpoints
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """What this process has of each tensor, which `save_checkpoint` takes."""
+        """This process's part of each tensor, which `save_checkpoint` takes."""
         assert self.model is not None
         return get_model_state_dict(self.model)
 
@@ -143,7 +143,7 @@ class Sharing(ModelParallelStrategy):
         return None
 
     def _pieces(self, tensors: dict[Place, DTensor]) -> dict[Place, Piece]:
-        """What this process writes: nothing that another one has too and writes."""
+        """The tensors that this process writes; another process does not write them."""
         if self.shards and self.shard_mesh["copy"].get_local_rank():
             return {}
         return {place: _piece(tensor) for place, tensor in tensors.items()}
@@ -177,7 +177,7 @@ class Sharing(ModelParallelStrategy):
 
 
 def _piece(tensor: DTensor) -> Piece:
-    """What this process has of a tensor, on the CPU in memory of its own, and its offsets."""
+    """A copy on the CPU of this process's part of a tensor, and its offsets."""
     (chunk,) = tensor.__create_chunk_list__()
     return tuple(chunk.offsets), tensor.to_local().detach().to("cpu", copy=True)
 

@@ -1,6 +1,6 @@
 """The processes of one run on a machine, which Lightning starts for trainer=ddp: the first starts
-the others. Where one of them is lost, the others wait for it, for half an hour or for ever, or get
-an error of torch that does not say so."""
+the others. Where one of them is lost, the others wait for it, for half an hour or forever, or get
+an obscure error of torch."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ ALIKE = 3.0  # seconds in which the first process ends if it has the same error
 
 
 def speaks(error: BaseException) -> bool:
-    """Whether this process says how the run ended: the first one, in general."""
+    """Whether this process reports how the run ended: the first one, in general."""
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank == "0" or FIRST not in os.environ:
         return rank == "0"
@@ -31,7 +31,7 @@ def speaks(error: BaseException) -> bool:
     end = time.monotonic() + ALIKE
     while not _orphaned() and time.monotonic() < end:
         time.sleep(0.1)
-    return not _orphaned()  # then the error is of this process alone
+    return not _orphaned()  # then the error is only of this process
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def watching(
     children: Callable[[], list[Popen[bytes]]], fail: Callable[[str], None]
 ) -> Iterator[None]:
     """Raise LostProcess for another process that ended within the block. Where this one waits for
-    it, and cannot raise anything, record that by `fail`, say it and end. children: those that this
-    process has started so far."""
+    it, and cannot raise anything, record that by `fail`, print it and end. children: those that
+    this process has started so far."""
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank == "0":
         os.environ[FIRST] = str(os.getpid())
@@ -80,12 +80,12 @@ def _watch(
 
 
 def _lost(children: list[Popen[bytes]]) -> str | None:
-    """What to say of a process that has ended before the others."""
+    """A message on a process that has ended before the others."""
     for number, child in enumerate(children, 1):
         if code := child.poll():
             ended = f"process {number} of {len(children) + 1}"
             if code > 0:
-                return f"{ended} ended with code {code}; what it printed says why"
+                return f"{ended} ended with code {code}; see its output for the reason"
             return f"{ended} was killed by {signal.Signals(-code).name}{AGAIN}"
     return f"the first process of this run was killed{AGAIN}" if _orphaned() else None
 

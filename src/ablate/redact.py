@@ -1,12 +1,12 @@
-"""What is never written down: the user, password and query of a URL, and texts that a config takes
-from the environment, ${oc.env:NAME} (see ablate.config.public)."""
+"""Values that are never written to files: the user, password and query of a URL, and texts that a
+config takes from the environment, ${oc.env:NAME} (see ablate.config.public)."""
 
 import re
 from typing import Any
 
 # https://USER:PASSWORD@HOST/PATH?TOKEN: the user part and the query may be secrets.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s]*@)?([^\s?]*)(?:\?\S*)?", re.IGNORECASE)
-SHORTEST = 8  # characters of a value that is looked for in messages; "cpu" is no secret
+SHORTEST = 8  # characters of a value that is looked for in messages; "cpu" is not a secret
 
 _values: dict[str, str] = {}  # of the environment, as configs have used them -> ${oc.env:NAME}
 

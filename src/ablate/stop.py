@@ -1,5 +1,5 @@
-"""Signals that ask to stop: Ctrl-C, SIGTERM, a closed terminal, and those that a queue can be told
-to send before a job's time is over (SIGUSR1, SIGUSR2)."""
+"""Signals that request a stop: Ctrl-C, SIGTERM, a closed terminal, and those that a queue can be
+told to send before a job's time is over (SIGUSR1, SIGUSR2)."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""What Hydra finds of ours: it imports this module at every start, so all else is imported late."""
+"""The plugins that Hydra finds: it imports this module at every start, so all else is imported
+late."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ class _Ours(Launcher):
 
     @abstractmethod
     def launcher(self, overrides: list[str]) -> Launch:
-        """What trains runs, of which the first has these overrides."""
+        """The launcher of runs; overrides: of the first run."""
 
 
 class Local(_Ours):
@@ -113,4 +114,7 @@ class Ray(_Ours):
     def launcher(self, overrides: list[str]) -> Launch:
         from ablate.study.launch.ray import Settings, launcher
 
-        return launcher(Settings(**self.settings["ray"], grace=self.settings["grace"]), self.config)
+        return launcher(
+            Settings(**self.settings["ray"], grace_period=self.settings["grace_period"]),
+            self.config,
+        )

@@ -48,7 +48,8 @@ def near_flag(message: str, parser: ArgumentParser) -> str:
 
 
 def add_run_dir(parser: ArgumentParser) -> None:
-    """Add the folder of a finished run, and what its config may name beside parts of ours."""
+    """Add the folder of a finished run, and what its config may name besides built-in
+    components."""
     parser.add_argument(
         "run_dir",
         type=lambda text: named_folder(Path(text)),
@@ -58,7 +59,7 @@ def add_run_dir(parser: ArgumentParser) -> None:
 
 
 def add_allow(parser: ArgumentParser) -> None:
-    """Add what the config of a run may name beside parts of ours."""
+    """Add what the config of a run may name besides built-in components."""
     parser.add_argument(
         "--allow",
         action="append",
@@ -69,8 +70,8 @@ def add_allow(parser: ArgumentParser) -> None:
 
 
 def command(main: Callable[[], None]) -> NoReturn:
-    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, with
-    a broken output pipe."""
+    """Run a command's `main` and exit: 0 done, 1 failed, 2 rejected, 130 interrupted, 141 done,
+    with a broken output pipe."""
     pipe.survive_readers()
     logging.raiseExceptions = False  # else a full disk is a traceback for each line of a log
     # On a new machine matplotlib announces its font cache.
@@ -132,7 +133,7 @@ def _refuse_windows() -> None:
 
 
 def _add_working_directory() -> None:
-    """Put the current folder at the end of the path, so that a user's own parts are found and hide
+    """Put the current folder at the end of the path, so that custom components are found and hide
     nothing; Python's -P disables this, also for the processes of the runs."""
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"

@@ -1,4 +1,4 @@
-"""Remove the folders that a refused run has created, and no others."""
+"""Remove the folders that a rejected run has created, and no others."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ class Folder(Callback):
     """Create the folder of a run, as Hydra would before the run is checked, and record it."""
 
     created: ClassVar[list[Path]] = []  # the folder, then its parents, that this process created
-    of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
+    of_sweep: ClassVar[bool] = False  # whether it contains the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         _require_machine(config)
@@ -32,7 +32,7 @@ class Folder(Callback):
 
 
 def _require_machine(config: DictConfig) -> None:
-    """Refuse what this machine lacks before the data are read, which the folder's name needs."""
+    """Reject what this machine lacks before the data are read, which the folder's name needs."""
     try:
         composition = Composition.begun(config)
     except (UserError, OmegaConfBaseException):
@@ -57,9 +57,9 @@ def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be created: Hydra raises the same error
-    with suppress(OmegaConfBaseException):  # refused with all other keys
+    with suppress(OmegaConfBaseException):  # rejected with all other keys
         inside = folder.resolve().is_relative_to(Path(config.output_dir).resolve())
-        if not inside and VALUES["study.name"].allows(config.study.name):  # another name is refused
+        if not inside and VALUES["study.name"].allows(config.study.name):  # others are rejected
             say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
     try:
         refuse_links(folder)
@@ -89,7 +89,7 @@ def _created(folder: Path) -> bool:
 
 
 def remove_created() -> None:
-    """Remove the folder that this run created, and its parents if they hold nothing else.
+    """Remove the folder that this run created, and its parents if they are otherwise empty.
 
     The folder of a sweep is removed only if it has no runs in it, that of a run only if it has no
     checkpoint and no other process trains there.

@@ -1,6 +1,6 @@
 """--help: the options, the command syntax, and where results go.
 
-All lists of options are read from the config folders, including a user's own.
+All lists of options are read from the config folders, including the user's.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
     order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
     rest = [g for g in tree.groups if g not in order]
     chosen = cfg.hydra.runtime.choices
-    yield "Parts: GROUP=OPTION (* by default)"
+    yield "Components: GROUP=OPTION (*: default)"
     for group in [*order, *rest]:
         every = tree.options(group)
         options = [f"{o}*" if o == chosen.get(group) else o for o in every if "/" not in o]

@@ -24,7 +24,7 @@ failures: list[tuple[str, UserError | RunFailed]] = []
 
 
 def job(cfg: DictConfig) -> float | None:
-    """Train; return the metric's value, which search sweepers optimise.
+    """Train; return the metric's value, which search sweepers optimize.
 
     An error ends the process for a single run; in a sweep the other runs continue.
     """
@@ -70,7 +70,7 @@ def job(cfg: DictConfig) -> float | None:
 
 def process_seconds() -> float:
     """Return how long this process has existed; where the system does not tell, for how long it has
-    run code of ours."""
+    run ablate's code."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:  # not Linux, where no process is a fork of one that imported this before
@@ -83,7 +83,7 @@ def _logged(error: Exception) -> UserError | RunFailed:
     ours = unwrap(error)
     overrides = " ".join(as_typed(HydraConfig.get().overrides.task))
     if isinstance(ours, UserError | RunFailed):
-        log.error("%s: %s", "refused" if isinstance(ours, UserError) else "failed", one_line(ours))
+        log.error("%s: %s", "rejected" if isinstance(ours, UserError) else "failed", one_line(ours))
     else:
         log.exception("failed: %s", overrides)
         ours = RunFailed(f"{type(error).__name__}: {error}")

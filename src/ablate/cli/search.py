@@ -72,7 +72,7 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
             f"--help {word}: no such option; allowed: {', '.join(allowed)}{near and f'; {near}'}"
         )
     if "- /_block@model" in text:
-        text += "\n# of every model that is made of blocks, model.KEY\n"
+        text += "\n# of every model with blocks, model.KEY\n"
         text += (config_dir() / "_block.yaml").read_text().partition("\n")[2]
     lines = (line for line in text.splitlines() if "@package" not in line)
     return "\n".join([word, *(f"  {line}".rstrip() for line in lines)])
@@ -157,7 +157,7 @@ def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
 
 
 def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
-    """Every file with keys: what it is, what stands before its keys, and its text."""
+    """Every file with keys: its description, the prefix of its keys, and its text."""
     yield "config.yaml", "", (config_dir() / "config.yaml").read_text()
     yield BLOCKS, "model.", (config_dir() / "_block.yaml").read_text()
     for option, text in option_files(groups_of(tree), tree, folders):
@@ -193,7 +193,7 @@ def option_files(
 
 
 def docstring_of(target: str) -> str:
-    """The docstrings of a class of ours and of its module, without an import; "" of others."""
+    """The docstrings of a built-in class and of its module, without an import; "" of others."""
     module, _, name = target.rpartition(".")
     place = PACKAGE.parent / module.replace(".", "/")
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")

@@ -12,7 +12,7 @@ from ablate.run_files import read_mapping, read_text
 from ablate.terminal.console import Console
 from ablate.terminal.say import command_line
 
-# Every class and group has a metric of its own; the table shows at most this many of them.
+# Every class and group has its own metric; the table shows at most this many of them.
 PARTS = 8
 OF_100 = ("bleu", "chrf")  # sacrebleu's; other shares are of 1
 
@@ -23,11 +23,11 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
     one_batch = result.get("one_batch")  # of debug=overfit, where no validation counts
     table = Table(
         title=f"{_names(result, cfg)}, seed {result['seed']}",
-        caption=None if one_batch else "* chose the best weights, which are measured here",
+        caption=None if one_batch else "* selects the best weights, to which all values apply",
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("measure")
+    table.add_column("metric")
     table.add_column("value", justify="right")
     metrics = {} if one_batch else result["metrics"]
     if one_batch:
@@ -54,7 +54,7 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
         some = f"{chosen['examples']:,} of {chosen['of']:,} examples in training, all at the end"
         table.add_row("validation", some)
     throughput = result["throughput"]
-    table.add_row("rate", f"{throughput['value']:,.0f} {throughput['unit']}")
+    table.add_row("throughput", f"{throughput['value']:,.0f} {throughput['unit']}")
     table.add_row(
         "time", f"{result['wall_seconds']:.0f} s, {result['train_seconds']:.0f} s training"
     )
@@ -81,7 +81,7 @@ def _names(result: dict[str, Any], cfg: DictConfig) -> str:
     """Return the options that make up the model and the data."""
     choices = result["choices"]
     shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
-    silent = (None, "same")  # no such part, or no option of its own
+    silent = (None, "same")  # no such component, or no option
     layers = cfg.model.get("layers") or {}
     differ = [key for key, pattern in layers.items() if pattern is not None]
     by_layer = {key if key == "pos_enc" else f"model.{key}": "by layer" for key in differ}
@@ -100,7 +100,7 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
         other = "dot" if score == "additive" else "additive"
         commands.insert(0, command_line("ablate.show", *words))
         commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
-    made = (run_dir / "sample.txt").exists() or result.get("artefacts")
+    made = (run_dir / "sample.txt").exists() or result.get("artifacts")
     if made and stated(task, "family"):  # else ablate.generate makes nothing of it
         options = stated(task, "example_options")
         options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))

@@ -2,7 +2,7 @@
 
 Three questions in this order: is every key read by something (keys.py), is every value allowed
 (schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). torch is not
-imported for our own parts.
+imported for built-in components.
 """
 
 import re
@@ -83,7 +83,7 @@ def check_alone(
 
 
 def refuse_study(cfg: Mapping[str, Any]) -> None:
-    """Raise UserError for a study where one run is trained, unless it is one of a study's runs."""
+    """Raise UserError for a study when one run is trained, unless it is one of a study's runs."""
     study, sweep = cfg["study"], cfg["choices"].get("sweep")
     if study["arm"] is None and (sweep or study["factors"] or study["seeds"] != 1):
         typed = f"sweep={sweep}" if sweep else "-m KEY=A,B study.seeds=N"
@@ -94,7 +94,7 @@ def refuse_study(cfg: Mapping[str, Any]) -> None:
 
 
 def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
-    """The seeds that study.seeds asks for, a number or a list. Raises UserError."""
+    """The seeds of study.seeds, a number or a list. Raises UserError."""
     if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:
         raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
     if isinstance(seeds, int):
@@ -107,7 +107,7 @@ def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[in
 def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every node that cannot be built: one that is a value, as a file that names
     an option writes it (`model: {ffn: relu}`), or whose class is none, is built in another way than
-    the group's or is no subclass of their base."""
+    the group's or is not a subclass of their base."""
     for group, node in nodes_of_groups(cfg):
         if not isinstance(node, dict):
             yield (
@@ -148,8 +148,8 @@ def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 def ruled(
     cfg: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
 ) -> Iterator[tuple[str, Any, Rule | None]]:
-    """Yield every key with its value and rule. A key that has a rule is one value, whatever it
-    holds. part: the class that reads the node `cfg`, and the path of its own node."""
+    """Yield every key with its value and rule. A key that has a rule is one value, even if that
+    is a mapping. part: the class that reads the node `cfg`, and the path of its own node."""
     cfg = plain(cfg)
     if isinstance(target := cfg.get("_target_"), str):
         part = target, path
@@ -165,8 +165,8 @@ def ruled(
 def run_folders(
     values: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
 ) -> Iterator[str]:
-    """Yield the keys that hold the folder of another run; parts that cannot be imported, which the
-    check reports, have none. part: as for `ruled`."""
+    """Yield the keys that name the folder of another run; components that cannot be imported, which
+    the check reports, have none. part: as for `ruled`."""
     if isinstance(target := values.get("_target_"), str):
         part = target, path
     for key, value in list(values.items()):
@@ -199,7 +199,7 @@ def wrong_layers(values: Mapping[str, Any]) -> list[str]:
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every conflict; where layers differ, of any of them.
 
-    Of the rules that refuse what has no effect, those that hold in every layer.
+    Of the rules against keys without effect, those that apply in every layer.
     """
     kinds = compositions(cfg) or [([], cfg)]
     facts = {tuple(layers): Facts(layer_facts) for layers, layer_facts in kinds}
@@ -247,7 +247,7 @@ def value_of(result: Mapping[str, Any]) -> float | None:
 
 
 def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
-    """Raise UserError for a search in the wrong direction; Optuna minimises by default."""
+    """Raise UserError for a search in the wrong direction; Optuna minimizes by default."""
     direction = OmegaConf.select(sweeper, "direction")
     if direction is None:
         return
@@ -256,6 +256,6 @@ def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
     metric, mode = locate(task._target_).metric, locate(task._target_).mode
     if names != [DIRECTIONS[mode]]:
         raise UserError(
-            f"hydra.sweeper.direction={','.join(names)}: a run is judged only by {metric}, and its"
-            f" best value is the {mode}imum; write hydra.sweeper.direction={DIRECTIONS[mode]}"
+            f"hydra.sweeper.direction={','.join(names)}: runs are compared by {metric}, whose"
+            f" best value is the {mode}imum; set hydra.sweeper.direction={DIRECTIONS[mode]}"
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
     """Compose and check the configuration that the command line would run with these overrides.
 
-    `config_dir` adds a user's own options to every group. The node `choices` holds the option of
+    `config_dir` adds custom options to every group. The node `choices` contains the option of
     every config group. Raises UserError.
     """
     if wrong := [override for override in overrides if not isinstance(override, str)]:
@@ -64,7 +64,7 @@ def require_composed(cfg: Any, function: str) -> None:
 # statistics of a batch nothing but rounding depends on them.
 PROCESSES = ("devices", "num_nodes", "strategy", "shards")
 
-# When to validate: a file gives one of them, and the other may be typed.
+# When to validate: a file sets one of them, and the other may be typed.
 BY_STEP_OR_EPOCH = ("trainer.val_check_interval", "trainer.check_val_every_n_epoch")
 
 
@@ -114,7 +114,7 @@ class Composition:
 
     @classmethod
     def begun(cls, cfg: DictConfig) -> "Composition":
-        """Check a configuration that still holds Hydra's node; `of` takes it then."""
+        """Check a configuration that still has Hydra's node; `of` takes it then."""
         cfg = cfg.copy()
         OmegaConf.set_readonly(cfg, False)
         complete(cfg, cfg.hydra)
@@ -186,12 +186,12 @@ def as_typed(overrides: Any) -> list[str]:
 def run_folder(*, _root_: DictConfig) -> str:
     """Resolve ${run_folder:}, which names the folder before the run is checked.
 
-    A composition that will be refused needs a folder too, since Hydra creates it first; its parts
+    A composition that will be rejected needs a folder too, since Hydra creates it first; its parts
     are not instantiated.
     """
     global _resolving
     if _resolving or "hydra" not in _root_:
-        raise UserError("${run_folder:}: the name of a run's folder is made of its values")
+        raise UserError("${run_folder:}: requires values, from which a run's directory is named")
     _resolving = True
     try:
         return Composition.begun(_root_).folder_name

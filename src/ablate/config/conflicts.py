@@ -1,5 +1,5 @@
-"""Combinations of keys that are refused, with what to change, and what model, task and data state
-compared; what a part refuses stands in its class."""
+"""Invalid combinations of keys, each with a remedy, and of the kinds that model, task and data
+state; the conflicts of a component are in its class."""
 
 import math
 
@@ -73,12 +73,13 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("data.val_fraction") is not None and c("data.val_source") is not None,
-        "data.val_fraction={data.val_fraction} has no effect beside data.val_source; set one null",
+        "data.val_fraction={data.val_fraction} has no effect if data.val_source is set; set one to"
+        " null",
     ),
     Conflict(
         lambda c: c("data.test_fraction") is not None and c("data.test_source") is not None,
-        "data.test_fraction={data.test_fraction} has no effect beside data.test_source; set one"
-        " null",
+        "data.test_fraction={data.test_fraction} has no effect if data.test_source is set; set one"
+        " to null",
     ),
     Conflict(
         lambda c: len(set(c("data.pair"))) == 1,
@@ -106,7 +107,7 @@ CONFLICTS = [
     Conflict(
         lambda c: (c("data.period") or 0) > c("data.window"),
         "data.window={data.window}: the seasonal naive forecast repeats the last"
-        " data.period={data.period} values, so the window must hold as many",
+        " data.period={data.period} values, so the window must be at least as long",
     ),
     Conflict(
         lambda c: (
@@ -122,7 +123,7 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("trainer.max_steps") == -1 and c("trainer.max_epochs") is None,
-        "trainer.max_steps=-1 and trainer.max_epochs=null set no length of training; give one",
+        "trainer.max_steps=-1 and trainer.max_epochs=null set no length of training; set one",
     ),
     Conflict(
         # For training by epochs, training/trainer.py checks this once they are steps.
@@ -187,8 +188,8 @@ CONFLICTS = [
         lambda c: (
             c("init_from") is not None and c.get("model.pretrained", None) not in (None, False)
         ),
-        "init_from={init_from} and model.pretrained={model.pretrained} both say where the weights"
-        " come from; leave one out",
+        "init_from={init_from} and model.pretrained={model.pretrained} both set the initial"
+        " weights; leave one out",
     ),
     Conflict(
         lambda c: c("init_optimizer") and c("init_from") is None,

@@ -18,12 +18,12 @@ from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
-LABELLED = "texts with classes"
+LABELED = "texts with classes"
 CAPTIONS = "captions"  # of images
 PREFERENCES = "preferences"
 WORDS = {  # each kind in a sentence
     TEXT: "text",
-    LABELLED: LABELLED,
+    LABELED: LABELED,
     IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
@@ -73,7 +73,7 @@ class Facts:
 
     @cached_property
     def conflicts(self) -> "list[Conflict]":
-        """What the parts of the composition refuse."""
+        """The conflicts of the components of the composition."""
         return [
             conflict
             for path, target in self._parts()
@@ -90,7 +90,7 @@ class Facts:
                 yield from self._parts(value, f"{path}.{key}".lstrip("."))
 
     def stated(self, group: str, attribute: str) -> Any:
-        """What a part states about itself: the value of a class attribute."""
+        """A component's statement about itself: the value of a class attribute."""
         return stated(str(self(f"{group}._target_")), attribute)
 
     def states(self, group: str, attribute: str) -> bool:
@@ -99,7 +99,7 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """What the data is, such as text. UserError if its class does not say so."""
+        """The kind of the data, such as text. UserError if its class does not state it."""
         target = str(self("data._target_"))
         try:
             return str(stated(target, "kind"))
@@ -124,7 +124,8 @@ class Facts:
 
     @property
     def instead(self) -> str:
-        """The models that read this data, and the data sets that the model reads; of ours."""
+        """The built-in models that read this data, and the built-in data sets that the model
+        reads."""
         kinds = self.stated("model", "kinds")
         models = _options("model", "kinds", lambda stated: self.kind in stated)
         data = _options("data", "kind", lambda stated: stated in kinds)
@@ -140,7 +141,7 @@ class Facts:
 
     @property
     def other_pairs(self) -> str:
-        """The models that have what the task asks for, and the tasks for what the model has."""
+        """The models with the task's required output, and the tasks for the model's outputs."""
         outputs = self.stated("model", "outputs")
         models = _options("model", "outputs", lambda stated: self.output in stated)
         return _use(model=models, task=_options("task", "output", lambda stated: stated in outputs))
@@ -213,9 +214,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A combination that is refused. A class lists what it refuses as its attribute `conflicts`.
+    """An invalid combination. A class lists its own as its attribute `conflicts`.
 
-    `says` names the overrides; {model.heads} stands for a value, {:name} for a fact.
+    `says` names the overrides; {model.heads} is replaced by a value, {:name} by a fact.
     without_effect: the parts go together, but one has nothing to act on; where layers differ, this
     must be so in all of them.
     """
@@ -227,7 +228,7 @@ class Conflict:
 
 @cache
 def conflicts_of(target: str) -> tuple[Conflict, ...]:
-    """What a class and its bases refuse: their attributes `conflicts`."""
+    """The conflicts of a class and its bases."""
     return tuple(conflict for stated in declared(target, "conflicts") for conflict in stated)
 
 
@@ -241,7 +242,7 @@ def _use(**options: list[str]) -> str:
 
 
 def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[str]:
-    """The options of ours whose class states such a value of an attribute."""
+    """The built-in options whose class states such a value of an attribute."""
     options = []
     for file in sorted((config_dir() / group).glob("*.yaml")):
         target = option_content(file)[0].get("_target_")

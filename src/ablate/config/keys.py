@@ -43,11 +43,11 @@ EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
 MISSING = "???"
 
-# Why there is no such key, or what does its job.
+# Why such a key does not exist, or its replacement.
 CUT = "would cut training or evaluation short, so the metrics in result.json would be wrong"
 INSTEAD = {
-    "study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too",
-    "logger.watch": "histograms of every gradient slow training; a callback can log what you need",
+    "study.pack": "hydra.launcher.max_parallel_runs=N trains N runs at once, on one device too",
+    "logger.watch": "histograms of every gradient slow training; a callback can log a selection",
     "trainer.max_time": f"{CUT}; trainer.max_steps=N",
     "trainer.min_steps": "a run trains trainer.max_steps",
     "trainer.min_epochs": "a run trains trainer.max_epochs",
@@ -68,7 +68,7 @@ INSTEAD = {
     "trainer.reload_dataloaders_every_n_epochs": "training is one pass over a stream of batches",
     "trainer.use_distributed_sampler": "data is shared among the processes in any case",
 }
-# Arguments of the Trainer that are no keys: training/trainer.py passes its own values.
+# Arguments of the Trainer that are not keys: training/trainer.py passes its own values.
 TRAINER = "lightning.pytorch.Trainer"
 GIVEN = {TRAINER: {key.partition(".")[2] for key in INSTEAD if key.startswith("trainer.")}}
 
@@ -212,7 +212,7 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
 
 @cache
 def keys_of(target: str) -> frozenset[str]:
-    """Return the keys that our YAML files give a class; none for a class in no file.
+    """Return the keys of a class in the built-in YAML files; none for a class in no file.
 
     Keys of inner nodes, such as encoder.depth, are included; an empty node takes any.
     """
@@ -243,8 +243,8 @@ def _inner_keys(target: str) -> dict[str, frozenset[str]]:
 
 @cache
 def default_of(path: str) -> Any:
-    """The default that our files give a key such as "model.bias", whichever file is found first;
-    None where none does."""
+    """The default in built-in files of a key such as "model.bias", whichever file is found first;
+    None if none does."""
     group, _, key = path.rpartition(".")
     ours = group and key not in EVERYWHERE
     values = [part.get(key) for part in parts_in(group)] if ours else []
@@ -256,7 +256,7 @@ def default_of(path: str) -> Any:
 @cache
 def parts_in(group: str) -> tuple[dict[str, Any], ...]:
     """The content of every option of a group that is a part: that has a `_target_`. A node inside
-    an option, such as optimizer.matrix, has what stands there, then the options of its group."""
+    an option, such as optimizer.matrix, has its content there, then the options of its group."""
     if group not in groups() and "." in group:
         outer, _, name = group.rpartition(".")
         inner = [node for part in parts_in(outer) if isinstance(node := part.get(name), dict)]
@@ -267,7 +267,7 @@ def parts_in(group: str) -> tuple[dict[str, Any], ...]:
 
 @cache
 def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """What an option's file gives its node, fragments such as _block.yaml and options of the same
+    """The node of an option's file, fragments such as _block.yaml and options of the same
     group that it builds on included, and its defaults list."""
     text = path.read_text()
     content: dict[str, Any] = yaml.load(text, Loader=Loader) or {}
@@ -304,7 +304,7 @@ def parameters(target: str) -> frozenset[str]:
 
 
 def of_base(target: str) -> frozenset[str]:
-    """What the base of ours of an external class is constructed with, which the model gives."""
+    """The arguments that the model passes to the built-in base of an external class."""
     part = locate(target)
     ours = [c for c in getattr(part, "__mro__", ()) if f"{c.__module__}.".startswith(OURS)]
     return frozenset(inspect.signature(ours[-1].__init__).parameters) if ours else frozenset()

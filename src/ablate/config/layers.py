@@ -1,9 +1,9 @@
-"""Values by layer: `model.layers.KEY=[A,B]` gives the blocks A, B, A, B, ... in turns.
+"""Values by layer: `model.layers.KEY=[A,B]` sets the blocks to A, B, A, B, ...
 
 KEY is a key of a block (heads, norm, ...), or a group, whose options are named as on the command
 line: `model.layers.mask=[window,window,window,causal]`, `model.layers.pos_enc=[rotary,none]`. An
 option with other values than those of its file is `{window: {size: 8}}`. In an encoder-decoder the
-pattern holds on each side; the mask is the decoder's.
+pattern applies to each side; the mask is the decoder's.
 """
 
 import json
@@ -146,7 +146,7 @@ def _uniform(values: Values, layer_values: Mapping[str, Any]) -> Values:
         **values,
         **outside,
         "model": model | {key: value for key, value in layer_values.items() if key not in outside},
-        # The names of options stand in `choices`; those of layers are told by their class.
+        # The names of options are in `choices`; those of layers follow from their class.
         "choices": {
             group: name
             for group, name in (values.get("choices") or {}).items()
@@ -156,8 +156,8 @@ def _uniform(values: Values, layer_values: Mapping[str, Any]) -> Values:
 
 
 def _blocks(values: Values, key: str) -> int:
-    """How many blocks a key is of: cross-attention, and the mask beside a source, are the
-    decoder's."""
+    """The number of blocks with a key: cross-attention, and the mask of a model with a source, are
+    the decoder's."""
     model = values["model"]
     decoder = model.get("decoder")
     decodes = isinstance(decoder, Mapping) and isinstance(decoder.get("depth"), int)

@@ -30,7 +30,7 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
 
 
 def _require_arguments(part: Any, error: InstantiationException) -> None:
-    """Raise UserError if `error` says that a part of somebody else does not take what it is
+    """Raise UserError if a third-party component does not take the arguments that it is
     constructed with."""
     name, why = f"{part.__module__}.{part.__qualname__}", str(error.__cause__)
     wrong = isinstance(error.__cause__, TypeError) and why.startswith(
@@ -52,14 +52,14 @@ def plain(part: Any) -> Any:
 
 
 def make_data(cfg: DictConfig) -> "Data":
-    """Make the data, not read yet; task and model declare what its batches must hold."""
+    """Make the data, not read yet; task and model declare the content of its batches."""
     data: Any = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
     task.func.configure_data(data, **task.keywords)
     model = locate(cfg.model._target_)
     if hasattr(model, "configure_data"):  # a user's function that makes the model has none
         model.configure_data(data)
-    if hasattr(data, "normalisation") and hasattr(model, "normalisation"):
+    if hasattr(data, "normalization") and hasattr(model, "normalization"):
         # Asked when the data is read, since it may import timm.
-        data.normalisation = partial(model.normalisation, cfg.model)
+        data.normalization = partial(model.normalization, cfg.model)
     return data

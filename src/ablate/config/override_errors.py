@@ -1,6 +1,6 @@
 """Explain wrong overrides in one line, with the nearest valid name.
 
-Hydra's own messages speak of struct mode and defaults lists. Here, once Hydra has refused a
+Hydra's own messages speak of struct mode and defaults lists. Here, once Hydra has rejected a
 composition, every override is looked up again among the options, and all errors are reported at
 once.
 """
@@ -20,7 +20,7 @@ from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_dir
 from ablate.errors import UserError, suggest
 
-# Groups of which several options may be chosen, [OPTION, OPTION]: each is a node of its own name.
+# Groups of which several options may be chosen, [OPTION, OPTION]: each is a node with its name.
 SEVERAL = ("callbacks",)
 
 # External launchers and sweepers, and the packages that provide them.
@@ -50,7 +50,7 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
 
 
 def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
-    """Yield a line where a space has split an override into several words, or stands in its key."""
+    """Yield a line where a space has split an override into several words, or is in its key."""
     for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
         key, sign, value = text.partition("=")
         if text == "=":
@@ -89,7 +89,7 @@ def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
-    """Make a one-line UserError for a composition refused with `error`. many: of several runs."""
+    """Make a one-line UserError for a composition rejected with `error`. many: of several runs."""
     try:
         lines = list(dict.fromkeys(_mistakes(overrides, tree, many=many)))
     except COMPOSITION_ERRORS:
@@ -196,7 +196,7 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
 
 
 def _first(*texts: str) -> str:
-    """Texts in parentheses, which stand before the list of all that is allowed."""
+    """Texts in parentheses, before the list of valid values."""
     said = [text.removeprefix("; ") for text in texts if text]
     return f" ({'; '.join(said)})" if said else ""
 
@@ -264,7 +264,7 @@ def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, else
     the same name in other nodes."""
     part = typed.removeprefix(f"{path}.").partition(".")[0]
     if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
-        return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
+        return f"{part} has no keys here; choose {part}=OPTION from {', '.join(tree.options(part))}"
     if not path:
         names = {str(key) for key in node} | set(tree.groups)
         allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)

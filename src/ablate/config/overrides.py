@@ -16,11 +16,11 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
 _PATH = re.compile(r"[^\s'\"\\,\[\]{}()$]*/[^\s'\"\\,\[\]{}()$]*")
 MOST = 10_000  # values of one key, and seeds of a study
-# study.only=[model.attention=dot]: the names of arms have = in them, or are options, such as 4.
-_ARMS = re.compile(r"(\+*study\.only)=\[([^\[\]{}'\"]*)\]")
+# study.arms=[model.attention=dot]: the names of arms have = in them, or are options, such as 4.
+_ARMS = re.compile(r"(\+*study\.arms)=\[([^\[\]{}'\"]*)\]")
 # study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
 _DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
-# Values after commas, or a list, of which some are no texts to Hydra: 2024_05, 1e3, nan, true.
+# Values after commas, or a list, some of which are not strings to Hydra: 2024_05, 1e3, nan, true.
 _LISTED = re.compile(r"[^\[\]{}()'\"\\$]+|\[[^\[\]{}()'\"\\$]*\]")
 _LITERAL = re.compile(
     r"(?<![^,\[\s])[-+]?(?:\d[\d_]*(?:\.[\d_]*)?(?:e[-+]?[\d_]+)?|\.\d[\d_]*(?:e[-+]?[\d_]+)?|inf|nan"
@@ -29,7 +29,7 @@ _LITERAL = re.compile(
 )
 TakesTexts: TypeAlias = Callable[[str, bool], bool]
 _TAKES_TEXTS: list[TakesTexts] = []  # schema.py's, which imports this module
-_NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
+_NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # unquoted
 
 
 def readable(text: str) -> str:
@@ -38,7 +38,7 @@ def readable(text: str) -> str:
     of a study as the item of a mapping."""
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
-        return f"++{node}={{{name}:{options}}}"  # of one that is not there, too
+        return f"++{node}={{{name}:{options}}}"  # also of one that does not exist
     if arms := _ARMS.fullmatch(text):
         quoted = re.sub(r"[^\s,](?:[^,]*[^\s,])?", r"'\g<0>'", arms[2])
         return f"{arms[1]}=[{quoted}]"
@@ -52,7 +52,7 @@ def readable(text: str) -> str:
 
 
 def quoted_where(takes_texts: TakesTexts) -> TakesTexts:
-    """Decorate what says whether a key, or its list, takes texts and no numbers."""
+    """Decorate a function that tells whether a key, or its list, takes strings and no numbers."""
     _TAKES_TEXTS.append(takes_texts)
     return takes_texts
 
@@ -67,7 +67,7 @@ def parse(text: str) -> Override:
     try:
         return parse_all([text])[0]
     except HydraException as error:
-        # Of a function; what else Hydra says is about its grammar.
+        # Of a function; other messages of Hydra are about its grammar.
         said = re.search(r"while evaluating .*?': (.*)", " ".join(str(error).split()))
         reason = f": {said[1]}" if said else ""
         if any(text.count(quote) % 2 for quote in "'\""):

@@ -24,7 +24,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number from `least` to `most`; true and 4.0 are not."""
+    """An integer from `least` to `most`; true and 4.0 are not."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -98,7 +98,7 @@ class RunFolder(Text):
 
 @dataclass(frozen=True)
 class WeightsFile(RunFolder):
-    """A file of weights, which count in the id likewise."""
+    """A file of weights, which also count in the id."""
 
     def __str__(self) -> str:
         return "a file of weights"
@@ -167,7 +167,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Keys:
-    """A node with free keys, which are texts; its content is checked where it is read."""
+    """A node with free keys, which are strings; its content is checked where it is read."""
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
@@ -238,7 +238,7 @@ TEXTS = {"data.root": "the path of one folder", "data.path": ONE_FILE} | {
     for split in ("", "val_", "test_")
     for side in ("source", "target")
 }
-# What to write for a value that is no number and no name.
+# Examples of values that are neither numbers nor names.
 EXAMPLES = {
     "study.baseline": "[model.attention=dot]",
     "study.factors": "{model.attention: [dot, additive]}",
@@ -246,7 +246,7 @@ EXAMPLES = {
     "study.tune": "{optimizer.lr: [1e-3, 3e-3]}",
     "study.seeds": "3",
     "study.tune_seeds": "3",
-    "study.only": "[dot, additive]",
+    "study.arms": "[dot, additive]",
 }
 
 
@@ -283,7 +283,8 @@ class KeysOf:
 
 
 HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
-# The largest published ones or more; larger ones would take minutes to be refused for their memory.
+# The largest published ones or more; larger ones would take minutes to be rejected for their
+# memory.
 TOKENS = 10**6  # of a vocabulary
 PIXELS = 2**14  # of a side
 PROCESSES = 1024

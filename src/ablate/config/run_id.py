@@ -47,7 +47,7 @@ NAMED = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # the id at the end of a folder's
 
 
 class Counted:
-    """What counts in the ids of a composition's runs, resolved once for all seeds.
+    """The content of the ids of a composition's runs, resolved once for all seeds.
 
     data: the resolved values of its data.
     """
@@ -105,7 +105,7 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for path in run_folders(content):
         last = path == "init_from" and bool(content.get("init_optimizer"))
         put(content, path, weights(look_up(content, path)[0], last=last))
-    # A pattern counts as the values that it gives.
+    # A pattern counts as its values.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
     for path in EXCLUDED:

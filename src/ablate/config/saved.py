@@ -87,7 +87,7 @@ def read_yaml(path: Path) -> DictConfig:
 
 
 class Unusable(UserError):
-    """Says what is wrong with the content of a file that it names."""
+    """An error in the content of a file that it names."""
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def names_file(path: Path) -> Iterator[None]:
             raise  # it names its file; OmegaConf raises an OSError without
         ours = isinstance(error, UserError)
         kind = "" if ours else f"{type(error).__name__}: "
-        more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"
+        more = "" if ours else " (HYDRA_FULL_ERROR=1 prints the traceback)"
         line = " ".join(str(error).split())
         cause = None if ours else error
         raise Unusable(f"{path} cannot be used: {kind}{line}{more}") from cause

@@ -1,5 +1,5 @@
-"""The rule of every key: of our parts and other people's what the parameter states (stated.py), of
-the run, its study and trainer, and of the optimizers that others wrote, what stands here.
+"""The rule of every key: of components the annotation of the parameter (stated.py), of the run, its
+study and trainer, and of third-party optimizers the entry here.
 
 A key without a rule here takes the type of its default.
 """
@@ -49,7 +49,7 @@ VALUES: dict[str, Rule] = {
     "study.seeds": either(COUNT, ListOf(SEED)),
     "study.blocks": or_null(Keys()),
     "study.metric": or_null(Text()),
-    "study.also": ListOf(Text(), least=0),
+    "study.extra_metrics": ListOf(Text(), least=0),
     "study.mode": or_null(one_of("min", "max")),
     "study.exclude": ListOf(Keys(), least=0),
     "study.on_invalid": one_of("error", "skip"),
@@ -59,7 +59,7 @@ VALUES: dict[str, Rule] = {
     "study.tune_seeds": either(COUNT, ListOf(SEED)),
     "study.margin": or_null(POSITIVE),
     "study.claims": ListOf(Keys(), least=0),
-    "study.only": or_null(ListOf(Text())),
+    "study.arms": or_null(ListOf(Text())),
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),
@@ -88,7 +88,7 @@ VALUES: dict[str, Rule] = {
     "trainer.deterministic": either(Bool(), one_of("warn")),
 }
 
-# Of the optimizers that options of ours name, and that others wrote.
+# Of the third-party optimizers that built-in options name.
 OPTIMIZER: dict[str, Rule] = {
     "lr": POSITIVE,
     "betas": ListOf(SHARE, length=2),
@@ -102,7 +102,8 @@ OPTIMIZER: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class ClassOf:
-    """module.Class of an option of the group, or of one's own: not of another group's option."""
+    """module.Class of an option of the group, or of a custom class: not of another group's
+    option."""
 
     group: str
 
@@ -128,8 +129,8 @@ def names_class(group: str) -> bool:
 
 @cache
 def base_of(group: str) -> type | None:
-    """The class of ours that all options of a group inherit from; None where they have none, or one
-    of them is a function or another package's."""
+    """The built-in class that all options of a group inherit from; None if they have none, or
+    one of them is a function or another package's."""
     targets = [part["_target_"] for part in parts_in(group)]
     if not targets or not all(target.startswith(OURS) for target in targets):
         return None
@@ -142,7 +143,7 @@ def base_of(group: str) -> type | None:
 
 @cache
 def lacks_base(group: str, target: str) -> str | None:
-    """The base of a group's options that somebody else's class does not have; None where it has, or
+    """The base of a group's options that a third-party class does not have; None if it has, or
     is a function. Raises UserError if it cannot be imported."""
     if target.startswith(OURS) or (base := base_of(group)) is None:
         return None
@@ -163,7 +164,7 @@ HYDRAS_TEXTS = {"hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra
 @cache
 def takes_texts(path: str, listed: bool) -> bool:
     """Whether a key takes any text, or with `listed` a list of texts, and neither numbers nor truth
-    values, in whatever option of ours it is."""
+    values, in any built-in option."""
     if path in HYDRAS_TEXTS:
         return not listed
     group, _, key = path.rpartition(".")
@@ -174,7 +175,7 @@ def takes_texts(path: str, listed: bool) -> bool:
     text, *others = ([one] if listed else one for one in ("1", 1, 1.0, True))
     return (path in VALUES or bool(parts)) and all(
         rule is not None and rule.allows(text) and not any(map(rule.allows, others))
-        for rule in rules  # the first that is no text is the last that is read
+        for rule in rules  # the first that is not a string is the last that is read
     )
 
 

@@ -9,7 +9,7 @@ from ablate.config.keys import flatten, plain, shown
 from ablate.config.run_id import EXCLUDED
 from ablate.errors import UserError
 
-# What is not of the configuration itself, or is said apart.
+# Keys outside the configuration itself, or named separately.
 APART = {*EXCLUDED, "seed", "ablate", "parameters"}
 
 

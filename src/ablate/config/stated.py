@@ -1,12 +1,13 @@
-"""What parts state about themselves: class attributes, and the annotations of parameters.
+"""Facts that components state about themselves: class attributes, and the annotations of
+parameters.
 
-A composition is checked before torch is imported. For parts of ours both are taken from the source
-of the class or of its bases; other people's parts are imported.
+A composition is checked before torch is imported. For built-in components both are taken from the
+source of the class or of its bases; other people's parts are imported.
 
-What a value may be stands with the parameter that it is for: `size: Annotated[int, Int(1)]`, or a
-name for it such as `Count` (rules.py), `layout: Literal["half", "interleaved"]`. In a part of ours
-a plain int, float, bool or str is a rule too. Other people's annotations say less than what their
-code takes, so that of theirs only a Rule and a Literal count.
+The rule of a value is the annotation of its parameter: `size: Annotated[int, Int(1)]`, or a
+name for it such as `Count` (rules.py), `layout: Literal["half", "interleaved"]`. In a built-in
+component a plain int, float, bool or str is a rule too. Third-party annotations are narrower than
+their code, so that of theirs only a Rule and a Literal count.
 """
 
 import ast
@@ -36,7 +37,7 @@ def stated(target: str, attribute: str) -> Any:
 
 
 def declared(target: str, attribute: str) -> Iterator[Any]:
-    """The values that a class and its bases give an attribute, its own first; or a function."""
+    """The values of an attribute in a class and its bases, its own first; or a function."""
     module, _, name = target.rpartition(".")
     source = _read(module) if target.startswith(OURS) else Source()
     if name in source.imports:
@@ -126,8 +127,8 @@ def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module of ours that its rules and what its classes state are made of: those
-    it gives a value, and those it imports that need no torch."""
+    """The names of an ablate module that its rules and its classes' statements use: those
+    it assigns a value, and those it imports that need no torch."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -160,7 +161,7 @@ def _further(hint: Any) -> str | None:
 
 
 def _rule(hint: Any) -> Rule | None:
-    """The rule that a type is; None for one that says nothing about values of a config."""
+    """The rule of a type; None for one that does not restrict values of a config."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return next((mark for mark in hint.__metadata__ if isinstance(mark, Rule)), None)
@@ -176,14 +177,14 @@ def _rule(hint: Any) -> Rule | None:
 
 
 def _is_stated(hint: Any) -> bool:
-    """Whether a type says more than types: has a Rule or a Literal."""
+    """Whether a type restricts values: has a Rule or a Literal."""
     if get_origin(hint) in (Annotated, Literal):
         return True
     return any(_is_stated(kind) for kind in get_args(hint))
 
 
 class Source(NamedTuple):
-    """What a module of ours holds: the attributes that its classes and functions are given, the
+    """The content of an ablate module: the attributes that its classes and functions are given, the
     parameters of these with their annotations, the bases of its classes, the values of its names,
     and the full path of every name that it imports from elsewhere."""
 

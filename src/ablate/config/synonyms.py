@@ -1,4 +1,4 @@
-"""What people type for keys and options that have another name here."""
+"""Names in other tools of keys and options that have another name here."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ KEYS = {
     **dict.fromkeys(("amp", "fp16", "bf16"), "trainer.precision"),
     "tags": "logger.tags",
 }
-# The same for what is no key with another name.
+# The same for names without an equivalent key.
 OTHERWISE = {
     **dict.fromkeys(("ckpt_path", "checkpoint", "resume", "resume_from"), RESUME),
     **dict.fromkeys(("device", "gpu", "gpus", "cuda"), "trainer=gpu or trainer=cpu"),
@@ -49,7 +49,7 @@ NOT_OF_A_RUN = ("hydra", "study", "choices")
 
 
 def key_hint(typed: str, value: str, groups: Sequence[str], base: DictConfig) -> str:
-    """What to write in place of an unknown key with a name of other tools, or of a group elsewhere;
+    """The replacement for an unknown key with a name of other tools, or of a group elsewhere;
     "" if nothing is known. base: the composition without it."""
     leaf = typed.rpartition(".")[2]
     for name in (leaf, typed.partition(".")[0]):
@@ -76,8 +76,8 @@ def _alike(typed: str, node: DictConfig) -> list[str]:
 def option_hint(
     group: str, typed: str, options: Sequence[str], folder: Path, groups: Sequence[str]
 ) -> str:
-    """What to write in place of an unknown option: one whose comment has the word, or the same name
-    in another group. folder: holds the files of the group's options."""
+    """The replacement for an unknown option: one whose comment has the word, or the same name
+    in another group. folder: of the files of the group's options."""
     if (group, typed) in OPTIONS:
         return OPTIONS[group, typed]
     if len(typed) < 2:

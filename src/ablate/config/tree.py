@@ -1,4 +1,4 @@
-"""The folders of choices: ours, and a person's own beside them."""
+"""The config folders: the built-in one, and the user's."""
 
 import os
 import pickle
@@ -80,7 +80,7 @@ class Repository(ConfigRepository):
         return pickle.loads(self._read[key])  # the reader changes it
 
     def file(self, config_path: str) -> Path:
-        """The file of an option; its name alone where Hydra has it, or there is none."""
+        """The file of an option; only its name if it is Hydra's, or does not exist."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         folder = source.path if source is not None and source.scheme() == "file" else ""
         return Path(folder, f"{config_path.removesuffix('.yaml')}.yaml")
@@ -100,7 +100,7 @@ def readable_file(file: Path) -> Iterator[None]:
             reason = f"line {error.problem_mark.line + 1}: {error.problem}"
         if isinstance(error, RecursionError):
             reason = "its defaults list leads back to it"
-        if isinstance(error, AssertionError):  # Hydra's own, on keys that are no texts
+        if isinstance(error, AssertionError):  # Hydra's own, on keys that are not strings
             reason = "an entry of the defaults list is not `- OPTION` or `- GROUP: OPTION`"
         raise UserError(f"{file}: {reason}") from error
 
@@ -141,7 +141,7 @@ def _refuse_endless(file: Path) -> None:
 
 
 def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
-    """Raise UserError where a file gives a node a value, such as `model: null`."""
+    """Raise UserError if a file sets a node to a value, such as `model: null`."""
     package = loaded.header.get("package") or "_group_"
     place = package.replace("_group_", group).replace("_global_", "")
     content = OmegaConf.to_container(loaded.config)
@@ -170,14 +170,14 @@ def _interpolation_map(
     overrides: hydras.Overrides, defaults_list: list[InputDefault], self_added: bool
 ) -> DictConfig:
     """Hydra makes this for every file, which takes a quarter of a composition's time, and reads it
-    only where a defaults list has an interpolation."""
+    only if a defaults list has an interpolation."""
     if any(default.is_interpolation() for default in defaults_list):
         return _hydras_map(overrides, defaults_list, self_added)
     return OmegaConf.create()
 
 
 def _defaults_tree(*, repo: Any, root: DefaultsTreeNode, **more: Any) -> Any:
-    """Hydra descends for ever into a file whose defaults list leads back to it."""
+    """Hydra descends forever into a file whose defaults list leads back to it."""
     passed = []
     above: DefaultsTreeNode | None = root
     while above is not None and not above.node.is_virtual() and above.node.get_name() is not None:
@@ -201,7 +201,7 @@ config_loader_impl.ConfigRepository = Repository  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Tree:
-    """What can be chosen, and the composition of a choice, without any check."""
+    """The options, and the composition of a choice of them, without any check."""
 
     loader: ConfigLoader
     config_name: str
@@ -272,7 +272,8 @@ _trees: dict[tuple[object, ...], Tree] = {}
 
 @contextmanager
 def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Iterator[Tree]:
-    """The choices of `config_dir()` and those of the folder `user_folder`, which stand behind ours.
+    """The choices of `config_dir()` and those of the folder `user_folder`, which come after the
+    built-in ones.
 
     May be opened inside a run: Hydra's global state is put back. What a tree has composed is kept
     in this process until one of its files changes.
@@ -298,7 +299,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
 
 
 def _refuse_hidden(folder: Path) -> None:
-    """Raise UserError for a file that would not be read, because ours of that name is."""
+    """Raise UserError for a file that would not be read, because a built-in one has its name."""
     for file in sorted(folder.glob("*/**/*.yaml")):
         ours = config_dir() / file.relative_to(folder)
         if ours.is_file() and ours.read_bytes() != file.read_bytes():
@@ -309,7 +310,7 @@ def _refuse_hidden(folder: Path) -> None:
 
 
 def _state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Every file below a folder, and when it was written; links that lead nowhere, too, and
+    """Every file below a folder, and when it was written; also links that lead nowhere, and
     folders once, to which links lead back."""
     found, passed = [], set()
     for inside, folders, _ in os.walk(folder, followlinks=True):

@@ -1,9 +1,9 @@
-"""What the folder of a run may name: its config may be a stranger's, and building it runs code.
+"""The names that a run's config may have: the run may be untrusted, and building it executes code.
 
-A slot, such as model.attention, may hold the classes that our options put there, and of the
-libraries below what it can hold. Anything else, and every value of the environment, needs the
-person's word: `--allow MODULE`, `allow` of ablate.load, or ABLATE_ALLOW=MODULE,... . Names are
-compared before anything is imported, since importing a module runs its code.
+A slot, such as model.attention, may contain the classes of built-in options, and of the libraries
+below those of its kind. Anything else, and every value of the environment, must be allowed by the
+user: `--allow MODULE`, `allow` of ablate.load, or ABLATE_ALLOW=MODULE,... . Names are compared
+before anything is imported, since importing a module runs its code.
 """
 
 import os
@@ -23,7 +23,7 @@ from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
 ALLOWED = "ABLATE_ALLOW"  # environment variable: modules, separated by commas
-# Slot -> base class of what it can hold of LIBRARIES, beside the classes of our options.
+# Slot -> base class of its classes from LIBRARIES, in addition to those of built-in options.
 HELD = {"optimizer": "torch.optim.Optimizer", "model.*": "torch.nn.Module"}
 LIBRARIES = (
     "torch.nn.",
@@ -39,9 +39,9 @@ _ENVIRONMENT = re.compile(r"\$\{(oc\.env:\w+)\}")
 
 
 def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
-    """Raise UserError that names everything in a saved config that needs the person's word.
+    """Raise UserError that names everything in a saved config that the user must allow.
 
-    allow: modules, classes, or oc.env:NAME, beside those in ABLATE_ALLOW.
+    allow: modules, classes, or oc.env:NAME, in addition to those in ABLATE_ALLOW.
     """
     allowed = {*allow, *filter(None, os.environ.get(ALLOWED, "").split(","))}
     lines: list[str] = []
@@ -94,7 +94,7 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 @cache
 def _options(slot: str) -> frozenset[str]:
-    """Return what our options put into a slot, and into what stands there."""
+    """Return the classes of built-in options for a slot, and for the slots within."""
     files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
     return frozenset(chain.from_iterable(targets(option_content(file)[0]) for file in files))
 

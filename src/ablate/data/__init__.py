@@ -41,7 +41,7 @@ IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cr
 
 
 def digest(*parts: Any) -> str:
-    """A hash of 16 hex digits over anything that JSON can hold."""
+    """A hash of 16 hex digits over any JSON value."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -52,14 +52,14 @@ class Data(LightningDataModule):
     A subclass implements `load`, which fills `splits` (data sets that answer a `Request` with a
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
-    kind: what a batch holds, such as "text"; a model and a task have it among their `kinds`.
+    kind: the content of a batch, such as "text"; a model and a task have it among their `kinds`.
     unit: what an example is, in the plural.
     reads_text: whether `own` takes a user's text.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, summed over all processes.
     for_training: keys that change nothing that a finished run is measured on.
     dividing: keys that move the boundary between training, validation and test.
-    whole: whether all of a file of no splits of its own is for validation, since it is another than
+    whole: whether all of a file without splits is for validation, since it is another than
     that of training.
     """
 
@@ -135,7 +135,7 @@ class Data(LightningDataModule):
         return " ".join(f"data.{k}={v}" for k, v in files.items() if isinstance(v, str)) or "data"
 
     def __getattr__(self, name: str) -> Any:
-        """What `load` makes, of a finished run whose data were not read yet."""
+        """The result of `load`, for a finished run whose data were not read yet."""
         mine = self.__dict__
         if name.startswith("__") or mine.get("_ready", True) or not mine.get("kept"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -153,7 +153,7 @@ class Data(LightningDataModule):
         self._splits = splits
 
     def measure_as(self, other: "Data") -> None:
-        """Use the tokenizer and normalisation of `other`, from its training split; before `setup`.
+        """Use the tokenizer and normalization of `other`, from its training split; before `setup`.
 
         A finished model can then be measured on this data.
         """
@@ -165,8 +165,8 @@ class Data(LightningDataModule):
         return () if self.measured_as is None else self.measured_as.class_names
 
     def fitted(self) -> dict[str, Any] | None:
-        """What a model needs of its training data, such as the tokenizer: plain values and tensors,
-        which a run keeps in its folder. None: a finished run reads its data again."""
+        """The state of the data that a model needs, such as the tokenizer: plain values and
+        tensors, which a run keeps in its folder. None: a finished run reads its data again."""
         return None
 
     def use_fitted(self, fitted: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ class Data(LightningDataModule):
         return self._full_pass("val", self.val_examples)
 
     def test_dataloader(self) -> Loader | None:
-        """None where the data has no test split."""
+        """None if the data has no test split."""
         return self._full_pass("test") if self.has_test else None
 
     def example(self, index: int = 0) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Data(LightningDataModule):
     def _full_pass(self, split: str, some: int | None = None) -> Loader:
         share, count = self.share(), self.length(split)
         if not count:
-            raise UserError(f"data: the {split} split has no {self.unit}; it needs one at least")
+            raise UserError(f"data: the {split} split has no {self.unit}; at least one is required")
         if count < share.world:
             raise UserError(
                 f"trainer.devices: {share.world} processes are more than the {count} example(s) "

@@ -1,4 +1,4 @@
-"""Random augmentation of training images, seeded by (seed, epoch, example) alone.
+"""Random augmentation of training images, seeded only by (seed, epoch, example).
 
 The same example in the same epoch looks the same with any batch size, any number of processes or
 workers, and after a resume.
@@ -28,7 +28,7 @@ class Augment:
     """Horizontal flips of half the images, and timm's RandAugment (Cubuk et al. 2019, 1909.13719).
 
     randaugment: timm's policy string, such as rand-m9-mstd0.5, or None.
-    mean: of each channel in 0 .. 255, the colour of the empty parts of a moved image.
+    mean: of each channel in 0 .. 255, the color of the empty parts of a moved image.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Augment:
             image = image[:, ::-1]
         if self.policy is None:
             return image
-        # timm's policies need colour images, so a grey one is repeated to three channels.
-        colour = np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
+        # timm's policies need color images, so a gray one is repeated to three channels.
+        color = np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
         with _random_state(derive(self.seed, "randaugment", epoch, example)):
-            changed = self.policy(Image.fromarray(colour))
+            changed = self.policy(Image.fromarray(color))
         return np.asarray(changed if image.shape[-1] == 3 else changed.convert("L")).reshape(
             image.shape
         )
@@ -64,21 +64,19 @@ def check(randaugment: object, width: int) -> str | None:
         raise UserError(f"data.randaugment={randaugment}: {wrong}")
     if width < SMALLEST:
         raise UserError(
-            f"data.randaugment={randaugment}: the images are only {width} pixels wide, RandAugment "
-            f"needs {SMALLEST}; set data.randaugment=null"
+            f"data.randaugment={randaugment}: the images have a width of {width} pixels,"
+            f" RandAugment requires {SMALLEST}; set data.randaugment=null"
         )
     return randaugment
 
 
 def _reduced(randaugment: str) -> str | None:
-    """What timm would silently reduce: a magnitude or a probability that is too large."""
+    """An error for values that timm would silently reduce: too large a magnitude or probability."""
     settings = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
     most = int(settings.get("mmax", 10))
     if int(settings.get("m", 0)) > most:
         magnitude = settings["m"]
-        return (
-            f"timm reduces the magnitude m{magnitude} to {most}; write -mmax{magnitude} beside it"
-        )
+        return f"timm reduces the magnitude m{magnitude} to {most}; add -mmax{magnitude}"
     if float(settings.get("p", 0)) > 1:
         return f"the probability p{settings['p']} is at most 1"
     return None
@@ -87,12 +85,12 @@ def _reduced(randaugment: str) -> str | None:
 def _policy(randaugment: str, mean: list[float], width: int) -> Any:
     from timm.data.auto_augment import rand_augment_transform
 
-    colour = tuple(round(value) for value in (mean if len(mean) == 3 else mean * 3))
-    options = {"translate_const": int(0.45 * width), "img_mean": colour}
+    color = tuple(round(value) for value in (mean if len(mean) == 3 else mean * 3))
+    options = {"translate_const": int(0.45 * width), "img_mean": color}
     try:
         return rand_augment_transform(randaugment, options)
     except (AssertionError, KeyError, ValueError) as error:
-        raise UserError(f"data.randaugment={randaugment}: timm refuses it ({error})") from None
+        raise UserError(f"data.randaugment={randaugment}: timm rejects it ({error})") from None
 
 
 @contextmanager

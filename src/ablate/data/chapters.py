@@ -1,6 +1,6 @@
-"""Paragraphs of Python's documentation with their chapters: labelled texts without a download.
+"""Paragraphs of Python's documentation with their chapters: labeled texts without a download.
 
-`pydoc_data.topics` (see ablate.data.pydoc) comes from labelled sections of the chapters below,
+`pydoc_data.topics` (see ablate.data.pydoc) comes from labeled sections of the chapters below,
 files of Doc/reference and Doc/library in Python's sources. Topics contain each other, so a
 paragraph is taken once; one that occurs in two chapters is left out.
 """

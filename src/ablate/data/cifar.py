@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: 32 by 32 colour photographs, 50,000 and 10,000 for the test.
+"""CIFAR-10 and CIFAR-100: 32 by 32 color photographs, 50,000 and 10,000 for the test.
 
 Krizhevsky 2009, "Learning multiple layers of features from tiny images", chapter 3.
 """
@@ -16,7 +16,7 @@ from ablate.errors import UserError
 
 
 class Cifar10(Images):
-    """root: the folder that holds the unpacked archive's own folder; null downloads.
+    """root: the folder that contains the unpacked archive's folder; null downloads.
 
     The official test split is the test split; the validation split is held out of the training
     split by a hash of each image's number.
@@ -49,7 +49,7 @@ class Cifar10(Images):
         except (RuntimeError, OSError):
             raise UserError(
                 f"data.root={self.root}: {root / self.folder} is missing or damaged; "
-                f"it must hold the unpacked {self.title} archive, data.root=null downloads it"
+                f"it must contain the unpacked {self.title} archive; data.root=null downloads it"
             ) from None
         self.class_names = list(part.classes)
         return Arrays(part.data, np.array(part.targets))

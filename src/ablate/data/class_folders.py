@@ -5,7 +5,7 @@
 
 Files in sub-folders of a class belong to it, as in torchvision's ImageFolder; hidden files and
 folders are skipped. With train/ but without val/, the validation split is held out of train/ by a
-hash of the paths; without test/ there is no test split. What is split here has the same shares of
+hash of the paths; without test/ no test split. What is split here has the same shares of
 every class.
 """
 
@@ -34,7 +34,7 @@ from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 
-# What others call the splits.
+# Other names of the splits.
 OTHER_NAMES = {
     **{"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"},
     **{split: split for split in BOUNDS},
@@ -55,7 +55,7 @@ class ClassFolders:
 
     def fingerprint(self, beside: Iterable[Path] = ()) -> str:
         """A hash over every path and every byte, so as slow as the disk, and over the bytes of
-        files beside them."""
+        files next to them."""
         content = sha256()
         given = self._given_files()
         for split, files in given.items():
@@ -85,14 +85,15 @@ class ClassFolders:
     def labels(
         self, splits: dict[str, list[Path]], known: Sequence[str] = ()
     ) -> tuple[list[str], dict[str, list[int]]]:
-        """The class names, sorted, and the label of each file; a given train/ holds every class.
+        """The class names, sorted, and the label of each file; a given train/ contains every class.
         known: the names, if the model was trained on other files."""
         files = self._given_files()
         found = {self.class_of(path) for path in files.get("train", files.get("", []))}
         names = list(known) or sorted(found)
         if len(names) < 2:
             raise UserError(
-                f"data.root={self.root}: has the one class {names[0]}, and a classifier needs two"
+                f"data.root={self.root}: only one class found ({names[0]}); classification needs"
+                " at least two"
             )
         for split, paths in splits.items():
             for path in paths:
@@ -146,8 +147,8 @@ class ClassFolders:
             for name, split in others.items():
                 if split is not None:
                     raise UserError(
-                        f"data.root={self.root}: the folder {name} is no split, which are called"
-                        f" train, val and test; rename it to {split}"
+                        f"data.root={self.root}: the folder {name} is not a split (train, val,"
+                        f" test); rename it to {split}"
                     )
         if present and "train" not in present:
             raise UserError(
@@ -159,7 +160,7 @@ class ClassFolders:
                 where = Path(self.root, split, self.only or "CLASS", "FILE")
                 classes = "" if self.only else ", a folder for each class"
                 raise UserError(
-                    f"data.root={self.root}: there are no {self.what} {where}{classes};"
+                    f"data.root={self.root}: no {self.what} found {where}{classes};"
                     f" known endings: {' '.join(sorted(self.endings))}"
                 )
         if self.only is None:
@@ -173,8 +174,8 @@ class ClassFolders:
         for path in sorted((self.folder / where).iterdir()):
             if path.is_dir() and not source.hidden(path.name) and path.name not in known:
                 raise UserError(
-                    f"data.root={self.root}: the folder {path.name} has no {self.what}, so it is no"
-                    f" class; remove it, or add some (known endings:"
+                    f"data.root={self.root}: the folder {path.name} has no {self.what}, so it is"
+                    f" not a class; remove it, or add some (known endings:"
                     f" {' '.join(sorted(self.endings))})"
                 )
 
@@ -196,7 +197,7 @@ class ClassFolders:
 
 
 def warn_of_spellings(classes: Mapping[str, int], where: str) -> None:
-    """Say which classes differ only in how their names are written. classes: their examples."""
+    """Describe classes whose names differ only in spelling. classes: their examples."""
     spellings: dict[float | bytes, list[str]] = {}
     for name in classes:
         spellings.setdefault(_meaning(name), []).append(name)

@@ -57,7 +57,7 @@ class CMUDict(Pairs):
             entry = line.partition("#")[0].strip()
             if not entry or (pair := self._pair(entry, number)) is None or pair in seen:
                 continue
-            seen.add(pair)  # two pronunciations can differ in their stress alone
+            seen.add(pair)  # two pronunciations can differ only in their stress
             split = split_of(pair.source.encode(), BOUNDS)
             pairs[split].append(pair)
             self.lines[split].append(number)

@@ -94,8 +94,8 @@ def find_forms(locales: Sequence[str], styles: Sequence[str], years: range) -> l
         fields = [LETTERS.get(token[0]) for kind, token in tokens if kind == "field"]
         if None in fields or not all(fields.count(field) == 1 for field in ALIGNED):
             raise UserError(
-                f"data.locales: Babel's {style} dates of {name} ({pattern}) are no plain day, "
-                "month and year; leave out that locale"
+                f"data.locales: Babel's {style} dates of {name} ({pattern}) are not plain day, "
+                f"month and year; leave out that locale"
             )
         pieces = tuple(_piece(token, locale, examples) for _, token in tokens)
         forms.setdefault(pieces, Form(pieces, pattern, name, style))
@@ -119,7 +119,7 @@ def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
 
     days: in order; their first year has number 0 in the forms.
 
-    Equal texts have equal hashes, so texts are made and compared only where hashes collide.
+    Equal texts have equal hashes, so texts are made and compared only if hashes collide.
     """
     first_year = days[0].year
     numbers = [fields_of(day, first_year=first_year) for day in days]

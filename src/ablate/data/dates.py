@@ -4,7 +4,7 @@
 
 The formats are Babel's (date_forms.py). A text that the forms in use write for two dates is
 ambiguous, such as 3/4/15 in American and Spanish, and is in no split. The remaining forms and dates
-are drawn with equal probability, and no text twice.
+are sampled with equal probability, and no text twice.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ class Dates(Pairs):
     """locales: Babel's names, as in fr_FR. styles: full, long, medium, short.
 
     years: the first and the last.
-    data_seed: draws the texts of each split. The split of a date depends on the date alone, so that
+    data_seed: draws the texts of each split. The split of a date depends only on the date, so that
     no date of validation or test is trained on, in any language.
     """
 
-    joint: ClassVar[bool] = False  # source and target have vocabularies of their own
+    joint: ClassVar[bool] = False  # source and target have separate vocabularies
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Dates(Pairs):
             if len(drawn) == count:
                 return drawn
         raise UserError(
-            f"data.{split}_examples={count}: data.locales, data.styles and data.years give only"
+            f"data.{split}_examples={count}: data.locales, data.styles and data.years have only"
             f" {len(drawn)} texts for this split"
         )
 

@@ -2,9 +2,9 @@
 
 The digits are those of data=digits, placed at random on a black canvas: no two share a column of
 pixels, so that their order is clear, and rows are free. A digit's image is used in one split
-only, so that validation and test contain no digit images that training has seen. A batch holds
+only, so that validation and test contain no digit images that training has seen. A batch contains
 
-    images     b 1 y x   mean 0 and deviation 1 over the training split
+    images     b 1 y x   mean 0 and standard deviation 1 over the training split
     target_in  b i       BOS, a token for each digit; padded with PAD
     targets    b i       the digits, EOS; padded with IGNORED
     index      b         the example's number in its split
@@ -88,10 +88,10 @@ class Captioned(Dataset[Batch]):
 
 
 class DigitStrings(Targets):
-    """height, width: pixels of an image. min_digits, max_digits: in an image, drawn uniformly.
+    """height, width: pixels of an image. min_digits, max_digits: in an image, sampled uniformly.
 
     autoencoder: the folder of a finished run of model=autoencoder, whose latents take the place of
-    the images, b c y x, with mean 0 and deviation 1 in each channel.
+    the images, b c y x, with mean 0 and standard deviation 1 in each channel.
     data_seed: draws digits and positions of all splits, which do not depend on the seed of the run.
     mean, std: of the training images, between black 0 and white 1.
     """
@@ -178,17 +178,17 @@ class DigitStrings(Targets):
         )
         return [Box(range(y, y + SIDE), range(x, x + SIDE)) for y, x in corners]
 
-    def grey(self, image: Tensor) -> Tensor:
-        """Undo the normalisation: 1 y x -> y x between black 0 and white 1."""
+    def gray(self, image: Tensor) -> Tensor:
+        """Undo the normalization: 1 y x -> y x between black 0 and white 1."""
         return self.to_pixels(image[None])[0]
 
     def to_pixels(self, images: Tensor) -> Tensor:
-        """What is seen in images as a model reads or makes them: b c y x -> b y x between black 0
-        and white 1."""
+        """The brightness of images as a model reads or generates them: b c y x -> b y x between
+        black 0 and white 1."""
         if self.latents is not None:
             return self.latents.to_pixels(images)
-        grey = images[:, 0].cpu().float() * self.std.float() + self.mean.float()
-        return grey.clamp(0, 1)
+        gray = images[:, 0].cpu().float() * self.std.float() + self.mean.float()
+        return gray.clamp(0, 1)
 
     def images(self, pixels: Tensor) -> Tensor:
         """The other way: b y x between black 0 and white 1 -> b c y x."""
@@ -221,13 +221,13 @@ class DigitStrings(Targets):
         """An image file, 1 y x between black 0 and white 1. key: for messages."""
         height, width = self.size
         read = image_file.read(file, key=key, background="black")
-        grey = np.asarray(read.convert("L"), np.float32) / 255
-        if grey.shape != self.size:
+        gray = np.asarray(read.convert("L"), np.float32) / 255
+        if gray.shape != self.size:
             raise UserError(
-                f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the images"
-                f" of this model are {width} and {height}"
+                f"{file}: has {gray.shape[1]} x {gray.shape[0]} pixels, and the images of this"
+                f" model {width} x {height}"
             )
-        return torch.from_numpy(grey)[None]
+        return torch.from_numpy(gray)[None]
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation image, with the tokens of its caption in printable characters."""
@@ -285,7 +285,8 @@ class Latents:
     """The images of a data set as the autoencoder of a finished run has them.
 
     mean, std: of each of its channels over the training images, c 1 1, by which a model reads them
-    (Rombach et al. 2022, appendix G, rescale by one deviation). values: of the splits, b c y x.
+    (Rombach et al. 2022, appendix G, rescale by one standard deviation). values: of the splits, b c
+    y x.
     """
 
     mean: Tensor

@@ -109,7 +109,7 @@ def symmetric(edges: NDArray[np.int64], nodes: int) -> tuple[Tensor, list[str]]:
         "edge(s) that repeat another: each counts once": (
             len(between) - len(np.unique(between, axis=0))
         ),
-        "node(s) without neighbours: they see themselves alone": alone,
+        "node(s) without neighbors, which see only themselves": alone,
     }
     itself = np.arange(nodes).repeat(2).reshape(-1, 2)
     full = np.concatenate([once, once[:, ::-1], itself])

@@ -1,9 +1,9 @@
 """Image files as pixels of 8 bits: what a viewer shows, or a one-line UserError.
 
-Colours of every kind become RGB, 16 bits become 8, a PNG's gamma is applied and EXIF's rotation.
-Of an animation the first frame is read; colour profiles are ignored, as in torchvision and timm.
+Colors of every kind become RGB, 16 bits become 8, a PNG's gamma is applied and EXIF's rotation.
+Of an animation the first frame is read; color profiles are ignored, as in torchvision and timm.
 Pixels without a known white (32 bits, floating point), several pages, and transparent pixels
-without a `background` are refused: each would be a guess.
+without a `background` are rejected: each would be a guess.
 """
 
 import io
@@ -19,7 +19,7 @@ from ablate.errors import UserError
 
 SCREEN = 2.2  # the exponent of a display, from which a PNG's gamma is told apart
 TOLERANCE = 0.05  # a smaller difference from it is none, as in libpng
-PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value for inverted greys
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value for inverted grays
 
 
 ORIENTATION = 274  # EXIF's tag
@@ -31,15 +31,15 @@ class Unclear(Exception):
 
 
 def read(path: str | Path, *, key: str, background: str | None = None) -> Image.Image:
-    """The image, upright, in RGB. key: for messages. background: the colour behind transparent
-    pixels, by name; None refuses them."""
+    """The image, upright, in RGB. key: for messages. background: the color behind transparent
+    pixels, by name; None rejects them."""
     return decoded(path, lambda image: _converted(image, background), key=key)
 
 
 def decoded(
     path: str | Path, convert: Callable[[Image.Image], Read], *, key: str, what: str = "image"
 ) -> Read:
-    """What `convert` makes of an image as it is stored, which may raise Unclear."""
+    """The result of `convert` for an image as it is stored; may raise Unclear."""
     content = source.contents(path, key=key)
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -59,11 +59,11 @@ def _converted(image: Image.Image, background: str | None) -> Image.Image:
     require_one_page(image)
     table = _gamma(image)
     upright = ImageOps.exif_transpose(_eight_bits(image))
-    colours = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
+    colors = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     if table is not None:
         same = list(range(256))  # transparency has no gamma
-        colours = colours.point((3 * table + same)[: 256 * len(colours.getbands())])
-    return on_background(colours, background)
+        colors = colors.point((3 * table + same)[: 256 * len(colors.getbands())])
+    return on_background(colors, background)
 
 
 def require_one_page(image: Image.Image) -> None:
@@ -75,33 +75,31 @@ def on_background(image: Image.Image, background: str | None) -> Image.Image:
     """In RGB, with transparent pixels over the background; Unclear for those without one."""
     if not image.has_transparency_data:
         return image.convert("RGB")
-    colours = image.convert("RGBA")
-    if colours.getchannel("A").getextrema() == (255, 255):
-        return colours.convert("RGB")
+    colors = image.convert("RGBA")
+    if colors.getchannel("A").getextrema() == (255, 255):
+        return colors.convert("RGB")
     if background is None:
-        raise Unclear(
-            "has transparent pixels; data.background=white or black says what is behind them"
-        )
-    behind = Image.new("RGBA", colours.size, background)
-    behind.alpha_composite(colours)
+        raise Unclear("has transparent pixels; set data.background to white or black")
+    behind = Image.new("RGBA", colors.size, background)
+    behind.alpha_composite(colors)
     return behind.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Greys of more than 8 bits as 8; other images as they are."""
+    """Grays of more than 8 bits as 8; other images as they are."""
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if not deep:
         if image.mode in ("I", "F"):
             raise Unclear(
-                f"has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, and nothing"
-                " says which number is white; convert it to 8 or 16 bits"
+                f"has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, and the"
+                " value of white is unknown; convert it to 8 or 16 bits"
             )
         return image
     values = np.asarray(image).astype(np.uint32)
-    grey = ((values + 128) // 257).astype(np.uint8)  # 65535 / 255 = 257
+    gray = ((values + 128) // 257).astype(np.uint8)  # 65535 / 255 = 257
     if image.format == "TIFF" and image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # type: ignore[attr-defined]
-        grey = 255 - grey
-    converted = Image.fromarray(grey)
+        gray = 255 - gray
+    converted = Image.fromarray(gray)
     if (clear := image.info.get("transparency")) is not None:
         converted.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
     converted.info["exif"] = image.getexif().tobytes()
@@ -109,7 +107,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _gamma(image: Image.Image) -> list[int] | None:
-    """What each of the 256 values is on a screen, where a PNG says so; a profile or the sRGB chunk
+    """The brightness of each of the 256 values if a PNG states it; a profile or the sRGB chunk
     counts before its gamma (PNG specification, third edition, section 11.3.2)."""
     gamma = image.info.get("gamma")
     if not gamma or {"srgb", "icc_profile"} & image.info.keys():

@@ -20,7 +20,7 @@ MEASURED = 1000
 
 
 class Files:
-    """Image files, decoded on access, in colour, at the given size."""
+    """Image files, decoded on access, in color, at the given size."""
 
     def __init__(
         self, paths: list[Path], labels: list[int], size: int, background: str | None
@@ -32,7 +32,7 @@ class Files:
         return np.stack([self._decoded(self.paths[number]) for number in numbers])
 
     def _decoded(self, path: Path) -> Pixels:
-        """The largest centre square, scaled to `size`."""
+        """The largest center square, scaled to `size`."""
         image = image_file.read(path, key="data.root", background=self.background)
         square = ImageOps.fit(image, (self.size, self.size), Image.Resampling.BICUBIC)
         return np.asarray(square)
@@ -40,7 +40,7 @@ class Files:
 
 class ImageFolder(Images):
     """root: the folder. size: pixels a side that every image is scaled and cropped to. background:
-    the colour behind transparent pixels, white or black; null refuses an image that has some.
+    the color behind transparent pixels, white or black; null rejects an image that has some.
 
     Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the
     split.

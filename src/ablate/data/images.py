@@ -1,4 +1,4 @@
-"""Labelled images: augmented in training, and normalised by the statistics of the training split
+"""Labeled images: augmented in training, and normalized by the statistics of the training split
 or, for a model with pretrained weights, by those that the weights expect."""
 
 from abc import abstractmethod
@@ -20,7 +20,9 @@ from ablate.data.split import chosen
 from ablate.errors import UserError
 from ablate.terminal.bar import progress
 
-Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and deviation of each channel
+Normalization = tuple[
+    Sequence[float], Sequence[float]
+]  # mean and standard deviation of each channel
 CHUNK = 512  # images processed at a time, which bounds the memory
 
 
@@ -59,8 +61,9 @@ class Some:
         return self.source.pixels(self.numbers[numbers])
 
 
-class Normalised(Dataset[Batch]):
-    """images: b c y x with mean 0 and deviation 1 per channel over the training split. targets: b.
+class Normalized(Dataset[Batch]):
+    """images: b c y x with mean 0 and standard deviation 1 per channel over the training split.
+    targets: b.
 
     mean, std: of each channel, in the units of the pixels.
     """
@@ -96,7 +99,7 @@ class Images(Data):
     train_examples: training images that are used, of which fewer are among more; None: all.
     flip: mirrors half of the training images.
     randaugment: timm's policy string for training images, or null.
-    workers: processes that prepare batches; affects the speed alone.
+    workers: processes that prepare batches; affects only the speed.
     """
 
     kind: ClassVar[str] = "images"
@@ -107,9 +110,9 @@ class Images(Data):
     mean: torch.Tensor
     std: torch.Tensor
     class_names: list[str]
-    # Mean and deviation that a model's pretrained weights expect, between black 0 and white 1, of
-    # three channels; None: those of the data. Set by `make_data`.
-    normalisation: Callable[[], Normalisation | None] = staticmethod(lambda: None)
+    # Mean and standard deviation that a model's pretrained weights expect, between black 0 and
+    # white 1, of three channels; None: those of the data. Set by `make_data`.
+    normalization: Callable[[], Normalization | None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -141,22 +144,22 @@ class Images(Data):
         check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
             mean, std = (t * self.white for t in (self.measured_as.mean, self.measured_as.std))
-        elif (given := self.normalisation()) is not None:
+        elif (given := self.normalization()) is not None:
             mean, std = (self.white * _of_channels(values, channels) for values in given)
         else:
             mean, std = statistics(sources["train"], self.measured(len(sources["train"].labels)))
         augment = None
         if self.flip or self.randaugment:
-            colour = (255 * mean / self.white).tolist()
+            color = (255 * mean / self.white).tolist()
             augment = Augment(
                 seed=self.seed,
                 flip=self.flip,
                 randaugment=self.randaugment,
-                mean=colour,
+                mean=color,
                 width=width,
             )
         self.splits = {
-            split: Normalised(
+            split: Normalized(
                 source, mean=mean, std=std, augment=augment if split == "train" else None
             )
             for split, source in sources.items()
@@ -196,14 +199,14 @@ class Images(Data):
         ).save_pretrained(folder)
 
     def measured(self, count: int) -> NDArray[np.int64]:
-        """The training images from which mean and deviation are computed: all of them."""
+        """The training images from which mean and standard deviation are computed: all of them."""
         return np.arange(count)
 
 
 def _of_channels(values: Sequence[float], channels: int) -> torch.Tensor:
-    """Of each channel; for greys, whose weights are the sum over the colours', their mean."""
-    of_colours = torch.tensor(values, dtype=torch.float64)
-    return of_colours if len(values) == channels else of_colours.mean().expand(channels)
+    """Of each channel; for grays, whose weights are the sum over the colors', their mean."""
+    of_colors = torch.tensor(values, dtype=torch.float64)
+    return of_colors if len(values) == channels else of_colors.mean().expand(channels)
 
 
 def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -211,7 +214,7 @@ def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor
     channels = source.pixels(numbers[:1]).shape[-1]
     counts = np.zeros((channels, 256))
     starts = range(0, len(numbers), CHUNK)
-    for start in progress(starts, "mean and deviation of the images", "batches"):
+    for start in progress(starts, "mean and standard deviation of the images", "batches"):
         pixels = source.pixels(numbers[start : start + CHUNK])
         for channel in range(channels):
             counts[channel] += np.bincount(pixels[..., channel].ravel(), minlength=256)

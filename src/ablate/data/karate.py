@@ -2,7 +2,7 @@
 
 Zachary 1977, "An information flow model for conflict and fission in small groups", Journal of
 Anthropological Research 33, https://doi.org/10.1086/jar.33.4.3629752, as networkx ships it. The two
-leaders are labelled, as in Kipf and Welling 2017, https://arxiv.org/abs/1609.02907, appendix A; for
+leaders are labeled, as in Kipf and Welling 2017, https://arxiv.org/abs/1609.02907, appendix A; for
 the others the leader they followed is predicted. The features of a member are its one-hot number.
 """
 

@@ -1,4 +1,4 @@
-"""Shuffling and loading: the content of a batch depends on (seed, epoch, batch number) alone.
+"""Shuffling and loading: the content of a batch depends only on (seed, epoch, batch number).
 
 An `Order` is a sampler that yields one `Request` for each batch; a data set answers a request with
 a whole batch by array indexing. Nothing is drawn from a shared generator, so the batches are the
@@ -108,7 +108,7 @@ class Bucketed(Order):
 
 
 class Windows(Order):
-    """Window starts 0 .. count-1 drawn with replacement, as nanoGPT does."""
+    """Window starts 0 .. count-1 sampled with replacement, as nanoGPT does."""
 
     def __init__(
         self, count: int, batch_size: int, *, batches: int, seed: int, share: Share
@@ -202,7 +202,7 @@ class Loader(DataLoader[Any]):
         pin_memory: bool = False,
         done: Callable[[], int] | None = None,
     ) -> None:
-        # Without a generator of its own every iteration would advance torch's global one, and
+        # Without its own generator every iteration would advance torch's global one, and
         # dropout would depend on how often validation ran.
         super().__init__(
             dataset,
@@ -221,7 +221,7 @@ class Loader(DataLoader[Any]):
             # A worker process passes its traceback as the message: the last line is ours.
             line = str(error).strip().splitlines()[-1]
             prefix = f"{UserError.__module__}.{UserError.__qualname__}: "
-            error.with_traceback(None)  # which holds the workers: collected later, they take 5 s
+            error.with_traceback(None)  # which keeps the workers: collected later, they take 5 s
             raise UserError(line.removeprefix(prefix)) from None
         except (EOFError, ConnectionError) as error:  # its process ended while it sent a batch
             if not self.num_workers:

@@ -3,8 +3,8 @@
     root/images/NAME.jpg  root/masks/NAME.png      split by a hash of each name
     root/train/images/... root/val/images/...      the given splits: see ablate.data.class_folders
 
-In a mask each colour that a viewer shows is an object, but black, which is none. A mask whose
-colours are those of smoothed edges, of JPEG or of a photograph is refused, and so is one for which
+In a mask each color that a viewer shows is an object, but black, which is none. A mask whose
+colors are those of smoothed edges, of JPEG or of a photograph is rejected, and so is one for which
 transparency or EXIF leaves open what is shown. Images and masks are scaled to a square.
 """
 
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 IMAGES, MASKS = "images", "masks"
 # Of formats that keep each value as it is.
 MASK_ENDINGS = (".png", ".bmp", ".gif", ".tif", ".tiff")
-RGB = np.array([2**16, 2**8, 1], np.int32)  # a colour as one number
-GREY = int(RGB.sum())  # times a level
+RGB = np.array([2**16, 2**8, 1], np.int32)  # a color as one number
+GRAY = int(RGB.sum())  # times a level
 VOID = 255  # PASCAL VOC's and Cityscapes' number of no class
 CLASSES = 128  # theirs are below
 Number = Annotated[int, Int(1, VOID)]
-Colour = Annotated[Sequence[int], ListOf(Int(0, VOID), length=3)]
+Color = Annotated[Sequence[int], ListOf(Int(0, VOID), length=3)]
 
 
 class MaskFolder(Segments):
-    """root: the folder. size: pixels a side of the scaled images. background: the colour behind
+    """root: the folder. size: pixels a side of the scaled images. background: the color behind
     transparent pixels, white or black; null refuses an image that has some. min_pixels: objects
-    with fewer, once they are scaled, are left out. void: the number (of a grey or a palette) or the
-    colour [red, green, blue] of pixels without a label: they are no object, and count neither in
+    with fewer, once they are scaled, are left out. void: the number (of a gray or a palette) or the
+    color [red, green, blue] of pixels without a label: they are no object, and count neither in
     the loss nor in the measures.
     """
 
@@ -55,7 +55,7 @@ class MaskFolder(Segments):
         size: Annotated[int, Int(1, PIXELS)],
         background: Literal["white", "black"] | None,
         min_pixels: Count,
-        void: Number | Colour | None = None,
+        void: Number | Color | None = None,
         batch_size: Count,
         seed: int,
     ) -> None:
@@ -80,13 +80,13 @@ class MaskFolder(Segments):
         if 2 * len(self._framed) > count:
             log.warning(
                 "ablate: data.root=%s: in %d of the %d masks one object has all four corners (%s);"
-                " black is what is no object, so invert masks whose background is another colour",
+                "black is the background, so invert masks whose background is another color",
                 *(self.root, len(self._framed), count, few(self._framed, ", ", 3)),
             )
         if self._like_void:
             log.warning(
-                "ablate: data.root=%s: %d of the %d masks have the number %d beside lower ones"
-                " (%s), which often says that a pixel has no label; data.void=%d leaves it out",
+                "ablate: data.root=%s: %d of the %d masks have the value %d next to lower ones"
+                " (%s), which often means an unlabeled pixel; data.void=%d ignores it",
                 *(self.root, len(self._like_void), count, VOID, few(self._like_void, ", ", 3)),
                 VOID,
             )
@@ -94,7 +94,7 @@ class MaskFolder(Segments):
 
     def read_image(self, file: Path) -> tuple[Tensor, tuple[int, int]]:
         image = image_file.read(file, key="--image", background=self.background or "white")
-        return self.normalised(self._scaled(image)), (image.height, image.width)
+        return self.normalized(self._scaled(image)), (image.height, image.width)
 
     def _objects(self, split: str, paths: Sequence[Path]) -> Objects:
         pixels = np.empty((len(paths), self.size, self.size, 3), np.uint8)
@@ -145,16 +145,16 @@ class MaskFolder(Segments):
                 # The mask of what is stored, or of what is shown: only their sizes can tell.
                 if stored == image.size:
                     raise image_file.Unclear(
-                        f"is not turned as EXIF turns its image (orientation {orientation}), and"
-                        " may have been drawn before or after; save the image upright"
+                        f"is not turned as EXIF turns its image (orientation {orientation}), so"
+                        " it may not match; save the image upright"
                     )
                 if mask.size == stored:
                     mask.getexif()[ORIENTATION] = orientation
             upright = ImageOps.exif_transpose(mask)
             if upright.size != image.size:
                 raise image_file.Unclear(
-                    f"is {upright.width} pixels wide and {upright.height} high, and its image"
-                    f" {image.width} and {image.height}"
+                    f"has {upright.width} x {upright.height} pixels, and its image"
+                    f" {image.width} x {image.height}"
                 )
             return self._labels(upright, path.name)
 
@@ -169,9 +169,9 @@ class MaskFolder(Segments):
         if mask.mode == "P":
             numbers = np.asarray(mask).astype(np.int32)
             used = numbers != (self.void if isinstance(self.void, int) else -1)
-            _require_one_colour_each(numbers[used], labels[used])
+            _require_one_color_each(numbers[used], labels[used])
         else:
-            numbers = np.where(labels % GREY == 0, labels // GREY, -1)
+            numbers = np.where(labels % GRAY == 0, labels // GRAY, -1)
         void = np.zeros(labels.shape, bool)
         if self.void is not None:
             by_number = isinstance(self.void, int)
@@ -191,52 +191,52 @@ class MaskFolder(Segments):
 
 
 def _require_labels_fit(mask: Image.Image) -> None:
-    """Raise Unclear for a file that cannot hold labels as they were drawn, or more than Pillow
+    """Raise Unclear for a file that cannot store exact labels, or more than Pillow
     reads."""
     image_file.require_one_page(mask)
     if mask.format in ("JPEG", "MPO"):
         raise image_file.Unclear("is a JPEG inside, which changes values; save it as PNG")
-    stored = str(getattr(mask, "tile", ""))  # Pillow reads colours of 16 bits as of 8
+    stored = str(getattr(mask, "tile", ""))  # Pillow reads colors of 16 bits as of 8
     if mask.mode.startswith(("I", "F")) or ";16" in stored:
         raise image_file.Unclear(
-            "has pixels of more than 8 bits; convert it to 8 bits, a palette, or colours"
+            "has pixels of more than 8 bits; convert it to 8 bits, a palette, or colors"
         )
 
 
-def _require_one_colour_each(numbers: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
-    """Raise Unclear where a palette shows two of the numbers that are used alike."""
-    by_colour: dict[int, int] = {}
+def _require_one_color_each(numbers: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
+    """Raise Unclear if a palette shows two of the numbers that are used alike."""
+    by_color: dict[int, int] = {}
     for pair in np.unique(numbers.astype(np.int64) << 24 | labels).tolist():
-        number, colour = divmod(pair, 2**24)
-        if (other := by_colour.setdefault(colour, number)) != number:
+        number, color = divmod(pair, 2**24)
+        if (other := by_color.setdefault(color, number)) != number:
             raise image_file.Unclear(
-                f"has the numbers {other} and {number}, which its palette shows in the same colour,"
-                f" #{colour:06x}; a viewer's colours are the objects"
+                f"has the numbers {other} and {number}, which its palette shows in the same color,"
+                f" #{color:06x}; a viewer's colors are the objects"
             )
 
 
 def _require_no_edges(labels: NDArray[np.int32]) -> None:
-    """Raise Unclear where at least half of the colours are no labels, but between others: those of
+    """Raise Unclear if at least half of the colors are not labels, but between others: those of
     a smoothed edge, of JPEG's noise, of a photograph.
 
-    Such a colour fills no block of 3 x 3 pixels, and half of its pixels are neither the darkest nor
+    Such a color fills no block of 3 x 3 pixels, and half of its pixels are neither the darkest nor
     the brightest around, or they lie scattered.
     """
     from scipy.ndimage import maximum_filter, minimum_filter
 
     names, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(names) < 3:  # black and one colour, or two that fill the image
+    if len(names) < 3:  # black and one color, or two that fill the image
         return
     which = which.reshape(labels.shape)
 
     def count(pixels: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.bincount(which[pixels], minlength=len(names))
 
-    grey = (labels // 2**16 + labels // 2**8 % 2**8 + labels % 2**8).astype(np.int16)
+    gray = (labels // 2**16 + labels // 2**8 % 2**8 + labels % 2**8).astype(np.int16)
     solid = count(minimum_filter(which, 3) == maximum_filter(which, 3))
-    between = count((minimum_filter(grey, 3) < grey) & (grey < maximum_filter(grey, 3)))
+    between = count((minimum_filter(gray, 3) < gray) & (gray < maximum_filter(gray, 3)))
     around = np.pad(which, 1, constant_values=-1)
-    before = ((0, 0), (0, 1), (0, 2), (1, 0))  # the neighbours that were read already
+    before = ((0, 0), (0, 1), (0, 2), (1, 0))  # the neighbors that were read already
     height, width = labels.shape
     joined = np.any([around[y:, x:][:height, :width] == which for y, x in before], axis=0)
     pieces = count(~joined)
@@ -244,6 +244,6 @@ def _require_no_edges(labels: NDArray[np.int32]) -> None:
     edges = (names > 0) & (solid == 0) & ((2 * between >= counts) | scattered)
     if 2 * edges.sum() >= (names > 0).sum():
         raise image_file.Unclear(
-            f"has {(names > 0).sum():,} colours, of which {edges.sum():,} only lie between others,"
-            " as smoothed edges and JPEG make them; save it without (nearest neighbour, PNG)"
+            f"has {(names > 0).sum():,} colors; {edges.sum():,} of them only occur between others,"
+            " as smoothed edges and JPEG make them; save it without (nearest neighbor, PNG)"
         )

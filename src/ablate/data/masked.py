@@ -4,7 +4,7 @@
 
 https://arxiv.org/abs/1810.04805. A fixed number of text tokens is sampled in every example
 (0.15 of them) and predicted; in the input most are replaced by [MASK] (0.8), some by another token
-of the text's vocabulary (0.1), and the rest is kept. In training they are sampled anew in every
+of the text's vocabulary (0.1), and the rest is kept. In training they are sampled again in every
 epoch, as in Liu et al. 2019 (https://arxiv.org/abs/1907.11692), in validation only once.
 
 A running text has no sentences, so segments are spans of tokens: the first ends anywhere in the
@@ -148,8 +148,8 @@ class MaskedText(Dataset[Batch]):
     tokens: b i. positions: b m, those to predict. targets: b m, their original tokens.
 
     With pairs also segments: b i, 0 or 1, and next: b, 0 if the second segment follows the first,
-    1 if it is from elsewhere (as in the published code). An example is drawn for (seed, epoch,
-    start) alone, so it is the same in any batch. seed None: the same in every epoch.
+    1 if it is from elsewhere (as in the published code). An example is sampled for (seed, epoch,
+    start), so it is the same in any batch. seed None: the same in every epoch.
     """
 
     def __init__(

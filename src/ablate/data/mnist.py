@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 28 by 28 grey images, ten classes, 60,000 and 10,000 for the test.
+"""MNIST and Fashion-MNIST: 28 by 28 gray images, ten classes, 60,000 and 10,000 for the test.
 
 LeCun et al. 1998, "Gradient-based learning applied to document recognition", section III; Xiao et
 al. 2017 (arXiv 1708.07747). Both come as four files in the idx format: two bytes of zero, the type

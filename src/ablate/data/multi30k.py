@@ -1,7 +1,7 @@
 """Multi30k: captions of photographs in English, German and French, 29,000 to train on.
 
 Elliott et al. 2016, section 3 (arXiv 1605.00459); French: Elliott et al. 2017 (arXiv 1710.07177).
-Task 1 of github.com/multi30k/dataset as published, neither tokenised nor lower-cased.
+Task 1 of github.com/multi30k/dataset as published, neither tokenized nor lower-cased.
 """
 
 from collections.abc import Sequence

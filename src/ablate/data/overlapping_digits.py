@@ -3,7 +3,7 @@
 The digits are those of data=digits, enlarged, each with its own brightness, at random positions of
 a black canvas; a later one hides what is behind it. A digit is where its ink is at least a quarter
 of the darkest. A digit's image is used in one split only. Training has no digits of the
-`unfamiliar` classes, and every second image of validation and test has these alone: they show what
+`unfamiliar` classes, and every second image of validation and test has only these: they show what
 a model makes of objects that it has never seen.
 """
 
@@ -34,8 +34,8 @@ Scale = Annotated[int, Int(1, PIXELS // SIDE)]
 
 class OverlappingDigits(Segments):
     """size: pixels along a side. scale: how many times the digits are enlarged. min_digits,
-    max_digits: in an image, drawn uniformly. dimmest: the brightness of a digit is drawn between
-    it and 1. unfamiliar: the digits that training has none of.
+    max_digits: in an image, sampled uniformly. dimmest: the brightness of a digit is sampled
+    between it and 1. unfamiliar: the digits that training has none of.
 
     data_seed: draws digits, positions and objects of all splits, which do not depend on the seed of
     the run.
@@ -70,8 +70,8 @@ class OverlappingDigits(Segments):
         self.side = scale * SIDE
         if self.side > size:
             raise UserError(
-                f"data.size={size}: is too small for digits of {self.side} pixels, which"
-                f" data.scale={scale} makes"
+                f"data.size={size}: is too small for digits of {self.side} pixels"
+                f" (data.scale={scale})"
             )
         self.least = self.checked("min_digits", min_digits)
         self.most = self.checked("max_digits", max_digits)
@@ -98,8 +98,8 @@ class OverlappingDigits(Segments):
 
     def read_image(self, file: Path) -> tuple[Tensor, tuple[int, int]]:
         read = image_file.read(file, key="--image", background="black")
-        grey = np.asarray(read.convert("L").resize((self.size, self.size)))
-        return self.normalised(grey[..., None]), (read.height, read.width)
+        gray = np.asarray(read.convert("L").resize((self.size, self.size)))
+        return self.normalized(gray[..., None]), (read.height, read.width)
 
     def _draw(self, split: str, source: Source) -> Objects:
         rng = np.random.default_rng(derive(self.data_seed, "overlapping_digits", split))

@@ -1,6 +1,6 @@
 """Tokenizers of sentence pairs, with four special tokens that no text can produce.
 
-Every tokenizer is made from training sentences alone, and the special tokens are the same for both
+Every tokenizer is made only from training sentences, and the special tokens are the same for both
 sides.
 """
 
@@ -51,7 +51,8 @@ class PairTokenizer(ABC):
         return [self.label(token) for token in tokens]
 
     def state(self) -> dict[str, Any] | None:
-        """Plain values from which `restored` makes this tokenizer; None if it is made anew."""
+        """Plain values from which `restored` makes this tokenizer; None if it is built from the
+        data."""
         return None
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -98,7 +99,7 @@ class Characters(PairTokenizer):
 
 
 class Word(NamedTuple):
-    """joined: there is no space before it."""
+    """joined: without a space before it."""
 
     joined: bool
     text: str

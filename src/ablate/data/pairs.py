@@ -1,13 +1,13 @@
 """Pairs of texts for sequence-to-sequence models: a source and its target, as token ids.
 
-A batch holds, padded with PAD at the end,
+A batch contains, padded with PAD at the end,
 
     source     b j   the source's tokens, EOS
     target_in  b i   BOS, the target's tokens
     targets    b i   the target's tokens, EOS, then IGNORED in place of PAD
     index      b     the example's number in its split
 
-Training batches hold sources of similar length (Sutskever et al. 2014, section 3.4, arXiv
+Training batches contain sources of similar length (Sutskever et al. 2014, section 3.4, arXiv
 1409.3215), validation and test are in order of length.
 """
 

@@ -94,7 +94,7 @@ class Parallel(Translations):
     val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
     that the same sentence, as `text_key` compares, is never in two splits; null if files are given,
     of which those are counted in a message. By default 1 line in 20 is for validation; without a
-    test file or share there is no test split.
+    test file or share, no test split.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Parallel(Translations):
             return 0.0 if split in self.files else default
         if split in self.files:
             raise UserError(
-                f"data.{split}_fraction={share}: data.{split}_source is given; set one null"
+                f"data.{split}_fraction={share}: data.{split}_source is also set; set one to null"
             )
         return share
 
@@ -202,7 +202,7 @@ def _given(prefix: str, source: str | None, target: str | None) -> Files | None:
     if source is None and target is None:
         return None
     if source is None:
-        raise UserError(f"data.{prefix}target={target}: needs data.{prefix}source beside it")
+        raise UserError(f"data.{prefix}target={target}: requires data.{prefix}source")
     if target is None:
-        raise UserError(f"data.{prefix}source={source}: needs data.{prefix}target beside it")
+        raise UserError(f"data.{prefix}source={source}: requires data.{prefix}target")
     return Files(prefix, source, target)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ablate.terminal.bar import bar
 
 Unit = Literal["line", "document"]
-Pieces = Callable[[], Iterator[str]]  # begins anew with every call
+Pieces = Callable[[], Iterator[str]]  # begins again with every call
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
@@ -24,8 +24,8 @@ def recut(pieces: Iterable[str], size: int = PIECE) -> Iterator[str]:
     """The same text in pieces of about `size` characters, to tokenize one by one.
 
     A piece ends before a space or newline that follows another character: there the pre-tokenizers
-    of GPT-2 and later models divide, whatever follows, so the tokens are those of the whole text. A
-    run of `LONGEST` characters without such a place is cut at its end.
+    of GPT-2 and later models divide, regardless of what follows, so the tokens are those of the
+    whole text. A run of `LONGEST` characters without such a place is cut at its end.
     """
     rest, searched = "", 0
     for piece in pieces:
@@ -105,7 +105,7 @@ def interruptible(function: Callable[[], Result], what: str) -> Result:
 class Units:
     """The lines or documents of a text in an order that is shuffled once, the same for every seed.
 
-    A document ends at blank lines, which are left out; between documents stands one. The text is
+    A document ends at blank lines, which are left out; one separates documents. The text is
     held once, as bytes, with two numbers for every unit.
     """
 

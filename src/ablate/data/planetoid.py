@@ -54,7 +54,7 @@ NAMES: dict[str, Sequence[str]] = {
 class Planetoid(Graphs):
     """name: of the graph. root: a folder with its files, or null to download the public ones.
 
-    normalise: the features of a node are divided by their sum.
+    normalize: the features of a node are divided by their sum.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Planetoid(Graphs):
         *,
         name: Literal["cora", "citeseer", "pubmed"],
         root: str | None,
-        normalise: bool,
+        normalize: bool,
         seed: int,
     ) -> None:
         super().__init__(seed=seed)
         self.name: str = self.checked("name", name)
         self.root = self.checked("root", root)
-        self.normalise = self.checked("normalise", normalise)
+        self.normalize = self.checked("normalize", normalize)
 
     def read(self) -> Graph:
         folder = None if self.root is None else source.local(self.root)
@@ -85,7 +85,7 @@ class Planetoid(Graphs):
             raise UserError(
                 f"data.root={self.root}: the arrays of {self.name} do not make a graph ({line})"
             ) from None
-        if self.normalise:
+        if self.normalize:
             total = graph.features.sum(1, keepdims=True)
             graph.features[:] /= np.where(total == 0, 1, total)
         return graph
@@ -196,7 +196,7 @@ def _below(numbers: NDArray[Any], count: int, *, least: int = 0) -> bool:
 
 class _Arrays(pickle.Unpickler):
     """Unpickles only the types in the public files, under the names that they had at the time; a
-    pickle that asks for anything else is refused."""
+    pickle with any other name is rejected."""
 
     @staticmethod
     def _known() -> dict[tuple[str, str], Any]:
@@ -221,5 +221,5 @@ class _Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (known := self._known().get((module, name))) is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
         return known

@@ -1,6 +1,6 @@
-"""Rules that stand in for people: each gives a text a score, the higher the better.
+"""Rules that replace human annotators: each maps a text to a score; higher is better.
 
-No person's judgement ships with any package, so that preferences made here are those of a rule. It
+No person's judgment ships with any package, so that preferences made here are those of a rule. It
 is known exactly, which people's taste is not: a reward model, and what is trained on it, can be
 measured against it (the "gold" reward of Gao et al. 2022, https://arxiv.org/abs/2210.10760).
 """

@@ -3,8 +3,8 @@
 A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}; it is
 split by a hash of the prompts, so that all pairs of a prompt are in one split. Pairs whose
 responses are equal in the tokens that are read have nothing to prefer, and are dropped with a
-message. Without a file the pairs are made. The responses are two that a finished run (`writer`)
-writes, or, without a writer, passages of Python's help: the one that follows the prompt, and one
+message. Without a file the pairs are made. The responses are two that a finished run (`policy_run`)
+writes, or, without one, passages of Python's help: the one that follows the prompt, and one
 from elsewhere. A rule scores both (preference_rules.py), in place of people. It errs as people do:
 the first one is chosen with probability sigmoid((score - score of the other) / temperature), the
 model of Bradley and Terry 1952 (Biometrika 39), which is what a reward model's loss assumes.
@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 MADE = {"train": 2048, "val": 512, "test": 512}  # pairs
 RULE: RuleName = "words"
 AT_ONCE = 256  # responses that are written together
-# What a task asks for (`Data.task_settings`) beside pairs: a model of one number, or prompts alone.
+# Requests of a task (`Data.task_settings`) besides pairs: a model with one output, or only prompts.
 SCORES, PROMPTS = "scores", "prompts"
 
 
 class Pair(NamedTuple):
-    """chosen None: a prompt alone."""
+    """chosen None: only a prompt."""
 
     prompt: str
     chosen: str | None = None
@@ -73,7 +73,7 @@ class Encoded(NamedTuple):
 
 class Preferred(Dataset[Batch]):
     """tokens: prompt and response in a row, padded with 0: of each pair the chosen one and then the
-    rejected one, 2b i; of prompts alone b i. keep: the same shape, True = real. prompt: b, the
+    rejected one, 2b i; of prompts only b i. keep: the same shape, True = real. prompt: b, the
     tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one.
     number: b, the index of a pair in its split.
 
@@ -132,14 +132,14 @@ def padded(texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
 
 class Preferences(Data):
     """path: a file of pairs; null: they are made.
-    writer: the folder of a finished run of a language model, whose responses are compared; its data
-    give the prompts. null: passages of Python's help.
-    rule: what scores the responses. Of a file, which has its own preferences, it is only measured
-    beside them. null: `RULE`; of a file none.
+    policy_run: a finished run of a language model, whose responses are compared; its data
+    are the source of prompts. null: passages of Python's help.
+    preference_rule: scores responses. Of a file, which has its own preferences, it is only measured
+    with them. null: `RULE`; of a file none.
     temperature: of the noise of made preferences, in units of the rule; null: 1.
     prompt: the most tokens of a prompt, of which the last ones are kept. The other tokens of
     `seq_len` are for the response, which is cut after them.
-    train_examples and the like: pairs that are made, null: as `MADE` says; or the most pairs of a
+    train_examples and the like: generated pairs, null: `MADE`; or the maximum number of pairs of a
     file's split, null: all of them.
     """
 
@@ -155,10 +155,10 @@ class Preferences(Data):
         *(
             Conflict(
                 lambda c, key=key: c("data.path") is not None and c(f"data.{key}") is not None,  # type: ignore[misc]
-                f"data.{key}={{data.{key}}} is for pairs that are made, and data.path={{data.path}}"
-                f" has pairs; set data.{key}=null, or data.path=null",
+                f"data.{key}={{data.{key}}} is for generated pairs, and data.path={{data.path}}"
+                f" contains pairs; set data.{key}=null, or data.path=null",
             )
-            for key in ("writer", "temperature")
+            for key in ("policy_run", "temperature")
         ),
     )
     tokenizer: Tokenizer
@@ -168,8 +168,8 @@ class Preferences(Data):
         self,
         *,
         path: str | None,
-        writer: RunDir | None,
-        rule: RuleName | None,
+        policy_run: RunDir | None,
+        preference_rule: RuleName | None,
         temperature: Positive | None,
         tokenizer: TokenizerName,
         vocab_size: Vocabulary | None,
@@ -182,9 +182,10 @@ class Preferences(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.path, self.writer = path, writer
-        self.rule = self.checked("rule", rule) or (RULE if path is None else None)
-        self.gold = RULES[self.rule] if self.rule else None
+        self.path, self.policy_run = path, policy_run
+        rule = self.checked("preference_rule", preference_rule)
+        self.preference_rule = rule or (RULE if path is None else None)
+        self.gold = RULES[self.preference_rule] if self.preference_rule else None
         self.temperature = 1.0 if temperature is None else self.checked("temperature", temperature)
         self.tokenizer_name = self.checked("tokenizer", tokenizer)
         self.vocab_size = self.checked("vocab_size", vocab_size)
@@ -205,10 +206,12 @@ class Preferences(Data):
         if self.path is not None:
             limits = [self.limits] if self.limits else []
             return digest(source.content_hash(self.path, None), BOUNDS, "by prompt", *limits)
-        if self.writer is None:
+        if self.policy_run is None:
             return digest(self._help.fingerprint(), self.counts)
-        if (written_by := weights(self.writer)) == NO_WEIGHTS:
-            raise UserError(f"data.writer={self.writer} is not the folder of a run with weights")
+        if (written_by := weights(self.policy_run)) == NO_WEIGHTS:
+            raise UserError(
+                f"data.policy_run={self.policy_run} is not a run directory with weights"
+            )
         return digest(written_by, self.counts)
 
     def load(self) -> None:
@@ -221,7 +224,7 @@ class Preferences(Data):
             if empty := [split for split, numbers in split_lines.items() if not numbers]:
                 raise UserError(
                     f"data.path={self.path}: {len(pairs)} pairs of {len(set(prompts))} prompts are"
-                    f" too few, which leaves none for {' and '.join(empty)}"
+                    f" too few: none are left for {' and '.join(empty)}"
                 )
             texts = {
                 split: [pairs[n] for n in numbers[: self.limits.get(split)]]
@@ -269,7 +272,7 @@ class Preferences(Data):
         return getattr(self.measured_as, "tokenizer", None)
 
     def encoded(self, prompt: str, *responses: str | None) -> Encoded:
-        """A prompt with each response, as it is read; None: the prompt alone."""
+        """A prompt with each response, as it is read; None: only the prompt."""
         whole = self.tokenizer.array(prompt)
         first = whole[-self.prompt :]
         written = [self.tokenizer.array(text) for text in responses if text is not None]
@@ -282,7 +285,7 @@ class Preferences(Data):
         many, and how much is cut."""
         pairs = [pair for split in splits.values() for pair in split.encoded]
         counts = {
-            f"have a prompt longer than data.prompt={self.prompt} tokens, of which the last are"
+            f"have a prompt longer than data.prompt={self.prompt} tokens; only the last are"
             " read": sum(pair.cut_prompt for pair in pairs)
         }
         if self.task_settings != PROMPTS:
@@ -309,21 +312,21 @@ class Preferences(Data):
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation pair, with `labels`: the tokens of its chosen text."""
-        return self._labelled(super().example(index))
+        return self._labeled(super().example(index))
 
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text, without a prompt."""
         whole = self.tokenizer.array(text)
         if len(whole) > self.seq_len:
             log.warning(
-                "ablate: the text has %d tokens, of which the first data.seq_len=%d are read",
+                "ablate: the text has %d tokens; only the first data.seq_len=%d are read",
                 *(len(whole), self.seq_len),
             )
         tokens, keep = padded([whole[: self.seq_len]])
         none = torch.zeros(1, dtype=torch.long)
-        return self._labelled({"tokens": tokens, "keep": keep, "prompt": none, "number": none})
+        return self._labeled({"tokens": tokens, "keep": keep, "prompt": none, "number": none})
 
-    def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _labeled(self, batch: dict[str, Any]) -> dict[str, Any]:
         ids = batch["tokens"][0][batch["keep"][0]].tolist()
         return batch | {"labels": self.tokenizer.labels(ids)}
 
@@ -348,26 +351,29 @@ class Preferences(Data):
         """The run that writes."""
         from ablate.training.load import load
 
-        assert self.writer is not None
-        run = load(self.writer)
+        assert self.policy_run is not None
+        run = load(self.policy_run)
         if not isinstance(run.model, LanguageModel) or not isinstance(run.data, TextData):
-            raise UserError(f"data.writer={self.writer} is not a language model trained on text")
+            raise UserError(
+                f"data.policy_run={self.policy_run} is not a language model trained on text"
+            )
         if run.model.length is not None and run.model.length < self.seq_len:
             raise UserError(
-                f"data.seq_len={self.seq_len}: data.writer={self.writer} reads at most"
+                f"data.seq_len={self.seq_len}: data.policy_run={self.policy_run} reads at most"
                 f" {run.model.length} tokens"
             )
         if self._known is None and (its := run.config.data.tokenizer) != self.tokenizer_name:
             raise UserError(
-                f"data.tokenizer={self.tokenizer_name}: the texts of data.writer={self.writer} have"
-                f" the tokens of its run; set data.tokenizer={its}"
+                f"data.tokenizer={self.tokenizer_name}: the texts of"
+                f" data.policy_run={self.policy_run} have the tokens of its run; set"
+                f" data.tokenizer={its}"
             )
         return run
 
     @cached_property
     def source(self) -> TextData:
         """The data whose passages are prompts."""
-        if self.writer is None:
+        if self.policy_run is None:
             self._help.setup()
             return self._help
         assert isinstance(self.run.data, TextData)
@@ -390,7 +396,7 @@ class Preferences(Data):
         prompts, responses = drawn[:, 0, : self.prompt], drawn[:, :, self.prompt :]
         if self.task_settings == PROMPTS:
             return [Pair(self._text(prompt)) for prompt in prompts]
-        if self.writer is not None:
+        if self.policy_run is not None:
             responses = self._written(prompts.repeat_interleave(2, 0), rng).unflatten(0, (-1, 2))
         noise = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
         pairs = [
@@ -445,7 +451,7 @@ def _pair(line: str, number: int, path: str) -> Pair:
     try:
         read = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{where} is no JSON ({error})") from None
+        raise UserError(f"{where} is not valid JSON ({error})") from None
     texts = [read.get(name) if isinstance(read, dict) else None for name in Pair._fields]
     if not all(isinstance(text, str) and text for text in texts):
         raise UserError(
@@ -454,5 +460,5 @@ def _pair(line: str, number: int, path: str) -> Pair:
         )
     pair = Pair(*map(str, texts))
     if any("\ud800" <= character <= "\udfff" for text in pair for character in str(text)):
-        raise UserError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), no letter")
+        raise UserError(f"{where}: contains an unpaired surrogate (\\ud800 to \\udfff)")
     return pair

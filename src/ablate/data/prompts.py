@@ -35,7 +35,7 @@ def largest(values: Tensor) -> Tensor:
     return torch.stack([at % values.shape[2], at // values.shape[2]], dim=1)
 
 
-def centres(masks: Tensor) -> Tensor:
+def centers(masks: Tensor) -> Tensor:
     """b y x -> the pixel of each mask that is farthest from its boundary: b 2."""
     return largest(depths(masks))
 

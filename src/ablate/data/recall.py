@@ -3,7 +3,7 @@
     k1 v1 k2 v2 ... kn vn  . . k2 . k1 . . kn .     target at each later k: the v it came with
 
 Zoology, Arora et al. 2023 (arXiv 2312.04927), section 3 and appendix: pairs first, then every key
-once more as a query. A query may be at every second position after the pairs; positions are drawn
+again as a query. A query may be at every second position after the pairs; positions are sampled
 without replacement with the weights a * g ** (a - 1) of a power law, so short distances g are the
 most likely. Keys and values never share a token; within a sequence no key and no value occurs in
 two pairs. 0 is the filler between queries.
@@ -80,7 +80,7 @@ class Recall(Data):
     def _pairs(self, pairs: Sequence[int]) -> list[int]:
         numbers = list(self.checked("pairs", pairs))
         if len(set(numbers)) < len(numbers):
-            raise UserError(f"data.pairs={numbers}: holds a number twice")
+            raise UserError(f"data.pairs={numbers}: duplicate number")
         most, keys = max(numbers), self.vocab_size // 2 - 1
         if most > keys:
             raise UserError(

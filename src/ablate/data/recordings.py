@@ -1,6 +1,6 @@
-"""Recordings of one's own with their transcripts, as data=speech has them from a synthesiser.
+"""Custom recordings with their transcripts, as data=speech has them from a synthesizer.
 
-Either a transcript NAME.txt stands beside each NAME.wav or NAME.flac, or the folder has the form of
+Either each NAME.wav or NAME.flac has a transcript NAME.txt, or the folder has the form of
 LJSpeech: metadata.csv with a line NAME|text, or NAME|text|text in words, and recordings in wavs/.
 """
 
@@ -25,7 +25,7 @@ from ablate.version import install
 
 ENDINGS = (".wav", ".flac")
 TABLE = "metadata.csv"
-RATES = (1_000, 1_000_000)  # samples a second that a header may say
+RATES = (1_000, 1_000_000)  # valid samples per second in a header
 LOUDEST = 100.0  # times full scale: beyond it, samples were not scaled to 1
 UNKNOWN = 0x7FFF0000  # sizes from here on are written to a pipe, before the size is known
 
@@ -86,7 +86,9 @@ class Recordings(SpokenPairs):
         for path in sorted(p for p in source.visible(folder) if p.suffix.lower() in ENDINGS):
             written = path.with_suffix(".txt")
             if not written.exists():
-                raise UserError(f"data.root={self.root}: {path.name} has no {written.name} beside")
+                raise UserError(
+                    f"data.root={self.root}: {path.name} has no transcript {written.name}"
+                )
             recordings.append((path, _text(written)))
         return recordings
 
@@ -97,7 +99,7 @@ class Recordings(SpokenPairs):
             paths = [table.parent / "wavs" / f"{name}{ending}" for ending in ENDINGS]
             path = next((path for path in paths if path.exists()), None)
             if not texts or path is None:
-                why = f"there is no wavs/{name}.wav" if texts else "is not NAME|text"
+                why = f"wavs/{name}.wav does not exist" if texts else "is not NAME|text"
                 raise UserError(f"data.root={self.root}: line {number} of {TABLE}: {why}")
             recordings.append((path, texts[-1]))
         return recordings
@@ -115,7 +117,7 @@ def _version(path: Path) -> tuple[Path, int, int]:
 
 @lru_cache(100_000)
 def _read(path: Path, size: int, changed: int) -> NDArray[np.float32]:
-    """The log-mels of a recording; kept, since the id of a run and its data both ask."""
+    """The log-mels of a recording; kept, since the id of a run and its data both use them."""
     import soundfile
 
     raw = source.contents(path, key="data.root")
@@ -134,9 +136,9 @@ def _read(path: Path, size: int, changed: int) -> NDArray[np.float32]:
 
 
 def _wrong(samples: NDArray[np.float64], rate: int) -> str | None:
-    """What samples, n channels, cannot be."""
+    """Why samples, n channels, are invalid."""
     if not RATES[0] <= rate <= RATES[1]:
-        return f"has {rate:,} samples a second, by its header; {RATES[0]:,} to {RATES[1]:,} can be"
+        return f"has {rate:,} samples per second, by its header ({RATES[0]:,} to {RATES[1]:,})"
     if not len(samples):
         return "has no samples"
     if bad := int((~np.isfinite(samples).all(1)).sum()):
@@ -147,7 +149,8 @@ def _wrong(samples: NDArray[np.float64], rate: int) -> str | None:
 
 
 def _cut(raw: bytes) -> bool:
-    """Whether a WAV ends before its samples do by its header; libsndfile says so of FLAC alone."""
+    """Whether a WAV ends before its samples do by its header; libsndfile reports this only of
+    FLAC."""
     at = 12  # the first chunk: its name, its size, its content
     while raw[:4] == b"RIFF" and at + 8 <= len(raw):
         size = int.from_bytes(raw[at + 4 : at + 8], "little")

@@ -1,8 +1,8 @@
-"""The order of a table's rows in time, by the column that holds it, and what disturbs it.
+"""The order of a table's rows in time, by the column that contains it, and irregularities.
 
 Such a column has dates, or numbers under a name such as time, or there are columns of years, months
-and days. A cell that is no time among others, a time that occurs twice and a row of totals are
-refused; rows out of order are sorted, and this and gaps are said.
+and days. A cell that is not a time among others, a time that occurs twice and a row of totals are
+rejected; rows out of order are sorted, and this and gaps are reported.
 """
 
 import re
@@ -33,7 +33,7 @@ LONG = 1.5  # times the usual step: what is longer is a gap
 
 
 def in_order(header: Sequence[str], rows: list[Row], shown: str) -> tuple[list[Row], list[str]]:
-    """The rows, earliest first, and what is to be said of them. shown: the file, for messages."""
+    """The rows, earliest first, and warnings on them. shown: the file, for messages."""
     _require_no_totals(header, rows, shown)
     if len(rows) < 2:
         return rows, []
@@ -95,15 +95,15 @@ def _cell(cells: Sequence[str], at: int) -> str:
 def _times(
     header: Sequence[str], columns: Sequence[Sequence[str]], rows: Sequence[Row], shown: str
 ) -> tuple[str, list[Time]] | None:
-    """What to call the column, and the time of every row; None if there is none."""
+    """The column's name, and the time of every row; None if there is none."""
     for name, cells in zip(header, columns, strict=True):
         if read := _reader(cells, name, shown):
             times: list[Time] = []
             for (line, _), cell in zip(rows, cells, strict=True):
                 if (when := read(cell)) is None:
                     raise UserError(
-                        f"{shown}: line {line}, column '{name}': '{cell}' is no date, as the others"
-                        " of its column are; leave the row out, or correct it"
+                        f"{shown}: line {line}, column '{name}': '{cell}' is not a date, as the"
+                        " others of its column are; leave the row out, or correct it"
                     )
                 times.append(when)
             if len(set(times)) < len(times):
@@ -128,7 +128,7 @@ def _with_clock(dates: list[Time], columns: Sequence[Sequence[str]]) -> list[Tim
 
 
 def _reader(cells: Sequence[str], name: str, shown: str) -> Callable[[str], Time | None] | None:
-    """What reads most cells of a column as dates; None for other columns."""
+    """The parser that reads most cells of a column as dates; None for other columns."""
     tried = cells[:TRIED]
     if all(_is_number(cell) for cell in tried):
         named = name.strip().lower() in NUMBERED
@@ -183,7 +183,7 @@ def _forms(tried: Sequence[str]) -> Iterator[str]:
 def _of_parts(
     header: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> tuple[str, list[Time]] | None:
-    """Of years, months and days in columns of their own."""
+    """Of years, months and days in separate columns."""
     places = {name.strip().lower(): at for at, name in enumerate(header)}
     parts = [part for part in PARTS if part in places]
     if "year" not in parts:

@@ -1,6 +1,7 @@
-"""Base of the images whose objects have masks. An example is one object of an image. A batch holds
+"""Base of the images whose objects have masks. An example is one object of an image. A batch
+contains
 
-images      b c y x   mean 0 and deviation 1 of each channel over the training split
+images      b c y x   mean 0 and standard deviation 1 of each channel over the training split
 masks       b y x     True at the visible pixels of the object
 points      b p 2     a click on the object, then padding: see ablate.data.prompts
 labels      b p
@@ -23,10 +24,10 @@ from torch.utils.data import Dataset
 from ablate.data import Data
 from ablate.data.images import Arrays, statistics
 from ablate.data.loader import Batch, Request
-from ablate.data.prompts import FIRST, PADDING, centres, first_click
+from ablate.data.prompts import FIRST, PADDING, centers, first_click
 
 NO_LABEL = -1  # the owner of a pixel of which nothing is known
-CHUNK = 256  # masks whose centres are computed at a time, which bounds the memory
+CHUNK = 256  # masks whose centers are computed at a time, which bounds the memory
 
 
 class Objects(NamedTuple):
@@ -51,7 +52,7 @@ class Segmented(Dataset[Batch]):
         self.unfamiliar = torch.from_numpy(objects.unfamiliar)
         self.mean, self.std = (value.float()[:, None, None] for value in (mean, std))
         every = torch.arange(len(self)).split(CHUNK)
-        self.points, self.labels = first_click(torch.cat([centres(self.masks(n)) for n in every]))
+        self.points, self.labels = first_click(torch.cat([centers(self.masks(n)) for n in every]))
         self.padding = points - FIRST
         self.has_void = bool((self.owners == NO_LABEL).any())
 
@@ -122,7 +123,7 @@ class Segments(Data):
         }
 
     def example(self, index: int = 0) -> dict[str, Any]:
-        """A validation example with its first prompt alone."""
+        """A validation example with only its first prompt."""
         batch = super().example(index)
         return batch | {name: batch[name][:, :FIRST] for name in ("points", "labels")}
 
@@ -133,11 +134,11 @@ class Segments(Data):
         self.mean, self.std = fitted["mean"], fitted["std"]
 
     def visible(self, image: Tensor) -> Tensor:
-        """Undo the normalisation: c y x -> y x 3 between black 0 and white 1."""
+        """Undo the normalization: c y x -> y x 3 between black 0 and white 1."""
         mean, std = (value.float()[:, None, None] for value in (self.mean, self.std))
         return (image * std + mean).clamp(0, 1).expand(3, -1, -1).movedim(0, -1)
 
-    def normalised(self, pixels: NDArray[np.uint8]) -> Tensor:
+    def normalized(self, pixels: NDArray[np.uint8]) -> Tensor:
         """y x c -> 1 c y x."""
         image = torch.tensor(pixels).movedim(-1, 0)[None].float() / self.white
         return (image - self.mean.float()[:, None, None]) / self.std.float()[:, None, None]

@@ -20,7 +20,7 @@ from ablate.random.seeding import derive
 
 
 class Sequences(Pairs):
-    """Lengths and numbers are drawn uniformly.
+    """Lengths and numbers are sampled uniformly.
 
     symbols: the numbers are 0 to symbols - 1. data_seed: seed of the three splits, which do not
     depend on the seed of the run.

@@ -72,7 +72,7 @@ class Series(Data):
     a file.
 
     `mean` and `deviation` (c) are those of the training values. All values in batches, `b i c`, are
-    normalised by them. `latest`: the last window, 1 i c; `count`: of all values.
+    normalized by them. `latest`: the last window, 1 i c; `count`: of all values.
 
     Every value of the validation and of the test part is a target exactly once;
     its window may reach into the part before.
@@ -111,7 +111,7 @@ class Series(Data):
         if self.period is not None and self.period > window:
             raise UserError(
                 f"data.window={window}: the seasonal naive forecast repeats the last"
-                f" data.period={self.period} values, so the window must hold as many"
+                f" data.period={self.period} values, so the window must be at least as long"
             )
         self.shares = {
             "val": self.checked("val_fraction", val_fraction),
@@ -120,7 +120,7 @@ class Series(Data):
 
     @cached_property
     def _read_and_said(self) -> tuple[NDArray[np.float64], list[str]]:
-        """The values, n c, in the unit of the data, and what is to be said of their rows."""
+        """The values, n c, in the unit of the data, and warnings on their rows."""
         if self.path is not None:
             return read_columns(self.path, self.columns)
         # Not imported: statsmodels would bring pandas, which takes a second.
@@ -161,7 +161,7 @@ class Series(Data):
                 f"data.columns: the model was trained on {len(self.mean)} column(s), these are"
                 f" {len(self.names)}: {', '.join(self.names)}"
             )
-        self.values, self.count = self.normalise(self._read), count
+        self.values, self.count = self.normalize(self._read), count
         self.latest = self.values[None, -self.window :].clone()
         self.starts = {"train": 0, "val": ends["train"], "test": ends["val"]}
         self.splits = {}
@@ -188,12 +188,12 @@ class Series(Data):
         self.count, self.latest = fitted["count"], fitted["latest"]
         self.starts = fitted["starts"]
 
-    def normalise(self, values: NDArray[np.float64]) -> Tensor:
-        """n c in the unit of the data -> normalised values."""
+    def normalize(self, values: NDArray[np.float64]) -> Tensor:
+        """n c in the unit of the data -> normalized values."""
         return torch.from_numpy((values - self.mean) / self.deviation).float()
 
     def restore(self, values: Tensor) -> NDArray[np.float64]:
-        """The inverse of `normalise`, for any shape that ends in c."""
+        """The inverse of `normalize`, for any shape that ends in c."""
         restored: NDArray[np.float64] = values.double().cpu().numpy() * self.deviation + self.mean
         return restored
 
@@ -215,13 +215,13 @@ class Series(Data):
         for name, spread in zip(self.names, deviation, strict=True):
             if not np.isfinite(spread):
                 raise UserError(
-                    f"data.columns: column '{name}' has numbers too large for its deviation to be"
-                    " computed; write them in another unit"
+                    f"data.columns: column '{name}' has values too large for a standard deviation;"
+                    " write them in another unit"
                 )
             if not spread > 0:
                 raise UserError(
                     f"data.columns: column '{name}' has the same value throughout the training"
-                    " part, so it cannot be normalised; leave it out"
+                    " part, so it cannot be normalized; leave it out"
                 )
         return mean, deviation
 

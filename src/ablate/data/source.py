@@ -29,11 +29,11 @@ from ablate.errors import UserError, suggest
 PATIENCE = 20
 PLAIN = "http://"  # whose downloads anybody on the way can change
 KEY = "data.path"
-# Bytes of a file, and of what a gzip file holds.
+# Bytes of a file, and of a gzip file's content.
 LARGEST = 2e9
 LIMIT = "ABLATE_MAX_FILE_GB"  # the environment variable that sets another limit
 CHUNK = 2**20  # bytes read at a time
-# How files begin that are no text, and what their readers call them.
+# The first bytes of files that are not text, and their formats' names.
 FORMATS = {
     b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file", b"PK\3\4": "a ZIP archive",
     b"\x28\xb5\x2f\xfd": "compressed by zstd", b"BZh": "compressed by bzip2",
@@ -56,7 +56,7 @@ def largest() -> float:
         most = float(limit) * 1e9
     except ValueError:
         most = math.nan
-    if not most > 0:  # true for NaN, too
+    if not most > 0:  # true for NaN as well
         raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes")
     return most
 
@@ -128,7 +128,7 @@ def opened(path: str, sha256: str | None = None, *, key: str = KEY) -> Iterator[
 
 
 class _Gunzipped:
-    """What a gzip file holds; UserError where it is damaged, empty, or longer than `largest()`."""
+    """The content of a gzip file; UserError if it is damaged, empty, or longer than `largest()`."""
 
     def __init__(self, raw: IO[bytes], shown: str, key: str) -> None:
         self.unpacked, self.count = gzip.GzipFile(fileobj=raw), 0
@@ -209,7 +209,7 @@ def decoded(pieces: Iterable[bytes], path: str, *, key: str = KEY) -> Iterator[s
 
 def lines(text: str) -> list[str]:
     r"""Its lines, which end with \n, \r\n or \r. Not str.splitlines, which divides at Unicode's
-    other line boundaries, too: they occur within sentences."""
+    other line boundaries as well: they occur within sentences."""
     *every, last = re.split(r"\r\n?|\n", text)
     return [*every, last] if last else every
 
@@ -225,7 +225,7 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
 
     if sha256 is None and url.startswith(PLAIN):
         raise UserError(f"{key}={url}: without data.sha256 only https:// is downloaded")
-    pooch.get_logger().setLevel(logging.WARNING)  # the progress bar says it already
+    pooch.get_logger().setLevel(logging.WARNING)  # the progress bar shows it
     folder = cache()
     hooks = {} if sha256 else {"response": partial(_require_https, key=key)}
     download = pooch.HTTPDownloader(progressbar=True, timeout=PATIENCE, hooks=hooks)
@@ -254,7 +254,7 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
                 f"data.path={url}: the download does not have data.sha256={sha256}; "
                 "set data.sha256=null to use it anyway, or data.path=FILE for a local copy"
             ) from None
-        reason = f"what came does not have the sha256 {sha256}"
+        reason = f"the download does not have the sha256 {sha256}"
     except OSError as error:
         reason = f"{error.strerror} in {folder}; ABLATE_CACHE sets another folder"
     raise UserError(f"cannot download {url} ({reason}); {key}={local} uses a local copy")
@@ -329,14 +329,14 @@ def _readable(file: Path, shown: str, key: str) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # a NUL in the path
-        raise UserError(f"{key}={shown!a}: is no path ({error})") from None
+        raise UserError(f"{key}={shown!a}: is not a path ({error})") from None
 
 
 def require_room(size: float, path: str, *, key: str = KEY) -> None:
     """Raise UserError if a file, plain or decompressed, has more than `largest()` bytes."""
     if size > (most := largest()):
         raise UserError(
-            f"{key}={path}: holds more than {most / 1e9:g} GB; the environment variable {LIMIT}"
+            f"{key}={path}: contains more than {most / 1e9:g} GB; the environment variable {LIMIT}"
             " sets another limit"
         )
 

@@ -51,7 +51,7 @@ class Codes(PairTokenizer):
         self.vocab_size = len(SPECIALS) + count
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
-        """The time at which each frame stands, in seconds."""
+        """The time of each frame, in seconds."""
         return [
             self.label(token) if token < len(SPECIALS) else f"{n / FRAMES:.2f} s"
             for n, token in enumerate(tokens)
@@ -74,7 +74,7 @@ class Spoken(NamedTuple):
 
 
 class SpokenPairs(Pairs):
-    """Base of texts with their speech: a subclass says what is `spoken`.
+    """Base of texts with their speech: a subclass defines `spoken`.
 
     direction: synthesis writes speech from text, recognition text from speech. tokenizer: of the
     text. codes: how many; they count in a run's id, as everything that is read does.
@@ -136,7 +136,7 @@ class SpokenPairs(Pairs):
     @property
     def codec(self) -> str:
         """A hash of the codebook: the tokens of two models with the same mean the same."""
-        return digest(self.codebook.centres.tolist())
+        return digest(self.codebook.centers.tolist())
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
         synthesis = self.direction == "synthesis"
@@ -151,10 +151,10 @@ class SpokenPairs(Pairs):
     def fitted(self) -> dict[str, Any]:
         both = self.source_tokenizer, self.target_tokenizer
         texts = both[self.direction != "synthesis"]
-        return {"texts": texts.state(), "centres": torch.from_numpy(self.codebook.centres)}
+        return {"texts": texts.state(), "centers": torch.from_numpy(self.codebook.centers)}
 
     def use_fitted(self, fitted: dict[str, Any]) -> None:
-        self.codebook = Codebook(fitted["centres"].numpy())
+        self.codebook = Codebook(fitted["centers"].numpy())
         self.source_tokenizer, self.target_tokenizer = self._both(restored(fitted["texts"]))
 
     def utterance(self, split: str, index: int) -> Spoken:
@@ -177,7 +177,7 @@ class SpokenPairs(Pairs):
         if words is None:
             return None
         links = []
-        frames = np.arange(len(log_mels)) * HOP  # the sample at the centre of each
+        frames = np.arange(len(log_mels)) * HOP  # the sample at the center of each
         ends = [*words[1:], (len(text), int(frames[-1]) + 1)]
         for (position, sample), (end_place, end_sample) in zip(words, ends, strict=True):
             first, last = np.searchsorted(frames, [sample, end_sample]).tolist()
@@ -200,7 +200,7 @@ class SpokenPairs(Pairs):
 
 class Speech(SpokenPairs):
     """texts: numbers of one to four digits, or sentences of eight words. The split of a text
-    depends on the text alone, so that none of validation or test is trained on.
+    depends only on the text, so that none of validation or test is trained on.
 
     voice, speed (words a minute), pitch (0 to 99): espeak-ng's. data_seed: draws the texts of each
     split.
@@ -262,7 +262,7 @@ def _texts(kind: str) -> dict[str, list[list[str]]]:
 
 @lru_cache(8)
 def _say(texts: tuple[str, ...], voice: str, speed: int, pitch: int) -> Sequence[Spoken]:
-    """Kept, since the id of a run, its data and its recogniser ask for the same speech."""
+    """Kept, since the id of a run, its data and its recognizer use the same speech."""
     utterances = speak(texts, voice=voice, speed=speed, pitch=pitch)
     return [
         Spoken(text, log_mel(utterance.samples / FULL_SCALE), utterance.words)

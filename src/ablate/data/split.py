@@ -38,7 +38,7 @@ def text_key(text: str) -> bytes:
 
 
 def position(key: bytes) -> float:
-    """A number in [0, 1) that looks random and depends on `key` alone."""
+    """A number in [0, 1) that looks random and depends only on `key`."""
     return int.from_bytes(sha256(key).digest()[:6]) / 2**48
 
 
@@ -57,14 +57,14 @@ def three_way(keys: list[bytes]) -> dict[str, list[int]]:
 
 
 def warn_of_shared(texts: Mapping[str, Iterable[str]], what: str) -> None:
-    """Say how many texts of the other splits are in training, too. what: their name."""
+    """Warn of texts of the other splits that are also in training. what: their name."""
     keys = {split: list(map(text_key, of_split)) for split, of_split in texts.items()}
     training = set(keys.pop("train"))
     for split, of_split in keys.items():
         if shared := sum(key in training for key in of_split):
             on_first_process(log.warning)(
-                "ablate: %d of the %d %s %s are in training, too (but for letter case, spaces and"
-                " Unicode form)",
+                "ablate: %d of the %d %s %s are also in the training split (ignoring letter case,"
+                " spaces and Unicode form)",
                 *(shared, len(of_split), SPOKEN[split], what),
             )
 

@@ -1,4 +1,4 @@
-"""Columns of a CSV file, with a one-line UserError for whatever is wrong in it."""
+"""Columns of a CSV file, with a one-line UserError for every error in it."""
 
 import csv
 import io
@@ -15,7 +15,8 @@ from ablate.errors import UserError, suggest
 # Cells that mark a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
 OTHERS = (";", "\t", "|")  # other delimiters in files called CSV
-# Numbers that loggers and file formats write for a missing value, beside those of nines alone.
+# Numbers that loggers and file formats write for a missing value, in addition to those of only
+# nines.
 SENTINELS = (-32768.0, -(2.0**31))
 FILL = 1e20  # and all beyond
 PLAUSIBLE = (0.0, -1.0)  # likewise, but often values too
@@ -100,7 +101,7 @@ def read_texts(path: str, columns: Sequence[str], *, key: str) -> list[Row]:
         if len(cells) > len(header):
             raise UserError(
                 f"{shown}: line {line} has {len(cells)} cells, the header has {len(header)}; quote"
-                " texts that hold the separator"
+                " strings that contain the separator"
             )
         cells += [""] * (len(header) - len(cells))
         if any(cells):
@@ -127,15 +128,15 @@ def _rows(text: str, shown: str, separator: str) -> Iterator[Row]:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as error:
-        raise UserError(f"{shown}: line {reader.line_num} is no CSV ({error})") from None
+        raise UserError(f"{shown}: line {reader.line_num} is not valid CSV ({error})") from None
 
 
 def _named(header: Sequence[str]) -> str:
     allowed = f"allowed: {', '.join(header)}"
     if all(map(_is_number, header[1:] or header)):  # the first may be a date
         return (
-            f"{allowed}; the first line holds numbers, so the file seems to have no header: add a"
-            " line that names its columns"
+            f"{allowed}; the first line contains numbers, so the file seems to have no header: add"
+            " a line that names its columns"
         )
     return allowed
 

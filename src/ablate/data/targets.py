@@ -7,7 +7,7 @@ from ablate.data.pair_tokenizer import PairTokenizer
 
 
 class Targets(Data):
-    """A batch holds target_in and targets, b i, and index, b, as in ablate.data.pairs.
+    """A batch contains target_in and targets, b i, and index, b, as in ablate.data.pairs.
 
     item: name of a target token as the unit of error rates, such as "phoneme".
     """

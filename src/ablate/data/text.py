@@ -88,7 +88,7 @@ class Cut:
         return plain
 
     def tokens(self, seq_len: int) -> int:
-        """The number of positions of an example that hold text."""
+        """The number of positions of an example that contain text."""
         return seq_len
 
     def least(self, seq_len: int) -> int:
@@ -100,7 +100,7 @@ class Cut:
         return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
 
     def sizes(self) -> dict[str, Any]:
-        """Sizes that a model needs beside the vocabulary and the length."""
+        """Sizes that a model needs in addition to the vocabulary and the length."""
         return {}
 
     def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
@@ -118,8 +118,8 @@ SORTED = 200  # lines in order, from which on a text counts as sorted
 class TextData(Data):
     """Base of the texts: a subclass reads the text.
 
-    tokenizer: char, byte or bpe, made from the training split alone, or hf:NAME_OR_PATH.
-    vocab_size: of bpe, null for 1024 or as many as the training text gives; must be null for the
+    tokenizer: char, byte or bpe, made only from the training split, or hf:NAME_OR_PATH.
+    vocab_size: of bpe, null for 1024 or as many as the training text has; must be null for the
     others, whose vocabulary is fixed.
     seq_len: tokens of a window.
     val_fraction: share of the characters, or of the units, taken from the end, for validation.
@@ -127,7 +127,7 @@ class TextData(Data):
     seed, and none is divided; null: the text as it is.
 
     An epoch has as many windows as fit into the training split side by side. characters: of each
-    split. lost: of each split, the number of unknown tokens where `decode` does not give the text
+    split. lost: of each split, the number of unknown tokens if `decode` does not return the text
     back, else null.
     """
 
@@ -236,8 +236,8 @@ class TextData(Data):
         return [self.tokens["train"].numpy().astype(np.int32)]
 
     def characters_per_token(self, split: str) -> float | None:
-        """Mean number of characters per predicted token, over one full pass; None where the tokens
-        do not hold the text, as unknown ones do not.
+        """Mean number of characters per predicted token, over one full pass; None if the tokens
+        do not cover the text, as unknown ones do not.
 
         The first token of a split is given, not predicted, and neither are its characters.
         """
@@ -249,7 +249,7 @@ class TextData(Data):
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
-        return self._labelled(super().example(index))
+        return self._labeled(super().example(index))
 
     def choose(self, count: int) -> list[int]:
         """Of the first windows those with the fewest blanks, such as indentation."""
@@ -261,9 +261,9 @@ class TextData(Data):
 
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as the model reads it, a batch of size 1 with `labels`."""
-        return self._labelled(self.cut.from_text(text, self.tokenizer))
+        return self._labeled(self.cut.from_text(text, self.tokenizer))
 
-    def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _labeled(self, batch: dict[str, Any]) -> dict[str, Any]:
         return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _take(self, made: Tokens, known: Tokenizer | None) -> None:
@@ -282,7 +282,7 @@ class TextData(Data):
                 )
             if (unknown := self.lost[split]) is not None:
                 _say(
-                    f"{self.where}: the tokens of the {split} split do not hold its text"
+                    f"{self.where}: the tokens of the {split} split do not cover its text"
                     f" ({unknown:,} of {len(tokens):,} are unknown), so bits per character are left"
                     " out"
                 )
@@ -362,8 +362,8 @@ class TextData(Data):
         cut = int(count * (1 - self.val_fraction))
         if not 0 < cut < count:
             raise UserError(
-                f"data.val_fraction={self.val_fraction}: a text of {count} {what} gives "
-                f"{cut} to training and {count - cut} to validation"
+                f"data.val_fraction={self.val_fraction}: of {count} {what}, "
+                f"{cut} are for training and {count - cut} for validation"
             )
         return cut
 
@@ -406,9 +406,9 @@ def _require_plain(path: str, start: str) -> None:
         first = None
     if isinstance(first, dict) and (path.lower().endswith(JSON_LINES) or "text" in first):
         raise UserError(
-            f"data.path={path}: holds JSON lines, and data=text reads plain text: write the texts"
-            " to a file, with blank lines between them; data=preferences path=FILE reads pairs of"
-            " responses as JSON lines, data=text_files root=FILE.csv texts with labels"
+            f"data.path={path}: contains JSON lines, and data=text reads plain text: write the"
+            " texts to a file, with blank lines between them; data=preferences path=FILE reads"
+            " pairs of responses as JSON lines, data=text_files root=FILE.csv texts with labels"
         )
 
 

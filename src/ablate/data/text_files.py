@@ -1,4 +1,4 @@
-"""Labelled texts: a folder of files for each class, a table, or paragraphs of Python's help.
+"""Labeled texts: a folder of files for each class, a table, or paragraphs of Python's help.
 
 Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. A table
 is a CSV file (.csv, or .tsv with tabs; .gz too), whose first row names its columns: `text` and
@@ -51,7 +51,7 @@ TABLES = (".csv", ".tsv")
 Texts = dict[str, tuple[list[str], list[int]]]  # of each split: the texts, and their classes
 
 
-class Labelled(Dataset[Batch]):
+class Labeled(Dataset[Batch]):
     """tokens: b i, padded with 0 to the longest of the batch. keep: b i, True = real."""
 
     def __init__(self, texts: list[Tensor], targets: list[int]) -> None:
@@ -82,7 +82,7 @@ class Labelled(Dataset[Batch]):
 
 class TextFiles(Data):
     """root: the folder or the table, or null for the chapters of Python's help.
-    tokenizer, vocab_size: as in ablate.data.text, made from the training texts alone.
+    tokenizer, vocab_size: as in ablate.data.text, made only from the training texts.
     seq_len: the most tokens of a text; longer ones are truncated, with a warning.
     train_examples: training texts whose classes are used, of which fewer are among more; None: all.
     The tokenizer is made from all of them.
@@ -115,7 +115,7 @@ class TextFiles(Data):
         self.vocab_size = self.checked("vocab_size", vocab_size)
         self.seq_len = self.checked("seq_len", seq_len)
         self.train_examples = self.checked("train_examples", train_examples)
-        self.specials = False  # BERT asks for [CLS] and [SEP]
+        self.specials = False  # BERT requires [CLS] and [SEP]
 
     def fingerprint(self) -> str:
         if self.files is not None:
@@ -133,7 +133,7 @@ class TextFiles(Data):
             read, targets = texts["train"]
             used = chosen(len(targets), self.train_examples, "texts").tolist()
             texts["train"] = [read[n] for n in used], [targets[n] for n in used]
-        self.splits = {split: self._labelled(split, *texts[split]) for split in texts}
+        self.splits = {split: self._labeled(split, *texts[split]) for split in texts}
         self.sizes = {
             "vocab_size": self.tokenizer.vocab_size,
             "length": self.seq_len,
@@ -145,7 +145,7 @@ class TextFiles(Data):
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         train = self.splits["train"]
-        assert isinstance(train, Labelled)
+        assert isinstance(train, Labeled)
         texts: list[NDArray[np.int32]] = [
             text.numpy() for text in train.tokens.split(train.lengths.tolist())
         ]
@@ -203,7 +203,7 @@ class TextFiles(Data):
             if not numbers:
                 raise UserError(
                     f"data.root={self.table}: the {split} split of {len(texts)} texts would be"
-                    " empty; more texts, or folders of your own splits (DIR/train/CLASS/*.txt)"
+                    " empty; add texts, or provide splits (DIR/train/CLASS/*.txt)"
                 )
         return {
             split: ([texts[n] for n in numbers], [number[names[n]] for n in numbers])
@@ -220,7 +220,7 @@ class TextFiles(Data):
         warn_of_shared(texts, "texts")
         return {split: (of_split, labels[split]) for split, of_split in texts.items()}
 
-    def _labelled(self, split: str, texts: list[str], targets: list[int]) -> Labelled:
+    def _labeled(self, split: str, texts: list[str], targets: list[int]) -> Labeled:
         arrays = [self.tokenizer.array(text) for text in texts]
         room = self.seq_len - (2 if self.specials else 0)
         if room < 1:
@@ -235,7 +235,7 @@ class TextFiles(Data):
             )
         if not all(len(array) for array in arrays):
             raise UserError(f"data.root: a text of the {split} split is empty")
-        return Labelled(
+        return Labeled(
             [torch.from_numpy(self._with_special_tokens(a[:room])) for a in arrays], targets
         )
 
@@ -256,7 +256,8 @@ def _rows(path: str) -> tuple[list[str], list[str]]:
         names.append(name.strip())
     if len(set(names)) < 2:
         raise UserError(
-            f"data.root={path}: has the one class {names[0]}, and a classifier needs two"
+            f"data.root={path}: only one class found ({names[0]}); classification needs at least"
+            " two"
             if names
             else f"data.root={path}: has no rows"
         )
@@ -268,6 +269,6 @@ def _text(path: str) -> str:
 
 
 def _is_table(root: str) -> bool:
-    """Whether it is called as a table, and is no folder."""
+    """Whether it has the name of a table, and is not a folder."""
     name = urlsplit(root).path if "://" in root else root
     return name.lower().removesuffix(".gz").endswith(TABLES) and not source.local(root).is_dir()

@@ -1,6 +1,6 @@
-"""Tokenizers: text to token ids and back. Ours are made from the training split alone.
+"""Tokenizers: text to token ids and back. Built-in ones are made only from the training split.
 
-What a tokenizer is, is plain values (`state`), which a run keeps in its folder and a cache beside
+The state of a tokenizer is plain values, which a run keeps in its folder and a cache next to
 the tokens of a text; `restored` makes the tokenizer of them.
 """
 
@@ -44,7 +44,7 @@ class Tokenizer(ABC):
         return map(self.array, pieces)
 
     def restores(self, text: str, tokens: NDArray[np.int32]) -> bool:
-        """Whether `decode` gives the text of these tokens back."""
+        """Whether `decode` returns the text of these tokens."""
         return True
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Char(Tokenizer):
 
     unknown: adds a last token for every other character, which decodes to U+FFFD. Added only if the
     validation split needs it, because it is never trained; without it, an unknown character is
-    refused.
+    rejected.
     """
 
     kind: ClassVar[str] = "char"
@@ -116,8 +116,8 @@ class Char(Tokenizer):
         if strange.any() and not self.unknown:
             character = chr(codes[strange][0])
             raise UserError(
-                f"the character {character!r} is not in the training text and has no token; a model"
-                " trained with data.tokenizer=byte reads any text"
+                f"the character {character!r} does not occur in the training text, so it has no"
+                " token; a model trained with data.tokenizer=byte reads any text"
             )
         return np.where(strange, len(self.codes), tokens).astype(np.int32)
 
@@ -132,7 +132,7 @@ class Char(Tokenizer):
         if self.unknown and UNKNOWN in names[:-1]:
             names[-1] = "<unk>"
         vocabulary = {name: token for token, name in enumerate(names)}
-        # Without a token for them, other characters are refused there, too.
+        # Without a token for them, other characters are rejected there as well.
         unknown = names[-1] if self.unknown else "<unk>"
         model: Any = Model(models.WordLevel(vocabulary, unk_token=unknown))
         model.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -184,7 +184,7 @@ class Byte(Tokenizer):
 class Bpe(Tokenizer):
     """Byte-level byte pair encoding (BPE) of the `tokenizers` library.
 
-    Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. There are no special
+    Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. It has no special
     tokens, so decoding restores any text unchanged.
 
     model: a `tokenizers.Tokenizer`. reserved: the number of first token ids left to others.
@@ -201,7 +201,7 @@ class Bpe(Tokenizer):
         """Learn the merges.
 
         training: texts, or pieces of one (`recut`), across which nothing is merged.
-        vocab_size: with the reserved ids; None for 1024, or as many as the training text gives.
+        vocab_size: with the reserved ids; None for 1024, or as many as the training text has.
         """
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -223,7 +223,7 @@ class Bpe(Tokenizer):
             more = " or more" if made.vocab_size == size else ""
             raise UserError(
                 f"data.vocab_size={vocab_size}: allowed: {least} (the 256 bytes{special}) to"
-                f" {made.vocab_size}{more}, which the training text gives"
+                f" {made.vocab_size}{more}, the most for this training text"
             )
         return made
 

@@ -43,12 +43,12 @@ class Overfit(Callback):
         line = f"debug=overfit: the loss of one batch {change} from {self.first:.4g} to {last:.4g}"
         line += f" in {trainer.global_step} steps"
         most = self.ratio * self.first
-        if not last <= most:  # true for NaN, too
+        if not last <= most:  # true for NaN as well
             raise RunFailed(f"{line}; it has to fall to {most:.4g} (debug.ratio={self.ratio:g})")
         on_first_process(say)(line)
 
     def notes(self) -> dict[str, Any]:
-        """What result.json tells of it."""
+        """Its entry in result.json."""
         return {"one_batch": {"first_loss": self.first, "last_loss": self.last}}
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from torch import Tensor
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.model.base import Seq2Seq, State
 
-# Of log-probabilities, whatever torch's default is: Lightning changes it with trainer.precision.
+# Of log-probabilities, not torch's default: Lightning changes it with trainer.precision.
 PRECISION = torch.float32
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.data.digit_strings import Box, DigitStrings
 from ablate.figures.maps import Map
-from ablate.figures.panels import colour_bar, draw_image, entitle, outline, scale
+from ablate.figures.panels import color_bar, draw_image, entitle, outline, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,12 +41,12 @@ def caption_drawer(
         norm = scale(max(float(weights.max()) for weights in maps))
         for row, example, weights in zip(axes, examples, maps, strict=True):
             boxes = data.boxes("val", int(example["index"])) if "index" in example else []
-            image = data.grey(example["images"][0])
+            image = data.gray(example["images"][0])
             words = example["target_labels"]
             shown = draw_row(row, image, weights, words, boxes, norm, stride)
-        named = "; outlined: where it is" if known else ""
-        entitle(drawing, f"Where the decoder looks while it writes each word\n{caption}{named}")
-        colour_bar(drawing, shown, list(drawing.axes))
+        named = "; outlined: its position" if known else ""
+        entitle(drawing, f"Attention of the decoder for each generated word\n{caption}{named}")
+        color_bar(drawing, shown, list(drawing.axes))
         return drawing
 
     return figure

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.figures.captions import rows
 from ablate.figures.maps import Map
-from ablate.figures.panels import TITLE, Panel, colour_bar, draw_image, draw_panels, entitle, scale
+from ablate.figures.panels import TITLE, Panel, color_bar, draw_image, draw_panels, entitle, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def block_drawer(
     the patches are attended to, on average over all of them.
 
     image: what the model reads, y x. labels: of the tokens of time and caption. grid: rows and
-    columns of patches. tokens: how many stand before the patches."""
+    columns of patches. tokens: their number before the patches."""
 
     def figure(map_: Map, heads: Sequence[int]) -> Figure:
         title = f"layer {map_.layer} of {map_.layers}"
@@ -61,15 +61,15 @@ def block_drawer(
         figure, axes = rows(len(heads), 1 + len(heats_of_heads[0]), *image.shape)
         norm = scale(max(float(values.max()) for row in heats_of_heads for values in row.values()))
         for row, head, heats in zip(axes, heads, heats_of_heads, strict=True):
-            draw_image(row[0], image, "what the model reads")
+            draw_image(row[0], image, "model input")
             row[0].set_ylabel(f"head {head}", fontsize=TITLE)
             for axis, (name, values) in zip(row[1:], heats.items(), strict=True):
                 cells = rearrange(values, "(y x) -> y x", y=grid[0])
                 shown = axis.imshow(cells, norm=norm, interpolation="nearest")
                 axis.set(xticks=[], yticks=[])
                 axis.set_title(name, fontsize=TITLE)
-        entitle(figure, f"Where the patches of the image look: {title}")
-        colour_bar(figure, shown, list(figure.axes))
+        entitle(figure, f"Attention of the image patches: {title}")
+        color_bar(figure, shown, list(figure.axes))
         return figure
 
     def heat(weights: Tensor) -> dict[str, Tensor]:

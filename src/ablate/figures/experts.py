@@ -37,9 +37,9 @@ def draw_load(shares: Sequence[Tensor]) -> Figure:
         middle = float(loads.nan_to_num().max()) / 2
         for (layer, expert), value in np.ndenumerate(loads.numpy()):
             if not np.isnan(value):
-                colour = "black" if value > middle else "white"
+                color = "black" if value > middle else "white"
                 axis.text(
-                    expert, layer, f"{value:.0%}", ha="center", va="center", color=colour, size=8
+                    expert, layer, f"{value:.0%}", ha="center", va="center", color=color, size=8
                 )
     figure.colorbar(shown, label="share of the choices")
     even = " or ".join(sorted({f"{1 / len(share):.1%}" for share in shares}))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.data.graph import Graphs
 from ablate.figures.maps import Map
-from ablate.figures.panels import TITLE, colour_bar, entitle, grid, scale
+from ablate.figures.panels import TITLE, color_bar, entitle, grid, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +21,8 @@ MOST = 60  # nodes; of a larger graph those around one node are drawn
 PANEL = 4.0  # inches
 
 
-class Neighbourhood:
-    """The nodes that are drawn, and their positions: the whole graph, or the neighbourhood of the
+class Neighborhood:
+    """The nodes that are drawn, and their positions: the whole graph, or the neighborhood of the
     validation node with the most edges."""
 
     def __init__(self, data: Graphs, edges: Tensor) -> None:
@@ -32,9 +32,9 @@ class Neighbourhood:
         graph.remove_edges_from(networkx.selfloop_edges(graph))
         self.nodes, self.around = sorted(graph), ""
         if len(graph) > MOST:
-            centre = max(data.graph.split["val"], key=graph.degree)
-            near = networkx.single_source_shortest_path_length(graph, centre)
-            self.nodes, self.around = sorted(list(near)[:MOST]), f", around node {centre}"
+            center = max(data.graph.split["val"], key=graph.degree)
+            near = networkx.single_source_shortest_path_length(graph, center)
+            self.nodes, self.around = sorted(list(near)[:MOST]), f", around node {center}"
         shown = graph.subgraph(self.nodes)
         self.edges = shown.number_of_edges()
         layout = networkx.spring_layout(shown, seed=0)
@@ -56,7 +56,7 @@ def graph_drawer(
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: a panel for each head, with as many lines as there are edges between the drawn
     nodes, for the pairs with the largest weights; the larger weight of a pair sets the shade."""
-    near = Neighbourhood(data, example["edges"])
+    near = Neighborhood(data, example["edges"])
     pairs = {map_.layer: near.pairs(map_.weights) for map_ in maps}
     # One scale for all layers; any, if there are no edges.
     norm = scale(max(float(part.max()) for part in pairs.values()) or 1.0)
@@ -69,17 +69,17 @@ def graph_drawer(
             axis.set_title(f"head {head}", fontsize=TITLE)
             axis.set(xticks=[], yticks=[])
         axes[0].legend(fontsize=6, loc="best")
-        note = "square: its class is known in training; what a node gives itself is not drawn"
+        note = "square: labeled in training; attention to itself is not shown"
         entitle(
             drawing, f"Attention weights{near.around}, layer {map_.layer} of {map_.layers}\n{note}"
         )
-        colour_bar(drawing, lines, axes)
+        color_bar(drawing, lines, axes)
         return drawing
 
     return figure
 
 
-def draw_lines(axis: Axes, near: Neighbourhood, pairs: Tensor, norm: Any) -> LineCollection:
+def draw_lines(axis: Axes, near: Neighborhood, pairs: Tensor, norm: Any) -> LineCollection:
     """The strongest pairs, the darkest on top."""
     from matplotlib.collections import LineCollection
 
@@ -92,8 +92,8 @@ def draw_lines(axis: Axes, near: Neighbourhood, pairs: Tensor, norm: Any) -> Lin
     return lines
 
 
-def draw_nodes(axis: Axes, near: Neighbourhood) -> None:
-    """A colour for each class; squares are labelled in training."""
+def draw_nodes(axis: Axes, near: Neighborhood) -> None:
+    """A color for each class; squares are labeled in training."""
     for kind, name in enumerate(near.class_names):
         for marker, known in (("o", False), ("s", True)):
             these = near.spots[(near.classes == kind) & (near.known == known)]

@@ -26,10 +26,10 @@ SHEER = 0.65  # opacity of a mask over the image
 
 @dataclass(frozen=True)
 class Answered:
-    """An image, y x 3, with the mask after each prompt, y x, what to say of it, and the prompt.
+    """An image, y x 3, with the mask after each prompt, y x, its caption, and the prompt.
 
     clicks: x, y and label of each click; of them the first few are those of an answer. box: rows
-    and columns. truth: y x, if it is known. name: stands at the left.
+    and columns. truth: y x, if it is known. name: at the left.
     """
 
     image: Tensor
@@ -82,19 +82,19 @@ def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
     return figure
 
 
-def cover(axis: Axes, mask: Tensor, colour: str) -> None:
-    """Colour the pixels of a mask."""
+def cover(axis: Axes, mask: Tensor, color: str) -> None:
+    """Color the pixels of a mask."""
     from matplotlib.colors import to_rgb
 
-    layer = torch.tensor([*to_rgb(colour), SHEER]) * mask[..., None]
+    layer = torch.tensor([*to_rgb(color), SHEER]) * mask[..., None]
     axis.imshow(layer, interpolation="nearest")
 
 
 def look(label: int) -> dict[str, Any]:
     """The marker of a click."""
-    colour = ON if label == OBJECT else OFF
+    color = ON if label == OBJECT else OFF
     marker = "P" if label == OBJECT else "X"
-    return {"marker": marker, "color": colour, "markeredgecolor": "black", "markersize": 9}
+    return {"marker": marker, "color": color, "markeredgecolor": "black", "markersize": 9}
 
 
 def mark(axis: Axes, clicks: Sequence[tuple[int, int, int]]) -> None:
@@ -107,7 +107,7 @@ class Clicked:
     """An image, y x 3, a click on it (x, y and label) and the mask that answers it, y x.
 
     patches: the map whose outputs are the cells of the image. tokens: the names of the decoder's.
-    over: of each kind of map that is drawn over the image, what to say and how to take the weights
+    over: of each kind of map that is drawn over the image, its title and how to take the weights
     of the cells, h j, from those of a layer, h i j; the others are between tokens.
     """
 
@@ -135,7 +135,7 @@ def decoder_drawer(clicked: Clicked) -> Callable[[Map, Sequence[int]], Figure]:
         who, taken = clicked.over[map_.kind]
         weights = taken(map_.weights)
         part = "image encoder" if map_.kind == "encoder" else "mask decoder"
-        title = f"Where {who}: {part}, {layer}"
+        title = f"{who}: {part}, {layer}"
         named = {f"head {n}": weights[n - 1] for n in heads}
         drawing = draw_patches(named, clicked.image, clicked.patches, title, float(weights.max()))
         drawing.axes[0].set_title("the image, the click, the mask", fontsize=TITLE)

@@ -17,17 +17,17 @@ LONGEST = 36  # characters of a sentence above its panel
 # By kind of map: the title, and the labels of the axes of queries and of keys.
 WORDS = {
     "cross": (
-        "Where the decoder looks in the source while it writes each token",
+        "Attention of the decoder to the source (cross-attention)",
         "query (target token being written)",
         "key (attended source token)",
     ),
     "encoder": (
-        "Where the tokens of the source look in the source (encoder)",
+        "Attention of the encoder to the source (self-attention)",
         "query (attending source token)",
         "key (attended source token)",
     ),
     "decoder": (
-        "Where the decoder looks in what it has written; grey: masked",
+        "Attention of the decoder to earlier target tokens; gray: masked",
         "query (target token being written)",
         "key (attended target token)",
     ),
@@ -74,7 +74,7 @@ def pair_drawer(
             panels = [panel(map_, head, examples[0], f"head {head}") for head in heads]
             where = f"layer {map_.layer} of {map_.layers}; "
         title, query, key = WORDS[map_.kind]
-        outlined = "; outlined: where it comes from" if any(p.outlined for p in panels) else ""
+        outlined = "; outlined: its source" if any(p.outlined for p in panels) else ""
         title = f"{title}\n{where}{caption}{outlined}"
         return draw_panels(panels, title, query=query, key=key, cell=CELL)
 

@@ -1,4 +1,4 @@
-"""Panels side by side with one colour scale."""
+"""Panels side by side with one color scale."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDEST = 16.0  # inches of panels side by side
-MOST_LABELS = 64  # tokens labelled along an axis; of more, every n-th
+MOST_LABELS = 64  # tokens labeled along an axis; of more, every n-th
 CELL = 0.085  # inches of a token along an axis, at least
 HIDDEN = "#d9d9d9"  # masked pairs
 OUTLINE = "#ff5555"
 TITLE = 10  # points
 CHARACTER, LINE = 0.079, 0.17  # inches of a title: a character, rather wide, and a line
-SCALE = 0.5  # colours follow the square root, or weights spread over many keys would look zero
+SCALE = 0.5  # colors follow the square root, or weights spread over many keys would look zero
 
 
 @dataclass(frozen=True)
 class Panel:
     """Queries from top to bottom, keys from left to right.
 
-    weights: i j. allowed: i j, False is drawn grey. outlined: rectangles of queries and keys.
+    weights: i j. allowed: i j, False is drawn gray. outlined: rectangles of queries and keys.
     """
 
     title: str
@@ -59,9 +59,9 @@ def draw_panels(
     cell: float = CELL,
     measure: str = "attention weight",
 ) -> Figure:
-    """query, key: labels of the axes. measure: label of the colour bar.
+    """query, key: labels of the axes. measure: label of the color bar.
 
-    Every figure has the colours of 0 to 1, since those of several runs stand side by side. Only
+    Every figure has the colors of 0 to 1, since those of several runs are compared. Only
     weights above 1, of a normalizer that does not divide, need more.
     """
     top = max(1.0, *(float(panel.weights.max()) for panel in panels))
@@ -93,12 +93,12 @@ def draw_panels(
             axis.set_yticks(positions, names, fontsize=size, parse_math=False)
             axis.set_ylabel(query)
     entitle(figure, title)
-    colour_bar(figure, shown, axes, f"{measure}\n({alike})")
+    color_bar(figure, shown, axes, f"{measure}\n({alike})")
     return figure
 
 
 def draw_panel(axis: Axes, panel: Panel, top: float) -> Any:
-    """The colours, the outlines and the title, without the labels of the axes."""
+    """The colors, the outlines and the title, without the labels of the axes."""
     import numpy as np
 
     axis.set_facecolor(HIDDEN)
@@ -138,7 +138,7 @@ def ticks(tokens: Sequence[str]) -> tuple[range, list[str], int]:
 
 
 def scale(top: float) -> Any:
-    """The colour normalisation of weights from 0 to `top`."""
+    """The color normalization of weights from 0 to `top`."""
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(SCALE, 0, top)
@@ -173,7 +173,7 @@ def put_above(figure: Figure, line: str) -> None:
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 
-def colour_bar(
+def color_bar(
     figure: Figure,
     shown: Any,
     axes: list[Axes],

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ablate.data.images import Images
 from ablate.figures.maps import Map
-from ablate.figures.panels import TITLE, colour_bar, entitle, grid, scale
+from ablate.figures.panels import TITLE, color_bar, entitle, grid, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,14 +37,14 @@ def patch_drawer(
             row = rows[map_.layer - 1][head - 1]
             itself = f" ({float(row[0]):.0%} on itself)" if extra else ""
             named[f"head {head}{itself}"] = row[extra:]
-        title = f"Where {who}: layer {map_.layer} of {map_.layers}"
+        title = f"{who}: layer {map_.layer} of {map_.layers}"
         return draw_patches(named, image, patches, title, top)
 
     return figure
 
 
-def unnormalised(data: Images, image: Tensor) -> Tensor:
-    """Undo the normalisation: c y x -> y x c between 0 and 1."""
+def unnormalized(data: Images, image: Tensor) -> Tensor:
+    """Undo the normalization: c y x -> y x c between 0 and 1."""
     mean, std = (rearrange(t.float(), "c -> c 1 1") for t in (data.mean, data.std))
     image = (image * std + mean).clamp(0, 1)
     if len(image) != 3:
@@ -69,7 +69,7 @@ def draw_patches(
     for axis in axes:
         axis.set(xticks=[], yticks=[])
     entitle(figure, title)
-    colour_bar(figure, shown, axes[1:])
+    color_bar(figure, shown, axes[1:])
     return figure
 
 

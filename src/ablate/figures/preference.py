@@ -1,4 +1,4 @@
-"""The rule's score and the reward model's, against the divergence from the first model.
+"""The rule's score and the reward model's, against the divergence from the reference model.
 
 As Gao et al. 2022, figure 1, https://arxiv.org/abs/2210.10760.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def draw_preference(
     metrics: Path, out: Path, start: Mapping[str, float], data: Preferences
 ) -> Path:
-    """A PNG of both gains at each validation of metrics.csv. start: the first model's scores.
+    """A PNG of both gains at each validation of metrics.csv. start: the reference model's scores.
 
     With preferences by Bradley and Terry's model the difference of two scores of a perfect reward
     model is that of the rule's over the temperature, so that both have one axis.
@@ -33,20 +33,20 @@ def draw_preference(
     axis = figure.subplots()
     for name, label, style, unit in (
         ("reward", "reward model", "s--", 1.0),
-        ("gold", f"gold: data.rule={data.rule}", "o-", data.temperature),
+        ("gold", f"gold: data.preference_rule={data.preference_rule}", "o-", data.temperature),
     ):
         gains = [0.0] + [(float(row[f"val/{name}"]) - start[name]) / unit for row in rows]
         axis.plot(divergence, gains, style, label=label, markersize=4, linewidth=1.2)
-    axis.axhline(0, color="grey", linewidth=0.8)
-    axis.annotate("first model", (0, 0), (4, -12), textcoords="offset points", fontsize=8)
+    axis.axhline(0, color="gray", linewidth=0.8)
+    axis.annotate("reference model", (0, 0), (4, -12), textcoords="offset points", fontsize=8)
     if rows:
         last = f"step {int(float(rows[-1]['step']))}"
         end = (divergence[-1], gains[-1])
         near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "ha": "right"}
         axis.annotate(last, end, (-6, -3), **near)
     axis.set(
-        xlabel="divergence from the first model (KL, nats per response)",
-        ylabel="gain over the first model (log-odds of being preferred)",
+        xlabel="divergence from the reference model (KL, nats per response)",
+        ylabel="gain over the reference model (log-odds of being preferred)",
         title="Scores of the responses by the reward model and by the gold rule",
     )
     axis.title.set_fontsize(10)

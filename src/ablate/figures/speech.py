@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLES = {
-    "reference": "reference: what the model should say",
+    "reference": "reference speech",
     "codec": "codec: the reference as its tokens keep it",
     "model": "model: output",
 }

@@ -28,7 +28,7 @@ def token_drawer(
         panels = [
             Panel(f"head {head}", m.weights[head - 1], labels, labels, m.allowed) for head in heads
         ]
-        title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: masked"
+        title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}gray: masked"
         query, key = f"query (attending {item})", f"key (attended {item})"
         return draw_panels(panels, title, query=query, key=key)
 

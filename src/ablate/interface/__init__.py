@@ -1,1 +1,1 @@
-"""What model and kernel agree on: the bases of the parts of attention, and a graph's edges."""
+"""The interface of models and kernels: the bases of attention's components, and a graph's edges."""

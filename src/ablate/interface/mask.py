@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Mask:
-    """Which keys a query may attend to, by their absolute positions alone.
+    """Which keys a query may attend to, by their absolute positions only.
 
     When there are fewer queries than keys, as with a KV cache, the queries are the last positions:
-    a causal mask is then aligned at its bottom right. `causal` says that the model is a decoder;
+    a causal mask is then aligned at its bottom right. `causal`: the model is a decoder;
     `grid` and `extra` are those of PosEnc: the rows and columns of an image's patches, and the
     leading tokens outside it. source: leading positions that are the source of a target, all read
     before the target is written.
@@ -18,11 +18,11 @@ class Mask:
 
     # False: every query attends to every key.
     restricts: ClassVar[bool] = True
-    # Whether later keys are attended to, of a mask that depends on order alone; None: of others.
+    # Whether later keys are attended to, of a mask that depends only on order; None: of others.
     looks_ahead: ClassVar[bool | None] = None
     # Whether a query attends to every key up to its own position, and to no other.
     lower_triangle: ClassVar[bool] = False
-    # Whether queries attend only along the edges of a graph; see `Attend.edges`.
+    # Whether queries attend only along the edges of a graph; see `AttentionInputs.edges`.
     edges: ClassVar[bool] = False
     # Whether the keys of each query are one contiguous range, which `between` returns.
     ranges: bool = False
@@ -43,7 +43,7 @@ class Mask:
         raise NotImplementedError
 
     @property
-    def peeks(self) -> bool:
+    def leaks_targets(self) -> bool:
         """Whether any query may attend to a later key of the target, which is to be predicted."""
         return self.look_ahead
 

@@ -34,7 +34,7 @@ class Normalizer:
         """Scores, and the mask (True = may attend; None: no mask) -> weights.
 
         A fully masked query gets zeros: a finite fill keeps the gradient of such a row finite,
-        where -inf would give NaN.
+        where -inf would result in NaN.
         """
         if not scores.shape[-1]:  # as for a query whose whole window lies beyond the keys
             return scores
@@ -66,9 +66,9 @@ class Normalizer:
 
 
 def wrong_shape(slot: str, part: object, given: Iterable[int], needed: Iterable[int]) -> UserError:
-    """The error of a part that gives another shape than that of the scores."""
+    """The error of a component that returns a shape other than that of the scores."""
     shapes = (" x ".join(map(str, shape)) for shape in (given, needed))
     return UserError(
-        f"{slot}: {type(part).__name__} gives the shape {' and not '.join(shapes)}"
+        f"{slot}: {type(part).__name__} returns the shape {' instead of '.join(shapes)}"
         " (batch, heads, queries, keys)"
     )

@@ -68,7 +68,7 @@ class Score(nn.Module):
         raise NotImplementedError
 
     def keys(self, k: Float[Tensor, "b h j l"]) -> Float[Tensor, "b h j p"]:
-        """The part of the score that depends on the keys alone, computed once."""
+        """The part of the score that depends only on the keys, computed once."""
         return k
 
     def compare(
@@ -114,7 +114,7 @@ def require_equal_widths(score: Score, name: str) -> None:
     """Raise a UserError if queries and keys differ in width."""
     if score.query_dim != score.key_dim:
         raise UserError(
-            f"{score.slot}={name} compares queries and keys of one width, here they are "
-            f"{score.query_dim} and {score.key_dim} wide; {score.slot}=general, location, "
+            f"{score.slot}={name} requires queries and keys of the same width, here "
+            f"{score.query_dim} and {score.key_dim}; {score.slot}=general, location, "
             f"uniform, or additive with {score.slot}.hidden set, accept that"
         )

@@ -1,7 +1,7 @@
 """Attention backends: interchangeable implementations of one function.
 
-The reference kernel is the specification; every other kernel gives the same values and gradients,
-or refuses the layer. Letters: b batch, i query, j key, h heads, k head width.
+The reference kernel is the specification; every other kernel returns the same values and gradients,
+or rejects the layer. Letters: b batch, i query, j key, h heads, k head width.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ablate.random.dropout import dropout
 
 
 @dataclass
-class Attend:
+class AttentionInputs:
     """The inputs of one attention layer for a whole batch: everything that a kernel needs."""
 
     q: Float[Tensor, "b h i k"]  # width 0 if the score does not use the query
-    k: Float[Tensor, "b g j l"]  # likewise for the key; g = h, but in kernels with `groups`
+    k: Float[Tensor, "b g j l"]  # the same for the key; g = h, but in kernels with `groups`
     v: Float[Tensor, "b g j w"]
     score: Score
     normalizer: Normalizer
@@ -70,12 +70,12 @@ class Attend:
             return self.score(self.q, self.k)
         return self.score.compare(self.q, self.prepared)
 
-    def ungrouped(self) -> Attend:
+    def ungrouped(self) -> AttentionInputs:
         """The same with keys and values repeated for every head of the queries."""
         k, v = (every_head(x, self.q.shape[1]) for x in (self.k, self.v))
         return replace(self, k=k, v=v)
 
-    def rows(self, first: int, last: int) -> Attend:
+    def rows(self, first: int, last: int) -> AttentionInputs:
         """Restrict to the queries `first` to `last` (exclusive) and the keys they may attend to."""
         here = self.first_key
         begin, end = self.mask.span(self.start + first, self.start + last, here + self.keys)
@@ -182,10 +182,11 @@ DOT_PRODUCTS_ONLY = tuple(
 
 
 class Kernel:
-    """An attention backend: computes `Attend`. result.json records `name` for each layer."""
+    """An attention backend: computes `AttentionInputs`. result.json records `name` for each
+    layer."""
 
     name: ClassVar[str]
-    # Whether it never returns the weights, and computes the softmax of scores alone.
+    # Whether it never returns the weights, and computes only the softmax of scores.
     hides_weights: ClassVar[bool] = False
     # Whether it takes one range of keys per query and a bias by the distance j - i.
     by_ranges: ClassVar[bool] = False
@@ -199,8 +200,8 @@ class Kernel:
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: not c.states("kernel", "chooses") and not c.has("model.attention"),
-            "kernel={kernel} has no effect on model={model}, which has no attention of ours; use"
-            " kernel=auto",
+            "kernel={kernel} has no effect on model={model}, which has no attention of ablate's;"
+            " use kernel=auto",
         ),
         Conflict(
             lambda c: (
@@ -224,7 +225,7 @@ class Kernel:
         ),
         Conflict(
             lambda c: c.states("kernel", "by_ranges") and c("trainer.precision") == "64-true",
-            "kernel={kernel} computes in float32, and trainer.precision=64-true asks for more; use"
+            "kernel={kernel} computes in float32, which trainer.precision=64-true excludes; use"
             " kernel=auto",
         ),
         Conflict(
@@ -265,7 +266,7 @@ class Kernel:
             raise UserError(f"kernel={self.name} cannot run here: {reason}; use kernel=auto")
         return self
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         """The context of every query."""
         raise NotImplementedError
 
@@ -275,9 +276,9 @@ class Kernel:
 
 
 def attention_weights(
-    attend: Attend, scores: Float[Tensor, "b h i j"] | None = None
+    attend: AttentionInputs, scores: Float[Tensor, "b h i j"] | None = None
 ) -> Float[Tensor, "b h {attend.queries} {attend.keys}"]:
-    """The weights: scores normalised over the allowed keys, times the factors, if any."""
+    """The weights: scores normalized over the allowed keys, times the factors, if any."""
     scores = attend.scores() if scores is None else scores
     if scores.shape != (shape := (*attend.q.shape[:3], attend.keys)):  # it would be broadcast
         raise wrong_shape(attend.score.slot, attend.score, scores.shape, shape)
@@ -298,7 +299,7 @@ def attention_weights(
     return weights if attend.factors is None else weights * attend.factors
 
 
-def mix(attend: Attend, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h i w"]:
+def mix(attend: AttentionInputs, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h i w"]:
     """The context: the weighted sum of the values, plus any term of the positions."""
     if attend.dropout:
         weights = dropout(weights, attend.dropout, attend.source)

@@ -2,7 +2,7 @@
 """Triton kernels of additive attention: score_ij = sum_d v_d f(q_id, k_jd).
 
 f is LeakyReLU(q + k), or 1 / (1 + exp(2 (q + k))), which is (1 - tanh) / 2: with weights -2 v it
-gives the tanh score with weights v up to a constant, which the softmax ignores. Where `apart` is
+equals the tanh score with weights v up to a constant, which the softmax ignores. Where `apart` is
 true, q and k are exp(2 q) and exp(2 k) already and f is 1 / (1 + q k): one exponential per pair
 less.
 
@@ -11,8 +11,8 @@ has a block of queries (or keys) and loops over the blocks of the others, so tha
 of queries x keys nor one of queries x keys x width is ever made: a block of scores is summed over
 the width in a loop. The backward pass recomputes the scores twice, for the gradients of queries and
 for those of keys, so that every number is written by one program and sums have one order. There the
-columns of a block are the side whose gradient is computed, so that a thread sums what it holds.
-Sums for each d are added to memory at once, since a thread could not hold them.
+columns of a block are the side whose gradient is computed, so that a thread sums its own values.
+Sums for each d are added to memory at once, since they do not fit a thread.
 
 q and k are stored width first, `b h d i` and `b h d j`, padded to whole blocks, with strides i_d
 and j_d along d. Values are `b h j w`. A query attends to the keys `begin` to `end` (exclusive) that

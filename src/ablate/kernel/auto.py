@@ -12,7 +12,7 @@ from ablate.kernel.triton import Triton, interpreted
 
 class Auto(Kernel):
     """The sparse kernel for graphs; SDPA where it is exact; the reference for other dot-product
-    scores; for sums over a width Triton's kernels where there is a GPU, but for small calls the
+    scores; for sums over a width Triton's kernels if there is a GPU, but for small calls the
     reference; else chunks.
 
     Measured order: benchmarks/attention.py, docs/results/benchmarks.md.

@@ -3,7 +3,8 @@
 A score that is not a dot product makes a tensor of queries x keys x width. Here it exists for one
 chunk of queries at a time and is never stored, so memory grows linearly with the length; keys that
 are masked for all queries of a chunk are skipped. Activation checkpointing: Chen et al. 2016,
-https://arxiv.org/abs/1604.06174; in attention: Rabe and Staats 2021, https://arxiv.org/abs/2112.05682.
+https://arxiv.org/abs/1604.06174; in attention: Rabe and Staats 2021,
+https://arxiv.org/abs/2112.05682.
 """
 
 import shutil
@@ -20,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.interface.score import Score
-from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
+from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import HeapTrimmer
 
 RunScore = Callable[
@@ -57,7 +58,7 @@ class Chunked(Kernel):
         how = " (fused)" if self.fused else " (compiled)" if self.compiled else ""
         return f"{self.name}{how}"
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         on_cpu = attend.v.device.type == "cpu"
         fused = self.compile == "auto" and attend.score.fuses and on_cpu
         per_query = self._per_query(attend, fused=fused)
@@ -81,7 +82,7 @@ class Chunked(Kernel):
         # Only for the fused score: with others, which allocate faster, it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
 
-        def context(rows: Attend) -> Tensor:  # runs again in the backward pass
+        def context(rows: AttentionInputs) -> Tensor:  # runs again in the backward pass
             assert rows.prepared is not None
             if give_back:
                 trimmer.record(largest)
@@ -89,14 +90,14 @@ class Chunked(Kernel):
 
         again = training and not (fused and size == attend.queries)
         outputs = []
-        # Not range(0, queries, size): torch.compile would specialise on that number of queries.
+        # Not range(0, queries, size): torch.compile would specialize on that number of queries.
         for number in range(-(-attend.queries // size)):
             first = number * size
             # Sliced here and not before the loop: autograd runs the newest operation first, and
             # would keep the key gradients of all chunks until it reached the slices.
             rows = attend.rows(first, min(first + size, attend.queries))
             if again:
-                # Its draws depend on the positions alone.
+                # Its draws depend only on the positions.
                 outputs.append(
                     checkpoint(context, rows, use_reentrant=False, preserve_rng_state=False)
                 )
@@ -104,7 +105,7 @@ class Chunked(Kernel):
                 outputs.append(context(rows))
         return torch.cat(outputs, dim=2)
 
-    def _per_query(self, attend: Attend, *, fused: bool) -> int:
+    def _per_query(self, attend: AttentionInputs, *, fused: bool) -> int:
         """Elements computed per query: b x h x j x width, without the width for a fused score.
 
         The parameters of a score may be wider than a head.

@@ -18,7 +18,14 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ablate.config.facts import Conflict
-from ablate.kernel import DOT_PRODUCTS_ONLY, Attend, Kernel, Parts, goes_by_ranges, hides_weights
+from ablate.kernel import (
+    DOT_PRODUCTS_ONLY,
+    AttentionInputs,
+    Kernel,
+    Parts,
+    goes_by_ranges,
+    hides_weights,
+)
 
 PLAIN = {"cpu"}  # devices where it runs uncompiled
 BLOCK = 128  # queries and keys of a block of the mask
@@ -64,9 +71,9 @@ class Flex(Kernel):
             return "it trains on a GPU, and torch sees none"
         return None
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.first_key == 0
-        assert not attend.dropout  # refused: ablate.config.conflicts.kernel
+        assert not attend.dropout  # rejected: ablate.config.conflicts.kernel
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         v = attend.v
@@ -100,7 +107,7 @@ def compiled() -> Any:
     return run
 
 
-def biased(attend: Attend) -> Any:
+def biased(attend: AttentionInputs) -> Any:
     """The score_mod, score -> score + bias, of a capped score with `softcap`; None without."""
     cap = attend.softcap
 
@@ -126,7 +133,7 @@ def biased(attend: Attend) -> Any:
     return mod
 
 
-def seen(attend: Attend) -> BlockMask | None:
+def seen(attend: AttentionInputs) -> BlockMask | None:
     """The mask and the padding as a block mask; None: no mask.
 
     Its blocks follow from the ranges of keys: torch's `create_block_mask` would evaluate the mask
@@ -148,7 +155,7 @@ def seen(attend: Attend) -> BlockMask | None:
     def of_block(edge: Tensor, beyond: int) -> Tensor:
         return F.pad(edge, (0, missing), value=beyond).view(-1, BLOCK, 1)
 
-    # Rows beyond the queries attend to nothing: no block that holds one is full.
+    # Rows beyond the queries attend to nothing: no block with one is full.
     starts, ends = of_block(begin, keys), of_block(end, 0)
     some = (starts.amin(1) < first + BLOCK) & (ends.amax(1) > first)
     full = (starts.amax(1) <= first) & (ends.amin(1) >= first + BLOCK)

@@ -1,7 +1,7 @@
 """Returns free memory in glibc's heap to the system.
 
 glibc keeps freed tensors of up to 32 MB for reuse; but an aligned block does not fit into the gap
-of one of its size once a small allocation follows the gap (_int_memalign asks for a little more). A
+of one of its size once a small allocation follows the gap (_int_memalign requests a little more). A
 loop that keeps something from every iteration thus leaves an unused hole in each.
 """
 
@@ -9,7 +9,7 @@ import ctypes
 import sys
 from functools import cache
 
-# Of the largest tensors, between two trims; after each trim tensors have to be mapped anew.
+# Of the largest tensors, between two trims; after each trim tensors have to be mapped again.
 BYTES = 2**27
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.kernel import Attend, Kernel, attention_weights, mix
+from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
 
 
 class Reference(Kernel):
@@ -13,5 +13,5 @@ class Reference(Kernel):
 
     name: ClassVar[str] = "reference"
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         return mix(attend, attention_weights(attend))

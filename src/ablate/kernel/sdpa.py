@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend
 
 from ablate.kernel import (
     DOT_PRODUCTS_ONLY,
-    Attend,
+    AttentionInputs,
     Kernel,
     Parts,
     attention_weights,
@@ -26,7 +26,7 @@ class SDPA(Kernel):
 
     torch has several backends and does not report when it takes the slow one (math), as it does on
     a CPU for learned biases: `describe` names the one that ran. torch draws dropout on the weights
-    in an order of its own, so with dropout the reference computes the training pass.
+    in its own order, so with dropout the reference computes the training pass.
     """
 
     name: ClassVar[str] = "sdpa"
@@ -50,7 +50,7 @@ class SDPA(Kernel):
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer)
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         if attend.dropout:
             if not torch.compiler.is_compiling():
                 self.ran.setdefault("training", set()).add("reference, for dropout")
@@ -90,7 +90,7 @@ class SDPA(Kernel):
 
     def _run(
         self,
-        attend: Attend,
+        attend: AttentionInputs,
         q: Float[Tensor, "b h i k"],
         k: Float[Tensor, "b g j k"],
         v: Float[Tensor, "b g j w"],
@@ -124,7 +124,7 @@ class SDPA(Kernel):
 Added = Shaped[Tensor, "#b #h i j"] | Shaped[Tensor, "i j"] | None
 
 
-def added(attend: Attend) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
+def added(attend: AttentionInputs) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
     """The bias and the mask as torch takes them, and which queries have no key to attend to."""
     bias, allowed = attend.bias_and_mask()
     empty = None
@@ -160,7 +160,7 @@ def with_sink(
     return F.pad(q, (0, 1), value=1.0), torch.cat([first, k[:, :, 1:]], dim=2), v
 
 
-def short_half(attend: Attend) -> bool:
+def short_half(attend: AttentionInputs) -> bool:
     """Whether torch's backward pass would be slow: over few keys in bfloat16 on a CPU.
 
     Up to three times the time of float32, which also rounds less: docs/results/benchmarks.md.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ablate.config.facts import Conflict
 from ablate.interface.edges import Edges
-from ablate.kernel import Attend, Kernel, Parts, hides_weights
+from ablate.kernel import AttentionInputs, Kernel, Parts, hides_weights
 from ablate.random.dropout import dropout_at
 
 PIECE = 2**18  # numbers: 1 MB of float32
@@ -29,7 +29,7 @@ class Sparse(Kernel):
         Conflict(
             lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
             "kernel=sparse supports the edges of a graph only, that is model=gat with"
-            " model.mask=neighbours; use kernel=auto",
+            " model.mask=neighbors; use kernel=auto",
         ),
     )
 
@@ -37,10 +37,10 @@ class Sparse(Kernel):
         if reason := super().refuses(layer):
             return reason
         if not layer.edges:
-            return "it has no edges, which this kernel needs"
+            return "this kernel requires edges"
         return hides_weights(layer)
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.edges is not None
         assert len(attend.v) == 1, "a batch is one graph"
         edges = attend.edges

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
-from ablate.kernel import SLOTS, Attend, Kernel, Parts, goes_by_ranges, hides_weights
+from ablate.kernel import SLOTS, AttentionInputs, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 
 
 class Triton(Kernel):
-    """Computes in float32, whatever the dtype of the queries; float64 needs Triton's interpreter.
+    """Computes in float32 for any dtype of the queries; float64 needs Triton's interpreter.
 
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
     the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto. There the
@@ -60,7 +60,7 @@ class Triton(Kernel):
         if reason := super().refuses(layer):
             return reason
         if not layer.score.sums:
-            return f"the score {type(layer.score).__name__} is no sum over a width"
+            return f"the score {type(layer.score).__name__} is not a sum over a width"
         return hides_weights(layer) or goes_by_ranges(layer)
 
     def unavailable(self) -> str | None:
@@ -75,7 +75,7 @@ class Triton(Kernel):
         ran = {name if kernel is self else kernel.describe() for kernel in self.ran}
         return ", ".join(sorted(ran)) or name
 
-    def _for(self, attend: Attend) -> Kernel:
+    def _for(self, attend: AttentionInputs) -> Kernel:
         """The kernel that computes a call."""
         if not interpreted():
             on_cpu, wide = attend.v.device.type == "cpu", attend.v.dtype == torch.float64
@@ -85,7 +85,7 @@ class Triton(Kernel):
         small = attend.prepared.numel() * attend.queries <= self.SMALL
         return self.reference if self.chosen and small else self
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))
         kernel = self._for(attend)
@@ -93,7 +93,7 @@ class Triton(Kernel):
             self.ran.add(kernel)
         return self._fused(attend) if kernel is self else kernel(attend)
 
-    def _fused(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def _fused(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.prepared is not None
         if attend.v.dtype == torch.float64 and not interpreted():
             raise UserError(f"kernel={self.name} has no float64 on a GPU; use kernel=auto")

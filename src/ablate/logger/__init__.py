@@ -33,7 +33,8 @@ class RunLogger(ABC):
 
     Nothing is opened before Lightning or one of the methods needs it. log_maps: attention maps are
     added at every validation, not only at the end. log_predictions: the run writes predictions.csv,
-    which `close` adds. packages: those that it needs beside ours, without which no run begins.
+    which `close` adds. packages: those that it requires in addition to ablate's, without which no
+    run begins.
     """
 
     log_maps = False
@@ -112,7 +113,7 @@ def wandb_node(logger: Any) -> Any:
 
 def refuse_secrets(cfg: DictConfig) -> None:
     """Raise UserError for a key of Weights & Biases with a value of ${oc.env:NAME}, which W&B would
-    write into files of its own."""
+    write into separate files."""
     if (node := wandb_node(cfg.logger)) is None:
         return
     place = "logger" if node is cfg.logger else "logger.wandb"

@@ -41,7 +41,9 @@ class Lightning(RunLogger):
             raise UserError(f"logger.instance: {name}: {first_line(cause)}") from error
         for method in ("log_metrics", "log_hyperparams", "finalize"):
             if not hasattr(logger, method):
-                raise UserError(f"logger.instance: {name} has no {method}: is no Lightning logger")
+                raise UserError(
+                    f"logger.instance: {name} has no {method}, so it is not a Lightning logger"
+                )
         logger.log_hyperparams(self.config)
         return logger
 

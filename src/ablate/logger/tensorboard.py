@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TensorBoard(RunLogger):
     """Log metrics as scalars and figures as images; config and results go to HPARAMS and text.
 
-    log_maps: attention maps at every validation, too.
+    log_maps: attention maps at every validation as well.
     """
 
     packages = ("tensorboard",)

@@ -1,6 +1,6 @@
 """Weights & Biases (https://docs.wandb.ai): online with an API key, else offline, never a prompt.
 
-A server that cannot be reached or refuses never fails a run and delays it for seconds only: the run
+A server that cannot be reached or rejects never fails a run and delays it for seconds only: the run
 is then written offline, with one warning.
 """
 
@@ -65,7 +65,7 @@ class WandB(RunLogger):
     differs from its defaults, or its arm, and the seed; study/arm; train.
     Runs of a study that tune keep the job type tune.
     tags: a list, or a text with commas; added to those of a study.
-    dir: holds W&B's folder; None: the run's folder.
+    dir: the parent of W&B's folder; None: the run's folder.
     mode: auto follows WANDB_MODE, else is online if there is a key. online and offline override
     WANDB_MODE; online without a key raises UserError.
     log_model: the best weights and the config, which `ablate.load` reads, as an artifact.
@@ -121,7 +121,7 @@ class WandB(RunLogger):
                     "ablate: W&B cannot be reached, writing offline (%s)", first_line(error)
                 )
                 mode = "offline"
-                # W&B's service still holds the run that did not start, and would refuse its id.
+                # W&B's service still has the run that did not start, and would reject its id.
                 import wandb
 
                 wandb.teardown()
@@ -157,7 +157,7 @@ class WandB(RunLogger):
         last = super().last_step(reached)
         if self.run.offline or self.run.disabled:
             return last
-        # What the server has; of its last row perhaps a part.
+        # The server's rows; the last may be incomplete.
         return max(last, self.run.summary.get("trainer/global_step", 0) - 1)
 
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
@@ -213,7 +213,7 @@ class WandB(RunLogger):
         self.run.log_artifact(artifact, aliases=["best"])
 
     def _check_project(self) -> None:
-        """Raise UserError for a project that W&B refuses, or would ignore in one of its sweeps."""
+        """Raise UserError for a project that W&B rejects, or would ignore in one of its sweeps."""
         import wandb
 
         try:
@@ -285,7 +285,7 @@ def open_run(
         dir=str(folder),
         config=config,
         resume="allow",
-        # Leave W&B runs opened by the caller alone.
+        # Do not touch W&B runs opened by the caller.
         reinit="create_new",
         mode=mode,
         settings=wandb.Settings(

@@ -1,7 +1,7 @@
 """Autoencoder: images as a small grid of latent vectors, in which a diffusion model can draw.
 
 Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models", section 3.1 and
-appendix G, https://arxiv.org/abs/2112.10752: the latent is normal (KL-regularised), after Kingma
+appendix G, https://arxiv.org/abs/2112.10752: the latent is normal (KL-regularized), after Kingma
 and Welling 2014, "Auto-encoding variational Bayes", https://arxiv.org/abs/1312.6114. Without their
 residual blocks, attention and losses of perception: these images are small.
 """
@@ -19,11 +19,12 @@ from ablate.model.base import Model
 from ablate.model.layers.linear import KaimingConv
 from ablate.random.draws import Source, Stream, normal
 
-Halvings = Annotated[int, Int(0, 8)]
+Downsamples = Annotated[int, Int(0, 8)]
 
 
 class Autoencoder(Model):
-    """Convolutions of 3 x 3, `dim` wide; each of `halvings` halves both sides of the image.
+    """Convolutions of 3 x 3, of width `dim`; each of `num_downsamples` halves both sides of the
+    image.
 
     latent: numbers at each place of the latent.
     """
@@ -49,19 +50,19 @@ class Autoencoder(Model):
         target_length: int,
         dim: Width,
         latent: Width,
-        halvings: Halvings,
+        num_downsamples: Downsamples,
     ):
         super().__init__()
-        self.reduction, self.latent = 2**halvings, latent
+        self.reduction, self.latent = 2**num_downsamples, latent
         height, width = image_size
         if height % self.reduction or width % self.reduction:
             raise UserError(
-                f"model.halvings={halvings} halves the sides of an image, {height} x {width}"
-                f" pixels, as often: they must be multiples of {self.reduction}"
+                f"model.num_downsamples={num_downsamples}: the sides of images, {height} x {width}"
+                f" pixels, must be multiples of {self.reduction}"
             )
         encoder: list[nn.Module] = [conv(channels, dim)]
         decoder: list[nn.Module] = [conv(latent, dim)]
-        for _ in range(halvings):
+        for _ in range(num_downsamples):
             encoder += [nn.SiLU(), conv(dim, dim, stride=2)]
             decoder += [nn.SiLU(), nn.Upsample(scale_factor=2), conv(dim, dim)]
         self.encoder = nn.Sequential(*encoder, nn.SiLU(), conv(dim, 2 * latent))
@@ -72,7 +73,7 @@ class Autoencoder(Model):
         self, images: Float[Tensor, "b c y x"]
     ) -> tuple[Float[Tensor, "b c y x"], Float[Tensor, "b l v u"], Float[Tensor, "b l v u"]]:
         """The reconstruction, and the mean and the logarithm of the variance of its
-        latent. In training the latent is drawn, else it is the mean."""
+        latent. In training the latent is sampled, else it is the mean."""
         mean, log_variance = self.describe(images)
         latent = mean
         if self.training:

@@ -1,4 +1,4 @@
-"""Base classes of the models, and their initialisation with common random numbers.
+"""Base classes of the models, and their initialization with common random numbers.
 
 Initial values depend only on the seed and the parameter's name, so two models that differ in one
 component share all others, up to a standard deviation, which depends on the depth for maps into the
@@ -21,22 +21,22 @@ from ablate.figures.tokens import token_drawer
 from ablate.random.seeding import derive, seed_torch
 
 ROLES = "embedding", "head", "matrix", "tensor", "vector"
-# What `Model.freeze` keeps as it is.
+# The parameters that `Model.freeze` keeps fixed.
 Freeze = Literal["none", "embeddings", "encoder"]
 
 
 class Model(nn.Module):
-    """Base of every architecture: initialisation, freezing, and which parameters are embeddings."""
+    """Base of every architecture: initialization, freezing, and which parameters are embeddings."""
 
-    # The kinds of data that it reads (`Data.kind`); any, where a class does not say so.
+    # The kinds of data that it reads (`Data.kind`); any, if a class does not state them.
     kinds: ClassVar[tuple[str, ...]]
-    # Where pos_enc acts: in the "layers" of its stacks, at the "input" alone; None: it takes none.
+    # Where pos_enc acts: in the "layers" of its stacks, only at the "input"; None: it takes none.
     positions: ClassVar[str | None]
     # Its outputs, of which a task needs one (`Task.output`).
     outputs: ClassVar[tuple[str, ...]]
-    # Whether a position may depend on earlier ones alone, unless model.mask says otherwise.
+    # Whether a position may depend only on earlier ones, unless model.mask allows others.
     causal: ClassVar[bool]
-    # Whether it has attention whatever its mixer is.
+    # Whether it has attention with any mixer.
     attends: ClassVar[bool] = False
     # Whether it has something to read without attention, such as an encoder's last state.
     reads_without_attention: ClassVar[bool] = False
@@ -70,11 +70,11 @@ class Model(nn.Module):
         """Configure the data for this model before it is read; by default this does nothing."""
 
     @classmethod
-    def normalisation(
+    def normalization(
         cls, keys: Mapping[str, Any]
     ) -> tuple[Sequence[float], Sequence[float]] | None:
-        """Mean and deviation of each channel, between black 0 and white 1, of the images that
-        pretrained weights expect; None: those of the data. keys: of the model's node."""
+        """Mean and standard deviation of each channel, between black 0 and white 1, of the images
+        that pretrained weights expect; None: those of the data. keys: of the model's node."""
         return None
 
     def roles(self) -> dict[str, str]:
@@ -94,7 +94,7 @@ class Model(nn.Module):
         return "matrix" if parameter.dim() == 2 else "tensor"
 
     def rate_factors(self) -> dict[str, float]:
-        """The factor of the learning rate of roles, where it is not 1."""
+        """The factor of the learning rate of roles if it is not 1."""
         return {}
 
     def freeze(self, part: Freeze) -> None:
@@ -122,8 +122,8 @@ class Model(nn.Module):
         """
         return []
 
-    def initialise(self, seed: int) -> None:
-        """Initialise every parameter, seeded by `seed` and the parameter's name."""
+    def initialize(self, seed: int) -> None:
+        """Initialize every parameter, seeded by `seed` and the parameter's name."""
         draw_by_name(self, seed)
 
 
@@ -137,9 +137,9 @@ def outputs(
 
 @torch.no_grad()
 def draw_by_name(model: nn.Module, seed: int) -> None:
-    """Initialise each parameter with the `reset_parameters` of the module that owns it.
+    """Initialize each parameter with the `reset_parameters` of the module that owns it.
 
-    That method draws all parameters of a module; here each is drawn alone, under its own seed, so
+    That method draws all parameters of a module; here each is drawn under its own seed, so
     that a table does not depend on how many precede it, nor a bias on the shape of its weight.
     """
     drawn: dict[str, Tensor] = {}
@@ -156,7 +156,8 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def _alone(owner: nn.Module, parameter: nn.Parameter) -> Iterator[None]:
-    """Move the other parameters of a module to the meta device, where nothing is drawn."""
+    """Move the other parameters of a module to the meta device, where no random numbers are
+    drawn."""
     others = [
         (module, name, other)
         for module in owner.modules()
@@ -186,10 +187,11 @@ def _owner(model: nn.Module, name: str) -> nn.Module:
 
 
 class LanguageModel(Model):
-    """Base of language models. `length`: the most tokens it can read at once; None: any number.
+    """Base of language models. `length`: the maximum number of tokens it can read at once; None:
+    any number.
 
-    A cache (a KV cache or a recurrent state) holds what the model computed for earlier tokens; its
-    `length()` is their number.
+    A cache (a KV cache or a recurrent state) contains the model's intermediate results for earlier
+    tokens; its `length()` is their number.
     """
 
     length: int | None
@@ -206,20 +208,21 @@ class LanguageModel(Model):
 
 
 class Forecaster(Model):
-    """Base of forecasters. `difference`: the forecast is the last value plus the output of `read`.
+    """Base of forecasters. `predict_residual`: the forecast is the last value plus the output of
+    `read`.
 
     The model then starts from the naive forecast, the last value; otherwise it has to learn it. On
-    the validation part of the sunspots both variants beat the naive forecasts, and the difference
+    the validation part of the sunspots both variants beat the naive forecasts, and the residual
     does better.
     """
 
     kinds = ("series",)
     item: ClassVar[str] = "time step"
-    difference: bool
+    predict_residual: bool
 
     def forward(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
         """At every position, a forecast of the next value from those up to it."""
-        return values + self.read(values) if self.difference else self.read(values)
+        return values + self.read(values) if self.predict_residual else self.read(values)
 
     @abstractmethod
     def read(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
@@ -270,8 +273,8 @@ class Seq2Seq(Model):
     def to_source(
         self, weights: Float[Tensor, "b h i j"], sources: int
     ) -> Float[Tensor, "b h _ _"]:
-        """What a module of `cross` recorded -> attention to the first positions of the source, as
-        many as `sources`."""
+        """The recorded weights of a module of `cross` -> attention to the first positions of the
+        source, as many as `sources`."""
         return weights
 
     @abstractmethod

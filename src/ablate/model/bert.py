@@ -1,7 +1,7 @@
 """BERT: a bidirectional Transformer encoder (Devlin et al. 2019).
 
 https://arxiv.org/abs/1810.04805. Embeddings of tokens, positions and segments are summed and
-normalised; the blocks are those of Vaswani et al. 2017 (post-norm). Masked tokens are predicted
+normalized; the blocks are those of Vaswani et al. 2017 (post-norm). Masked tokens are predicted
 through a dense layer and the embedding table, the next sentence from the pooled first token. Its
 published settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
 """
@@ -32,7 +32,7 @@ class Predictions(NamedTuple):
 
 
 class BERT(Model):
-    """Tokens in, logits of the masked ones out. `stack` holds the keys of Stack.
+    """Tokens in, logits of the masked ones out. `stack`: keys of Stack.
 
     segments: number of segment types; with one there is no segment embedding.
     next_sentence: whether to predict from the pooled state if the second segment follows the first.
@@ -48,8 +48,8 @@ class BERT(Model):
                 and c("model.norm") == "post"
                 and c.stated("pos_enc", "acts_in") != "input"
             ),
-            "model.embedding_scale={model.embedding_scale} has no effect where model.norm=post"
-            " normalises the embeddings and pos_enc={pos_enc} adds nothing to them first; set"
+            "model.embedding_scale={model.embedding_scale} has no effect if model.norm=post"
+            " normalizes the embeddings and pos_enc={pos_enc} adds nothing to them before; set"
             " model.embedding_scale=1.0",
         ),
     )
@@ -98,7 +98,7 @@ class BERT(Model):
 
     @classmethod
     def configure_data(cls, data: Any) -> None:
-        """Put labelled texts between [CLS] and [SEP]; masked texts have these anyway."""
+        """Put labeled texts between [CLS] and [SEP]; masked texts have these anyway."""
         if isinstance(data, TextFiles):
             data.specials = True
 

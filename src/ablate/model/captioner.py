@@ -44,7 +44,7 @@ STAGED = (
 
 class Captioner(Seq2Seq):
     """`dim` is the width of the annotation vectors and of the decoder's state, which are scored
-    without projections. `blocks` holds the keys of resnet.trunk.
+    without projections. `blocks`: keys of resnet.trunk.
     """
 
     outputs = ("captions",)
@@ -147,7 +147,7 @@ class Captioner(Seq2Seq):
         return self._read(tokens[:, None], state)[:, 0]
 
     def cells(self, rows: range, columns: range) -> frozenset[int]:
-        """The cells of the feature map whose receptive field is centred in a box of pixels."""
+        """The cells of the feature map whose receptive field is centered in a box of pixels."""
         return frozenset(
             row * self.grid[1] + column
             for row in range(self.grid[0])

@@ -50,7 +50,7 @@ class TimeEmbedding(nn.Module):
 
 
 class DiT(Model):
-    """`stack` holds the keys of Stack: of the blocks that read the image, and, without `layers` and
+    """`stack`: keys of Stack, of the blocks that read the image, and, without `layers` and
     the mask, of the `text_depth` blocks that read the caption, whose positions are learned.
 
     condition: how the image's blocks learn of time and caption. cross_attention: makes the score of

@@ -1,4 +1,4 @@
-"""Graph attention network (GAT): every node attends to its neighbours (Velickovic et al. 2018).
+"""Graph attention network (GAT): every node attends to its neighbors (Velickovic et al. 2018).
 
 https://arxiv.org/abs/1710.10903. A layer is a linear map, attention with any score along the edges,
 and ELU; heads are concatenated, those of the last layer averaged. With model.mask=none every node
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import Depth, KeysOf, Share, Width
 from ablate.interface.edges import Edges
-from ablate.kernel import Attend, Kernel, Parts, attention_weights
+from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.linear import Bias
@@ -30,7 +30,7 @@ from ablate.random.dropout import Dropout
 
 
 class Glorot(nn.Linear):
-    """Weights initialised as in Glorot and Bengio 2010, bias zero."""
+    """Weights initialized as in Glorot and Bengio 2010, bias zero."""
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
@@ -88,7 +88,7 @@ class GraphAttention(nn.Module):
         x = self.dropout(x)
         v = self._heads(self.value(x))
         random = self.training and (self.weights_dropout > 0 or self.normalizer.samples)
-        attend = Attend(
+        attend = AttentionInputs(
             q=self._projected(self.score.query, self.query, x, v),
             k=self._projected(self.score.key, self.key, x, v),
             v=v,
@@ -132,7 +132,7 @@ class GAT(Model):
         Conflict(
             lambda c: c.states("model.mask", "restricts"),
             "model.mask={model.mask} requires ordered positions; graph nodes are unordered: use"
-            " model.mask=neighbours or none",
+            " model.mask=neighbors or none",
         ),
         Conflict(
             lambda c: (

@@ -1,7 +1,7 @@
 """GPT: a decoder-only language model.
 
 Radford et al. 2018, "Improving language understanding by generative pre-training", and 2019,
-"Language models are unsupervised multitask learners" (pre-norm, scaled initialisation). The output
+"Language models are unsupervised multitask learners" (pre-norm, scaled initialization). The output
 map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
@@ -22,7 +22,7 @@ from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 
-# Where model.base_dim is refused, and with what it is not.
+# Where model.base_dim is rejected, and with what it is not.
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
 UNLIKE: dict[Callable[[Facts], bool], str] = {
     lambda c: c("optimizer._target_") not in ADAMS: "optimizer=adam, adamw and lion",
@@ -41,7 +41,7 @@ class GPT(LanguageModel):
     the output at its last token (Radford et al. 2018, section 3.2); one class is the score of a
     reward model.
 
-    `stack` holds the keys of Stack.
+    `stack`: keys of Stack.
 
     base_dim: b, the width at which the learning rate was tuned, for a width d to which it then
     applies (muP for Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466): the rate of

@@ -3,7 +3,7 @@
 Dong et al. 2019, section 2.3, https://arxiv.org/abs/1905.03197; Raffel et al. 2020, section 3.2.1
 (prefix LM), https://arxiv.org/abs/1910.10683; text to speech so is Bark's way
 (https://github.com/suno-ai/bark). Every source has the same number of positions, those behind its
-end masked, so that a target begins at the same position whatever else is in its batch.
+end masked, so that a target begins at the same position in every batch.
 """
 
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from ablate.model.layers.stack import Stack
 
 
 class GPTState(State):
-    """The embedded source and target so far, which of them are no padding, and their cache
+    """The embedded source and target so far, which of them are not padding, and their cache
     (None: all of them are read again at every step)."""
 
     def __init__(
@@ -41,7 +41,7 @@ class GPTState(State):
 
 
 class GPTSeq2Seq(Seq2Seq):
-    """`stack` holds the keys of Stack. Each side has its own embedding table."""
+    """`stack`: keys of Stack. Each side has its own embedding table."""
 
     outputs = ("target tokens",)
     causal = True
@@ -109,7 +109,7 @@ class GPTSeq2Seq(Seq2Seq):
     def _read(
         self, source: Int[Tensor, "b j"]
     ) -> tuple[Float[Tensor, "b {self.sources} d"], Bool[Tensor, "b {self.sources}"]]:
-        """The embedded source, and which of its positions are no padding."""
+        """The embedded source, and which of its positions are not padding."""
         if (beyond := source.shape[1] - self.sources) > 0:
             raise UserError(
                 f"a source has {source.shape[1]} tokens, its end counted, and the model was"

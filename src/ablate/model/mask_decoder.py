@@ -5,10 +5,10 @@ https://arxiv.org/abs/2304.02643: a block lets the tokens attend to each other, 
 image, applies a feed-forward network, and lets the image read the tokens. Each is followed by a
 residual and a layer norm; queries and keys, not values, have a positional encoding (of an
 image cell) or what they were at first (of a token) added again. The output of a mask token, through
-a network of its own, is compared with every pixel of the enlarged image.
+its own network, is compared with every pixel of the enlarged image.
 
-Not as there: attention between tokens and image is as wide as the rest (there half as wide), and
-all masks are predicted after every prompt (there one token more predicts the single mask after
+Not as there: attention between tokens and image is as wide as the rest (there of half the width),
+and all masks are predicted after every prompt (there one token more predicts the single mask after
 several prompts).
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
 from ablate.model.attention import Score
-from ablate.model.layers.layer import Place
+from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, Linear
 from ablate.model.layers.multi_head import CrossAttention
 
@@ -68,13 +68,13 @@ class Network(nn.Module):
 
 class DecoderBlock(nn.Module):
     """tokens: the place of attention among them. memory: of attention between them and an image of
-    so many cells; None: there is none. writes: whether the image reads the tokens, too.
+    so many cells; None: there is none. writes: whether the image reads the tokens as well.
 
     In the first block the tokens attend without positions and without a residual, as there.
     """
 
     def __init__(
-        self, tokens: Place, memory: Place | None, *, hidden: int, writes: bool, first: bool
+        self, tokens: LayerSpec, memory: LayerSpec | None, *, hidden: int, writes: bool, first: bool
     ) -> None:
         super().__init__()
         dim, std = tokens.dim, tokens.std
@@ -112,28 +112,28 @@ class DecoderBlock(nn.Module):
 
 
 class MaskDecoder(nn.Module):
-    """masks: predicted for each prompt. exchange: tokens and image read each other (two_way), the
-    tokens read the image (one_way), or neither (none). grid: the cells of the image. place: of
-    attention among the tokens, with the longest prompt as `length`. crosses: for each
-    block what makes the scores between tokens and image; those of the last one are also those of
-    the attention behind the blocks.
+    """num_masks: predicted for each prompt. exchange: tokens and image read each other (two_way),
+    the tokens read the image (one_way), or neither (none). grid: the cells of the image. place: of
+    attention among the tokens, with the longest prompt as `length`. crosses: for each block what
+    makes the scores between tokens and image; those of the last one are also those of the attention
+    behind the blocks.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: LayerSpec,
         crosses: Sequence[Callable[..., Score]],
         *,
         grid: tuple[int, int],
-        masks: int,
+        num_masks: int,
         exchange: Exchange,
         hidden: int,
     ) -> None:
         super().__init__()
         dim, self.grid = place.dim, grid
         self.iou_token = Embedding(1, dim, draw=nn.init.normal_)
-        self.mask_tokens = Embedding(masks, dim, draw=nn.init.normal_)
-        place = replace(place, length=1 + masks + place.length)
+        self.mask_tokens = Embedding(num_masks, dim, draw=nn.init.normal_)
+        place = replace(place, length=1 + num_masks + place.length)
         memories = [replace(place, score=cross, length=math.prod(grid)) for cross in crosses]
         self.blocks = nn.ModuleList(
             DecoderBlock(
@@ -152,8 +152,8 @@ class MaskDecoder(nn.Module):
         self.enlarge_norm = nn.LayerNorm(dim // 4, eps=1e-6)
         self.enlarge_again = nn.ConvTranspose2d(dim // 4, dim // NARROWED, 2, stride=2)
         network = partial(Network, dim, std=place.std)
-        self.networks = nn.ModuleList(network(dim // NARROWED) for _ in range(masks))
-        self.iou = network(masks)
+        self.networks = nn.ModuleList(network(dim // NARROWED) for _ in range(num_masks))
+        self.iou = network(num_masks)
 
     def forward(
         self,

@@ -94,7 +94,7 @@ NORM_OF_IMAGES = Conflict(
 
 
 class ResNet(Model):
-    """Images in, logits of the classes out. `blocks` holds the keys of `trunk`."""
+    """Images in, logits of the classes out. `blocks`: keys of `trunk`."""
 
     outputs = ("classes",)
     conflicts = (NORM_OF_IMAGES,)

@@ -56,13 +56,13 @@ class RNNForecaster(Forecaster):
         depth: Depth,
         residual: bool,
         dropout: Share,
-        difference: bool,
+        predict_residual: bool,
         attention: Callable[..., Score],
         normalizer: Normalizer,
         kernel: Kernel,
     ):
         super().__init__()
-        self.difference = difference
+        self.predict_residual = predict_residual
         self.recurrent = Recurrent(
             channels, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
         )

@@ -1,4 +1,4 @@
-"""RNN language model: Mikolov et al. 2010; regularised as Zaremba et al. 2014.
+"""RNN language model: Mikolov et al. 2010; regularized as Zaremba et al. 2014.
 
 "Recurrent neural network based language model", Interspeech; https://arxiv.org/abs/1409.2329:
 dropout on embeddings, between layers and before the output map. The output map is the embedding
@@ -48,7 +48,8 @@ class ReadOut(nn.Module):
 
 # The message of the check of a composition, and of the constructor.
 TIED = (
-    "model.tie_embeddings=true needs embeddings as wide as {what}; set model.embedding_dim={width}"
+    "model.tie_embeddings=true requires embeddings of the same width as {what}; set"
+    " model.embedding_dim={width}"
 )
 TIED_WIDTHS = tuple(
     Conflict(
@@ -60,7 +61,7 @@ TIED_WIDTHS = tuple(
         TIED.format(what=what, width="{:read_out}"),
     )
     for halved, what in (
-        (True, "what model.decoder=bahdanau reads out, half of model.dim={model.dim}"),
+        (True, "the readout of model.decoder=bahdanau, half of model.dim={model.dim}"),
         (False, "the states that are read out, model.dim={model.dim}"),
     )
 )
@@ -174,4 +175,4 @@ def lstm_gates(
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:
     """Raise a UserError if a tied table differs in width from the output projection's input."""
     if tied and embedding_dim != width:
-        raise UserError(TIED.format(what="what the output map reads", width=width))
+        raise UserError(TIED.format(what="the input of the output map", width=width))

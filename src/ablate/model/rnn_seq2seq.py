@@ -2,7 +2,7 @@
 
 https://arxiv.org/abs/1409.3215, https://arxiv.org/abs/1409.0473, https://arxiv.org/abs/1508.04025.
 The encoder is unidirectional or bidirectional; the decoder (model.decoder) attends to the encoder's
-states with any score, or reads its last state alone. Dropout as in Zaremba et al. 2014,
+states with any score, or reads only its last state. Dropout as in Zaremba et al. 2014,
 https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the output map. The output
 map is the target's embedding table when tied: Press and Wolf 2017,
 https://arxiv.org/abs/1608.05859.
@@ -36,7 +36,8 @@ from ablate.random.dropout import Dropout
 
 # The message of the check of a composition, and of the constructor.
 DIRECTIONS = (
-    "model.bidirectional=true gives each direction half of model.dim={dim}, which must be even"
+    "model.bidirectional=true requires an even model.dim: each direction has half of"
+    " model.dim={dim}"
 )
 
 
@@ -123,7 +124,7 @@ class RNNSeq2Seq(Seq2Seq):
     def compiles(self) -> list[nn.Module]:
         """The attention, which is worth compiling if the decoder calls it at every step.
 
-        Without it the read-out, which gains nothing; beside the attention it would lose a little.
+        Without it the read-out, which gains nothing; with the attention it would lose a little.
         """
         return self.cross or [self.read_out]
 

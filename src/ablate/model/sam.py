@@ -5,7 +5,7 @@ outputs are the cells of the image; model.mask=window makes its attention local,
 in some blocks, and pos_enc=relative_2d is a decomposed relative encoding, as there. The image is
 encoded once, then prompts are answered one after another, each with the mask before it as a further
 prompt (mask_prompt). The keys of the blocks are those of the image encoder; of these the score, the
-normalizer, the kernel and the number of heads are the decoder's, too, whose norms, feed-forward
+normalizer, the kernel and the number of heads are the decoder's as well, whose norms, feed-forward
 networks and residuals are as published (mask_decoder.py).
 """
 
@@ -27,7 +27,7 @@ from ablate.figures.masks import Clicked, decoder_drawer
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Model
-from ablate.model.layers.layer import Place
+from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, width_std
 from ablate.model.layers.stack import Stack
 from ablate.model.mask.none import NoMask
@@ -40,7 +40,7 @@ from ablate.random.draws import Stream
 
 # The message of the check of a composition, and of the constructor.
 DIVIDED = (
-    "model.dim={dim} must be a multiple of 8: the masks of model=sam are made of an eighth of it"
+    "model.dim={dim} must be a multiple of 8: the mask decoder of model=sam has an eighth of it"
 )
 KINDS = 4  # of points: background, object, the corners of a box
 MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
@@ -99,8 +99,8 @@ class PromptEncoder(nn.Module):
             (torch.arange(count, device=weight.device) + 0.5).to(weight.dtype) / count
             for count in grid
         )
-        centres = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
-        return self.points(centres.flatten(0, 1))
+        centers = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+        return self.points(centers.flatten(0, 1))
 
     def dense(
         self, before: Float[Tensor, "b 1 y x"] | None
@@ -114,7 +114,7 @@ class PromptEncoder(nn.Module):
 class SAM(Model):
     """Images and prompts in, masks with their predicted IoU out.
 
-    masks: predicted after every prompt, of which the one with the largest predicted IoU is chosen.
+    num_masks: masks after every prompt; the one with the largest predicted IoU is chosen.
     decoder: of the blocks of the mask decoder the number, and the width of their feed-forward
     network, null: 4 dim. mask_prompt: whether a click comes with the mask that was chosen before
     it. prompt_length: points that it reads in training. stack: the keys of Stack, of the encoder.
@@ -156,7 +156,7 @@ class SAM(Model):
         dim: Width,
         patch: Width,
         heads: Width,
-        masks: Count,
+        num_masks: Count,
         exchange: Exchange,
         mask_prompt: bool,
         decoder: Annotated[dict[str, Any], KeysOf("ablate.model.sam.decoder_keys")],
@@ -187,7 +187,7 @@ class SAM(Model):
             **stack,
         )
         self.prompts = PromptEncoder(dim, points=points, image_size=image_size, masks=mask_prompt)
-        place = Place(
+        place = LayerSpec(
             dim=dim,
             length=prompt_length,
             grid=None,
@@ -202,7 +202,7 @@ class SAM(Model):
         )
 
         def cross(number: int) -> Callable[..., Score]:
-            """What makes the scores of a decoder's block between tokens and image."""
+            """The factory of the scores of a decoder's block between tokens and image."""
             keys = layers[number % len(layers)] if layers else {}
             chosen = keys.get("cross_attention") or cross_attention
             return partial(chosen, slot="model.cross_attention") if chosen else attention
@@ -211,7 +211,7 @@ class SAM(Model):
             place,
             [cross(number) for number in range(decoder["depth"])],
             grid=self.grid,
-            masks=masks,
+            num_masks=num_masks,
             exchange=exchange,
             hidden=decoder["ffn_dim"] or 4 * dim,
         )
@@ -226,7 +226,7 @@ class SAM(Model):
         """Images, and points with labels -> logits of masks and their predicted IoU (r: after the
         first prompt, two points, and after every point that follows).
 
-        correct: gives the point that follows and its label from the last masks and IoUs; those of
+        correct: returns the next point and its label from the last masks and IoUs; those of
         `points` are then not read.
         """
         image = self.encode(images)

@@ -1,4 +1,5 @@
-"""Any image model of timm as a reference arm (https://github.com/huggingface/pytorch-image-models)."""
+"""Any image model of timm as a reference arm
+(https://github.com/huggingface/pytorch-image-models)."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ class Timm(Model):
 
     pretrained: true downloads timm's weights; or a file of weights of this model, as torch or
     safetensors saves them. A classifier of other classes is left out. The images are then
-    normalised as timm says for this name (`pretrained_cfg`).
+    normalized as timm specifies for this name (`pretrained_cfg`).
     """
 
     outputs = ("classes",)
@@ -58,10 +59,10 @@ class Timm(Model):
             raise UserError(f"model.name={name} with model.args={dict(args)}: {line}") from error
 
     @classmethod
-    def normalisation(
+    def normalization(
         cls, keys: Mapping[str, Any]
     ) -> tuple[Sequence[float], Sequence[float]] | None:
-        return normalisation(keys["name"]) if keys.get("pretrained") else None
+        return normalization(keys["name"]) if keys.get("pretrained") else None
 
     @torch.no_grad()
     def _check_image(self, image: Float[Tensor, "1 c y x"]) -> None:
@@ -69,18 +70,18 @@ class Timm(Model):
         self.network.eval()(image)
         self.network.train()
 
-    def initialise(self, seed: int) -> None:
-        """Keep timm's values: its modules cannot be initialised one by one (see `build`)."""
+    def initialize(self, seed: int) -> None:
+        """Keep timm's values: its modules cannot be initialized one by one (see `build`)."""
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         return self.network(images)
 
 
-def normalisation(name: str) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Mean and deviation that timm states for the weights of that name."""
+def normalization(name: str) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Mean and standard deviation that timm states for the weights of that name."""
     try:
         stated = timm.get_pretrained_cfg(name)
-    except RuntimeError:  # no such weights, which the model refuses
+    except RuntimeError:  # no such weights, which the model rejects
         return None
     return None if stated is None else (stated.mean, stated.std)
 

@@ -51,7 +51,7 @@ class TransformerState(State):
 
 
 class Transformer(Seq2Seq):
-    """`encoder` and `decoder` hold the keys of Stack of one side, `stack` those of both.
+    """`encoder` and `decoder`: keys of Stack of one side; `stack`: of both.
 
     `attention` makes the score of both self-attentions, and of cross-attention unless
     `cross_attention` does; `mask` is that of the decoder, the encoder attends to every token.
@@ -75,9 +75,9 @@ class Transformer(Seq2Seq):
                 and not c("model.residual")
                 and not c.states("model.attention", "query")
             ),
-            "model.attention={model.attention}, the score of cross-attention too, does not read the"
-            " query, so that with model.residual=false nothing of the target would reach the"
-            " output; set model.residual=true, or model.cross_attention=scaled_dot",
+            "model.attention={model.attention}, also the score of cross-attention, does not read"
+            " the query, so with model.residual=false the output would not depend on the target;"
+            " set model.residual=true, or model.cross_attention=scaled_dot",
         ),
         Conflict(
             lambda c: c("model.share_embeddings") and not c("data.joint"),
@@ -198,8 +198,8 @@ class Transformer(Seq2Seq):
 def cross_score(
     keys: Mapping[str, Any], cross_attention: Callable[..., Score] | None
 ) -> Callable[..., Score]:
-    """What makes the score of a layer's cross-attention: the layer's own, the model's, or that of
-    its self-attention."""
+    """The factory of the score of a layer's cross-attention: the layer's own, the model's, or that
+    of its self-attention."""
     chosen = keys.get("cross_attention") or cross_attention
     if chosen is None:
         return keys["attention"]

@@ -18,7 +18,7 @@ from ablate.model.layers.stack import Stack
 
 
 class TransformerForecaster(Forecaster):
-    """`stack` holds the keys of Stack."""
+    """`stack`: keys of Stack."""
 
     outputs = ("next values",)
     causal = True
@@ -31,12 +31,13 @@ class TransformerForecaster(Forecaster):
         channels: int,
         length: int,
         dim: Width,
-        difference: bool,
+        predict_residual: bool,
         **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
-        self.difference = difference
-        # torch's own, whose bias is random, too: a norm of w x alone would hide how large x is.
+        self.predict_residual = predict_residual
+        # torch's own, whose bias is also random: a norm of w x without a bias would hide the size
+        # of x.
         self.embedding = nn.Linear(channels, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         self.head = Linear(dim, channels, std=width_std(dim))

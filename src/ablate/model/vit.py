@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import HUGGING_FACE, KeysOf, Width
 from ablate.errors import UserError
-from ablate.figures.patches import patch_drawer, unnormalised
+from ablate.figures.patches import patch_drawer, unnormalized
 from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
 
-# What a model of patches refuses.
+# Conflicts of a model of patches.
 WHOLE_PATCHES = (
     Conflict(
         lambda c: c("model.patch") > c.side,
-        "model.patch={model.patch} is larger than the images, which are {:side} pixels a side",
+        "model.patch={model.patch} is larger than the images, which have {:side} pixels per side",
     ),
     Conflict(
         lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
         "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border"
-        " of images of {:side} pixels a side",
+        " of images of {:side} pixels per side",
     ),
 )
 
@@ -57,7 +57,7 @@ class ClassToken(nn.Module):
 
 
 class ViT(Model):
-    """Images in, logits of the classes out. `stack` holds the keys of Stack."""
+    """Images in, logits of the classes out. `stack`: keys of Stack."""
 
     outputs = ("classes",)
     causal = False
@@ -69,7 +69,7 @@ class ViT(Model):
         ),
         Conflict(
             lambda c: c("model.pool") == "class" and c.option("model.mask") in ("causal", "prefix"),
-            "model.mask={model.mask} with model.pool=class: the classification token stands first"
+            "model.mask={model.mask} with model.pool=class: the classification token is first"
             " and would not see the image; set model.pool=mean",
         ),
     )
@@ -105,7 +105,7 @@ class ViT(Model):
         self.freeze(freeze)
 
     @classmethod
-    def normalisation(
+    def normalization(
         cls, keys: Mapping[str, Any]
     ) -> tuple[Sequence[float], Sequence[float]] | None:
         if not (name := keys.get("pretrained")):
@@ -117,12 +117,12 @@ class ViT(Model):
                 stated, _ = ImageProcessingMixin.get_image_processor_dict(
                     name.removeprefix(HUGGING_FACE)
                 )
-            except (ImportError, OSError, ValueError):  # it says nothing of its images
+            except (ImportError, OSError, ValueError):  # it does not describe its images
                 return None
             return stated["image_mean"], stated["image_std"]
-        from ablate.model.timm import normalisation  # which takes a second to import
+        from ablate.model.timm import normalization  # which takes a second to import
 
-        return normalisation(name)
+        return normalization(name)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         x = self.patches(images)
@@ -131,12 +131,12 @@ class ViT(Model):
         return self.head(self.stack(x).mean(dim=1))
 
     def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        image = unnormalised(data, example["images"][0])
+        image = unnormalized(data, example["images"][0])
         return patch_drawer(image, maps, self.patches, class_token=self.class_token is not None)
 
 
 def patch_grid(image_size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
-    """Rows and columns of patches; UserError where pixels would be left out at the border."""
+    """Rows and columns of patches; UserError if pixels would be left out at the border."""
     for side in image_size:
         if patch > side or (side - patch) % stride:
             raise UserError(

@@ -1,6 +1,6 @@
 """Position encodings: how a model knows the position of a token. One class per file; their base.
 
-In cross-attention query and key belong to two sequences, between which there is no distance, so
+In cross-attention query and key belong to two sequences, which have no distance between them, so
 `rotate`, `bias` and `values` are never called there. Absolute encodings, added to the embedded
 tokens (`embed`), reach it through these: encoder and decoder have an instance each, of their own
 length. Relative encodings (rotary, alibi, relative, t5) act only in the self-attention of both
@@ -31,7 +31,7 @@ class PosEnc(nn.Module):
 
     One instance serves all layers of a stack: those of an encoder, or of a decoder. `length` is the
     number of positions in training, all of them, `grid` the (rows, columns) of an image's patches,
-    `extra` the number of leading tokens outside the grid, and `causal` says that the model's
+    `extra` the number of leading tokens outside the grid, and `causal` states that the model's
     attention is causal.
     Positions are absolute, counted from 0 and consecutive, in 1-d integer tensors `i` (queries) and
     `j` (keys).
@@ -61,7 +61,7 @@ class PosEnc(nn.Module):
                     c.states("model.attention", "query") and c.states("model.attention", "key")
                 )
             ),
-            "pos_enc={pos_enc} acts where queries and keys are compared, and"
+            "pos_enc={pos_enc} applies to the comparison of queries and keys, and"
             " model.attention={model.attention} does not compare them",
         ),
     )
@@ -145,46 +145,46 @@ class PosEnc(nn.Module):
         raise NotImplementedError
 
 
-class Randomised(PosEnc):
+class Randomized(PosEnc):
     """Base of encodings that may take random positions.
 
-    randomise: M, from which each training step draws as many positions as there are tokens,
+    randomize: M, from which each training step draws as many positions as there are tokens,
     without replacement and in their order, so that larger ones than those of training are known
     (Ruoss et al. 2023, section 3, https://arxiv.org/abs/2305.16843). Outside of training, where
     the paper draws too, token n of L has the expected position, (n + 1)(M + 1) / (L + 1) - 1
     rounded down. None: token n has position n.
     """
 
-    measured_with: ClassVar[tuple[str, ...]] = ("randomise",)
+    measured_with: ClassVar[tuple[str, ...]] = ("randomize",)
 
-    def __init__(self, *, randomise: Width | None = None, **sizes: Any) -> None:
+    def __init__(self, *, randomize: Width | None = None, **sizes: Any) -> None:
         super().__init__(**sizes)
-        if randomise is not None and randomise < self.length:
+        if randomize is not None and randomize < self.length:
             raise UserError(
-                f"pos_enc.randomise={randomise}: as many positions as tokens are drawn from these,"
-                f" so at least {self.length}"
+                f"pos_enc.randomize={randomize}: must be at least {self.length}, the number of"
+                " tokens whose positions are sampled from it"
             )
-        self.randomise = randomise
-        self.draws = None if randomise is None else Stream()
+        self.randomize = randomize
+        self.draws = None if randomize is None else Stream()
         self.drawn: Tensor | None = None
 
     def prepare(self, x: Float[Tensor, "b i {self.dim}"]) -> None:
         if self.draws is not None and self.training:
-            every = x.new_empty(1, 1, 1, self.randomise or 0)
+            every = x.new_empty(1, 1, 1, self.randomize or 0)
             numbers = uniform_alone(Source(self.draws.key_of_step(x)), every).flatten()
             self.drawn = numbers.topk(self.length).indices.sort().values
 
     def places(self, i: Int[Tensor, " i"]) -> Int[Tensor, " i"]:
         """The position that the encoding has for each token."""
-        if self.randomise is None:
+        if self.randomize is None:
             return i
         if self.training and self.drawn is not None:
             return self.drawn[i]
-        return (i + 1) * (self.randomise + 1) // (self.length + 1) - 1
+        return (i + 1) * (self.randomize + 1) // (self.length + 1) - 1
 
 
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """The rows and columns of an image; UserError where there is none."""
+    """The rows and columns of an image; UserError if there is none."""
     if grid is None:
         raise UserError(
             f"pos_enc={name} needs images cut into rows and columns of patches, and this "

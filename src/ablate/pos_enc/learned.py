@@ -1,7 +1,7 @@
 """Learned: x -> x + p[n], with a vector p[n] learned per position.
 
 Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1,
-https://arxiv.org/abs/1705.03122; initialised from a normal distribution of standard deviation 0.02,
+https://arxiv.org/abs/1705.03122; initialized from a normal distribution of standard deviation 0.02,
 as in the code of Devlin et al. 2018, "BERT", https://arxiv.org/abs/1810.04805. There are as many
 positions as in training, and no more. They reach cross-attention through the states of both sides,
 which have a table each.
@@ -37,6 +37,6 @@ class Learned(PosEnc):
         if end > self.length:
             raise UserError(
                 f"pos_enc=learned was trained for {self.length} positions and cannot take {end}; "
-                f"give it at most {self.length}, or train with more or with another pos_enc"
+                f"use at most {self.length}, or train with more or with another pos_enc"
             )
         return x + self.table[start:end].to(x.dtype)

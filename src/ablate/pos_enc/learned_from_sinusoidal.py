@@ -2,7 +2,7 @@
 
 p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. It lies between
 pos_enc=sinusoidal, where W is the identity, and pos_enc=learned, which knows nothing of the order
-of positions, and takes any length. W is initialised so that W p is as large as the initial vectors
+of positions, and takes any length. W is initialized so that W p is as large as the initial vectors
 of pos_enc=learned.
 """
 

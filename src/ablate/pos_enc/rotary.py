@@ -1,7 +1,7 @@
 """Rotary position embedding (RoPE): pair m of a query or key at n is rotated by n / base^(2m/r).
 
 Su et al. 2021, "RoFormer", section 3.2.2, https://arxiv.org/abs/2104.09864. The inner product of a
-query and a key then depends on their relative position alone. Pair m of the r rotated dimensions of
+query and a key then depends only on their relative position. Pair m of the r rotated dimensions of
 a head is (2m, 2m + 1) in the paper, layout=interleaved; (m, m + r/2) in GPT-NeoX, layout=half. The
 two differ by a permutation of the width, which a learned projection absorbs.
 There is no distance between two sequences: cross-attention rotates nothing.
@@ -32,12 +32,12 @@ from torch import Tensor
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Real
 from ablate.errors import UserError
-from ablate.pos_enc import Randomised
+from ablate.pos_enc import Randomized
 
 SLOW, FAST = 1, 32  # turns: alpha and beta of Peng et al. 2023, for LLaMA
 
 
-class Rotary(Randomised):
+class Rotary(Randomized):
     """Rotates queries and keys; no parameters, any length."""
 
     compares: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class Rotary(Randomised):
         ),
     )
 
-    measured_with = ("scaling", "factor", "randomise")
+    measured_with = ("scaling", "factor", "randomize")
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Rotary(Randomised):
         if width % 2 or not width:
             raise UserError(
                 f"pos_enc=rotary rotates pairs of dimensions, here pos_enc.share={share:g} of heads"
-                f" {self.head_dim} wide: {width}; make that an even number by pos_enc.share,"
-                f" model.dim or model.heads"
+                f" of width {self.head_dim}: {width}; change that to an even number by"
+                f" pos_enc.share, model.dim or model.heads"
             )
         if scaling == "yarn_index" and base <= 1:
             raise UserError(f"pos_enc.base={base:g}: must be above 1 for pos_enc.scaling={scaling}")
@@ -123,7 +123,7 @@ class Rotary(Randomised):
     ) -> Float[Tensor, "b h n k"]:
         """Rotate by the positions, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
-        # Even for a mixer whose queries have another width than `head_dim`, too.
+        # Even for a mixer whose queries have another width than `head_dim`.
         r = 2 * (round(self.share * x.shape[-1]) // 2)
         angles = positions.to(exact)[:, None] / self.periods(r, x.device, exact)
         cos, sin = angles.cos(), angles.sin()

@@ -13,10 +13,10 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from ablate.config.rules import Positive
-from ablate.pos_enc import Randomised
+from ablate.pos_enc import Randomized
 
 
-class Sinusoidal(Randomised):
+class Sinusoidal(Randomized):
     """A sine and a cosine of the position at every frequency, added to the input."""
 
     acts_in = "input"

@@ -2,9 +2,9 @@
 
 Raffel et al. 2020, "Exploring the limits of transfer learning with a unified text-to-text
 transformer", section 2.1, https://arxiv.org/abs/1910.10683. As in its code, half of the buckets
-hold one distance each, the other half ranges that grow logarithmically up to `max_distance`, and
+contain one distance each, the other half ranges that grow logarithmically up to `max_distance`, and
 everything beyond is in the last; a model that looks both ways has one such set per direction. All
-layers share the bias. Initialised from a normal distribution of variance 1 / d, as in the T5 of
+layers share the bias. Initialized from a normal distribution of variance 1 / d, as in the T5 of
 Hugging Face transformers. T5's dot product has no scale: that is model.attention=dot here.
 There is no distance between two sequences: cross-attention has no such bias, as in T5.
 """
@@ -86,7 +86,7 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     """The smallest distance of every bucket but the first.
 
     Bucket single + m begins at the distance single * (max_distance / single)^(m / (buckets -
-    single)). In whole numbers, because a logarithm in float32 may miss a distance at an edge.
+    single)). In integers, because a logarithm in float32 may miss a distance at an edge.
     """
     single = buckets // 2
     edges = list(range(1, single + 1))

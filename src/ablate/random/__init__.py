@@ -1,1 +1,1 @@
-"""Random numbers by seed, name, step and place alone, and dropout by them."""
+"""Random numbers that depend only on seed, name, step and place, and dropout by them."""

@@ -109,7 +109,7 @@ def _draw(
     return lanes[..., skip : skip + columns].contiguous()
 
 
-# Opaque to torch.compile, whose C++ cannot hold the constants that it would multiply together.
+# Opaque to torch.compile, whose C++ overflows on the constants that it would multiply together.
 drawn = torch.library.custom_op("ablate::draw", _draw, mutates_args=())
 
 

@@ -1,4 +1,4 @@
-"""Common random numbers: every random stream has a name, and depends on it and the seed alone.
+"""Common random numbers: every random stream has a name, and depends only on it and the seed.
 
 Two runs that differ in one part draw the same numbers for everything else, because no stream
 depends on how often another was used before it.

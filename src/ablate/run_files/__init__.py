@@ -1,7 +1,7 @@
 """Files of a run or study: atomic writes, and reads that neither block nor run out of memory.
 
 Every file is written under another name in the same folder, flushed to the disk, then renamed: a
-reader sees the old one or the new one. A folder may be a stranger's, so what is read is a regular
+reader sees the old one or the new one. A folder may be untrusted, so what is read is a regular
 file of bounded size; a FIFO would block, and a device such as /dev/zero never ends. Nothing is read
 or written outside the folder that was named (`refuse_links`).
 """
@@ -29,7 +29,7 @@ BEST = "best.safetensors"  # weights of a run with the best validation
 LAST = "last.ckpt"  # the newest state of training
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
 LARGEST = 1e100  # of a number, so that its square and sums are finite
-FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with files of ours
+FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with ablate's files
 
 
 class Damaged(UserError):
@@ -62,8 +62,8 @@ def refuse_links(folder: Path, within: Iterable[str] = FOLDERS) -> None:
             if root not in target.parents and not link.name.startswith(".#"):
                 raise UserError(
                     f"{link.path} is a link to {os.readlink(link.path)}, out of {folder}: nothing"
-                    " outside is read or written; put there what it leads to (only the folder that"
-                    " is named may itself be reached by a link)"
+                    " outside is read or written; replace the link by its target (only the"
+                    " directory named in the command may be a link)"
                 )
 
 
@@ -125,7 +125,7 @@ def read_text(path: Path, *, longest: int = LONGEST) -> str:
             # No more than it had: `read` allocates what it is asked for.
             return file.read(os.fstat(file.fileno()).st_size).decode()
         except UnicodeDecodeError as error:
-            raise Damaged(path, f"it is no UTF-8 text ({error.reason})") from error
+            raise Damaged(path, f"it is not UTF-8 text ({error.reason})") from error
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> No
 
 
 def read_json(path: Path) -> Any:
-    """Return the content, None if there is no such file; raise Damaged if it is no JSON, or has
+    """Return the content, None if the file does not exist; raise Damaged if it is not JSON, or has
     what `write_json` does not write: numbers beyond LARGEST, and halves of a surrogate pair."""
     try:
         text = read_text(path)
@@ -198,7 +198,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The content; empty if there is no such file, or if it is not a JSON mapping."""
+    """The content; empty if the file does not exist, or if it is not a JSON mapping."""
     try:
         content = read_json(path)
     except Damaged:

@@ -1,4 +1,4 @@
-"""What result.json and plan.json hold, verified wherever they are read."""
+"""The content of result.json and plan.json, verified at every read."""
 
 import os
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,7 @@ LONGEST_NAME = 255  # bytes of a folder's name in a plan
 MODE = frozenset({"min", "max"})
 NUMBER = (float, NoneType)  # null where it was not finite
 METRIC = {"name": str, "mode": MODE, "value?": NUMBER}
-# What every finished run has, and the command prints.
+# Entries of every finished run, which the command prints.
 FINISHED = {
     "seed": int,
     "metric": METRIC,

@@ -1,13 +1,13 @@
 """Checkpoint files with a checksum and the id of their run, read without running code from them.
 
-A state of training is a file of torch.save, a zip, whose comment is the SHA-256 of all that stands
+A state of training is a file of torch.save, a zip, whose comment is the SHA-256 of everything
 before it. Weights are a safetensors file, in whose metadata the checksum is; it is that of the file
 with zeros in its place. Either is part of its file, so that no death of the process can leave a
-file beside the checksum of another. Files are written and verified piece by piece, without a copy
+file with the checksum of another. Files are written and verified piece by piece, without a copy
 of the whole in memory.
 
 Where processes share a model (trainer=fsdp), each writes what it has to a
-file of its own, `SHA-256.shard`. The state then has None in the place of these tensors, and names
+separate file, `SHA-256.shard`. The state then has None in the place of these tensors, and names
 the files. A file of shards is never replaced by another, since its name is its checksum, so that a
 state and its shards cannot disagree. A reader gets whole tensors, in any number of processes.
 torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
@@ -38,7 +38,7 @@ from ablate.run_files.shape import misfit
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal
 ZEROS = b"0" * DIGITS
-COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment stands before it
+COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment precedes it
 PIECE = 1 << 20  # bytes
 SHARD = re.compile(r"[0-9a-f]{64}\.shard")
 STATE = {
@@ -71,14 +71,15 @@ DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 # The keys and indices that lead to a tensor of a state.
 Place = tuple[str | int, ...]
-# What a process has of a tensor, and where in the tensor it begins.
+# A process's part of a tensor, and its offsets.
 Piece = tuple[tuple[int, ...], Tensor]
 
 
 class _Sealing:
-    """What torch.save writes into: a zip, to which `close` adds the checksum as its comment.
+    """The file that torch.save writes into: a zip, to which `close` adds the checksum as its
+    comment.
 
-    torch.save replaces an error of `write` by one of its own, so the first error is kept until
+    torch.save replaces an error of `write` by its own, so the first error is kept until
     `close`, and nothing is written after it.
     """
 
@@ -157,7 +158,7 @@ def write_shards(folder: Path, pieces: Mapping[Place, Piece], process: int) -> s
 
 
 def index(files: Iterable[str], shapes: Mapping[Place, Iterable[int]]) -> dict[str, Any]:
-    """What a state has under "shards": the names of the files, and the shapes of the tensors."""
+    """A state's entry "shards": the names of the files, and the shapes of the tensors."""
     return {"files": [*files], "shapes": {place: tuple(shape) for place, shape in shapes.items()}}
 
 
@@ -230,7 +231,7 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
 
 
 def read_plain(path: Path, shape: Any) -> dict[str, Any]:
-    """Read tensors and plain values that `write_plain` wrote. Raises Damaged, also where they are
+    """Read tensors and plain values that `write_plain` wrote. Raises Damaged, also if they are
     not of this shape (`misfit`)."""
     content = _read_zip(path)
     if wrong := misfit(content, shape):
@@ -262,7 +263,7 @@ def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:
             node[last] = tensor
     except (UserError, FileNotFoundError) as error:
         raise Damaged(path, str(error)) from error
-    except Exception as error:  # whatever a wrong index makes the above raise
+    except Exception as error:  # any that the above raises for a wrong index
         raise Damaged(path, "its shards do not make it whole") from error
 
 
@@ -275,7 +276,8 @@ def _read_shards(path: Path) -> Any:
 
 
 def _no_counter(node: Any, path: str) -> str | None:
-    """Return where one of Lightning's counters is no number, which would show while it trains."""
+    """Return the place of a Lightning counter that is not a number, which would fail in
+    training."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if not isinstance(node, dict):
@@ -288,10 +290,9 @@ def _no_counter(node: Any, path: str) -> str | None:
 def _require_run(path: Path, recorded: str | None, wanted: str | None) -> None:
     if wanted is None or recorded == wanted:
         return
-    owner = "no run" if recorded is None else f"the run {recorded}"
+    owner = "no run" if recorded is None else f"run {recorded}"
     raise UserError(
-        f"{path} belongs to {owner}, and this is the run {wanted}: put its own file there, or"
-        " remove this one"
+        f"{path} belongs to {owner}, not {wanted}; restore the matching file or delete this one"
     )
 
 
@@ -322,7 +323,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
                 flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
                 weights[name] = flat.reshape(entry["shape"])
             checksum.update(file.read())
-        except Exception as error:  # whatever a damaged header makes the reader raise
+        except Exception as error:  # any that the reader raises for a damaged header
             raise Damaged(path, "it is damaged, or no safetensors file with a checksum") from error
     if checksum.hexdigest().encode() != recorded:
         raise Damaged(path, "its checksum does not match")
@@ -343,7 +344,7 @@ def _read_zip(path: Path) -> Any:
             records = ZipFile(file)
             # torch.save compresses nothing; a small file could unpack to more than the memory.
             grows = sum(record.file_size for record in records.infolist()) > size
-        except Exception as error:  # whatever a damaged zip makes the reader raise
+        except Exception as error:  # any that the reader raises for a damaged zip
             raise Damaged(path, "it is damaged") from error
         if grows:
             raise Damaged(path, "its records are compressed")
@@ -359,8 +360,8 @@ def _loaded(path: Path, file: BinaryIO) -> Any:
         if trusted:
             raise Damaged(path, "it is damaged") from error
         raise UserError(
-            f"{path} holds Python objects, not only tensors and plain values, and reading them can"
-            f" run any code that its author put there; if you trust it, set {TRUST}=1"
+            f"{path} contains Python objects, not only tensors and plain values, and loading them"
+            f" can execute arbitrary code; if you trust the file, set {TRUST}=1"
         ) from error
     except Exception as error:
         raise Damaged(path, f"it is damaged ({type(error).__name__})") from error

@@ -10,7 +10,7 @@ from ablate.config.rules import Fraction, Int
 
 Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
 
-# What warmup=auto stands for: this many steps, and at most this share of the training.
+# The value of warmup=auto: this many steps, and at most this share of the training.
 AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400, "wsd": 100}
 AUTO_SHARE = 0.5
 
@@ -19,7 +19,7 @@ def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
     """Optimizer steps of warm-up in a training of `total_steps`.
 
     schedule: the name of an option, such as cosine.
-    warmup: a whole number of steps, a share of the training (above 0 and below 1; at least one
+    warmup: an integer number of steps, a share of the training (above 0 and below 1; at least one
     step), or "auto".
     """
     if warmup == "auto":

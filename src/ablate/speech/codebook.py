@@ -1,4 +1,4 @@
-"""A codec of one codebook: the nearest of k log-mel frames (k-means) stands for each frame.
+"""A codec of one codebook: the nearest of k log-mel frames (k-means) replaces each frame.
 
 Lloyd's k-means started by k-means++ (Arthur and Vassilvitskii 2007), scikit-learn's. One thread
 computes it: with another number of threads sums would be rounded differently, and the same speech
@@ -19,9 +19,9 @@ Frames = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Codebook:
-    """centres: codes x BANDS."""
+    """centers: codes x BANDS."""
 
-    centres: Frames
+    centers: Frames
 
     @classmethod
     def learn(cls, spectrograms: Sequence[Frames], codes: int, seed: int) -> "Codebook":
@@ -41,11 +41,11 @@ class Codebook:
 
     def encode(self, spectrogram: Frames) -> NDArray[np.int64]:
         """Frames x BANDS -> the code of each frame."""
-        frames, centres = spectrogram.astype(np.float64), self.centres.astype(np.float64)
+        frames, centers = spectrogram.astype(np.float64), self.centers.astype(np.float64)
         # |f - c|^2 without |f|^2, which is the same for every code.
-        distances = np.square(centres).sum(1) - 2.0 * np.einsum("ib,cb->ic", frames, centres)
+        distances = np.square(centers).sum(1) - 2.0 * np.einsum("ib,cb->ic", frames, centers)
         return distances.argmin(1)
 
     def decode(self, codes: Sequence[int] | NDArray[np.int64]) -> Frames:
         """Codes -> frames x BANDS."""
-        return self.centres[np.asarray(codes, dtype=np.int64)]
+        return self.centers[np.asarray(codes, dtype=np.int64)]

@@ -1,7 +1,7 @@
 """Speech by espeak-ng, with the sample at which each word starts.
 
-`speak` starts a process of its own, `python -m ablate.speech.espeak`, that says all texts in their
-order: an utterance depends on what the synthesiser said before it, and so on nothing else here.
+`speak` starts a separate process, `python -m ablate.speech.espeak`, that synthesizes all texts in
+their order: an utterance depends on the one before it, and so on nothing else here.
 
 The library and its data come in the wheel espeakng-loader. espeak-ng is licensed under the GPL
 version 3 or later; nothing of it is part of this project.
@@ -44,7 +44,7 @@ def require_espeak() -> None:
 
 
 def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[Utterance]:
-    """Say texts one after another. speed: words a minute; pitch: 0 to 99."""
+    """Synthesize texts one after another. speed: words per minute; pitch: 0 to 99."""
     require_espeak()
     request = {"texts": list(texts), "voice": voice, "speed": speed, "pitch": pitch}
     done = subprocess.run(
@@ -53,7 +53,7 @@ def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[U
         capture_output=True,
     )
     if done.returncode == NO_VOICE:
-        raise UserError(f"data.voice={voice}: espeak-ng has no such voice; en-us and de are two")
+        raise UserError(f"data.voice={voice}: unknown voice of espeak-ng (examples: en-us, de)")
     if done.returncode:
         raise RuntimeError(f"espeak-ng ended with {done.returncode}: {done.stderr.decode()}")
     with np.load(io.BytesIO(done.stdout), allow_pickle=False) as spoken:
@@ -93,7 +93,7 @@ _Callback = ctypes.CFUNCTYPE(
 )
 
 
-class _Synthesiser:
+class _Synthesizer:
     """The library, whose state is that of the process."""
 
     def __init__(self, *, voice: str, speed: int, pitch: int) -> None:
@@ -103,7 +103,7 @@ class _Synthesiser:
         data = str(espeakng_loader.get_data_path()).encode()
         rate = self.library.espeak_Initialize(SYNCHRONOUS, 0, ctypes.c_char_p(data), 0)
         assert rate == RATE, rate
-        self.callback = _Callback(self._collect)  # kept, for the library holds only its address
+        self.callback = _Callback(self._collect)  # kept, for the library keeps only its address
         self.library.espeak_SetSynthCallback(self.callback)
         if self.library.espeak_SetVoiceByName(ctypes.c_char_p(voice.encode())):
             sys.exit(NO_VOICE)
@@ -135,8 +135,8 @@ class _Synthesiser:
 def main() -> None:
     request = json.load(sys.stdin)
     texts = request.pop("texts")
-    synthesiser = _Synthesiser(**request)
-    spoken = [synthesiser.say(text) for text in texts]
+    synthesizer = _Synthesizer(**request)
+    spoken = [synthesizer.say(text) for text in texts]
     written = io.BytesIO()
     np.savez(
         written,

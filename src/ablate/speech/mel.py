@@ -1,9 +1,9 @@
 """Log-mel spectrograms, mel-cepstra and the distortion between two of them.
 
-A frame is centred on sample n HOP, as in librosa: x samples have 1 + x // HOP frames.
+A frame is centered on sample n HOP, as in librosa: x samples have 1 + x // HOP frames.
 
 The mel scale is that of HTK, 2595 log10(1 + f / 700); filters are triangles of height 1 between
-neighbouring centres (Davis and Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
+neighboring centers (Davis and Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
 """
 
 from functools import cache
@@ -43,8 +43,8 @@ def filters() -> Array:
     """BANDS x frequencies of a frame."""
     edges = hertz(np.linspace(0.0, mel(HIGHEST), BANDS + 2))
     frequencies = np.linspace(0.0, RATE / 2, WINDOW // 2 + 1)
-    low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rising, falling = (frequencies - low) / (centre - low), (high - frequencies) / (high - centre)
+    low, center, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising, falling = (frequencies - low) / (center - low), (high - frequencies) / (high - center)
     return np.maximum(np.minimum(rising, falling), 0.0)
 
 
@@ -93,6 +93,6 @@ def warped(costs: Array) -> float:
             chosen = ways.argmin(0)
             before = ways.min(0)
             cells = np.choose(chosen, [count[n - 2, i], count[n - 1, i], count[n - 1, i + 1]])
-        # Cell i stands at i + 1, so that i = -1 is there and infinite.
+        # Cell i is at i + 1, so that i = -1 is there and infinite.
         total[n, i + 1], count[n, i + 1] = before + costs[i, n - i], cells + 1
     return float(total[rows + columns - 2, rows] / count[rows + columns - 2, rows])

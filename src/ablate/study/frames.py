@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LoadedStudy:
-    """What `load_study` returns.
+    """The result of `load_study`.
 
     runs: a row for each run, with its state, its metrics and what it cost. curves: the rows of all
     metrics.csv. arms: a row for each arm, with its mean, its difference from the baseline and its
@@ -78,7 +78,7 @@ class LoadedStudy:
 
     @cached_property
     def claims(self) -> pd.DataFrame:
-        return self._frame("claims", "says", drop=("terms", "interval"))
+        return self._frame("claims", "statement", drop=("terms", "interval"))
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
@@ -113,7 +113,7 @@ def load_study(
 ) -> LoadedStudy:
     """Read a study's folder, as python -m ablate.report does, and write nothing.
 
-    metric: another than the study's. allow: compare arms in spite of these rules. UserError if it
+    metric: other than the study's. allow: ignore these rules. UserError if it
     is no study, or no run has the metric.
     """
     study = collect(folder)

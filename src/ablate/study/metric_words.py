@@ -9,8 +9,8 @@ LOWER = {"loss", "perplexity", "bits_per_char", "iou_error", "mae", "rmse"}
 # Names alone: a last word may be another thing.
 RATES = {"wer", "cer", "per", "aer", "der"}
 NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
-# What study.match makes equal.
-BUDGETS = {"parameters": "parameters", "flops": "FLOPs a step"}
+# Quantities that study.match makes equal.
+BUDGETS = {"parameters": "parameters", "flops": "FLOPs per step"}
 # Functions of the loss, which are best where it is.
 OF_LOSS = {"loss", "perplexity", "bits_per_char"}
 
@@ -30,13 +30,13 @@ def direction(mode: str) -> str:
 def mode_of(metric: str, *, typed: str = "--metric ", by: str = "--mode ") -> str:
     """Return min or max if the metric's name tells its direction; UserError otherwise, with what
     was typed before the metric, and before the direction."""
-    for part in metric.partition("@")[0].split("/"):  # val/accuracy/CLASS, whatever the class is
+    for part in metric.partition("@")[0].split("/"):  # val/accuracy/CLASS, for any class
         names = {part, part.rpartition("_")[2]}
         if names & HIGHER or part.startswith(NUMBERED):
             return "max"
         if names & LOWER or part in RATES:
             return "min"
-    raise UserError(f"{typed}{metric}: say which is better, {by}min or {by}max")
+    raise UserError(f"{typed}{metric}: set the better direction, {by}min or {by}max")
 
 
 def best_together(metric: str, other: str) -> bool:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ablate.study.analysis.stats import Interval
 
 MINUS = "\u2212"
-NOTHING = "\u2013"  # where there is no number
+NOTHING = "\u2013"  # if there is no number
 MOST_DECIMALS = 6
 MOST_DIGITS = 16  # after the point, where two numbers are to differ
 

@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
-    """Run what is missing of a study. Raises UserError (refused), RunFailed, Interrupted."""
-    Folder.created.clear()  # a refused study has not created a folder
+    """Run what is missing of a study. Raises UserError (rejected), RunFailed, Interrupted."""
+    Folder.created.clear()  # a rejected study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
@@ -75,9 +75,9 @@ def sweep(
         study.plan_trials()
     blocks.require_alike({study.block: study.layout for study in studies})
     for study in studies:
-        study.chosen([])  # refused before anything is written
-    if request.node["only"] and studies[0].tuning:
-        raise UserError("study.only with study.tune: every arm is tuned, or none; leave one out")
+        study.chosen([])  # rejected before anything is written
+    if request.node["arms"] and studies[0].tuning:
+        raise UserError("study.arms with study.tune: every arm is tuned, or none; leave one out")
     if request.node["dry_run"]:
         Output.trains = False
         at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
@@ -86,14 +86,14 @@ def sweep(
         return []
 
     def decide(alone: bool) -> None:
-        """Plan, unless other commands run the study now: they have the same plan, or are refused
+        """Plan, unless other commands run the study now: they have the same plan, or are rejected
         this one."""
         planfile.refuse_other_blocks(folder, blocks)
         for study in studies:
             study.begin(alone=alone)
 
     if not folder.exists():
-        remember(folder.absolute(), of_sweep=True)  # a launcher may refuse all runs
+        remember(folder.absolute(), of_sweep=True)  # a launcher may reject all runs
     check_output(folder)
     with one_plan(folder, decide):
         for study in studies:
@@ -127,7 +127,7 @@ def run(
 
 
 class Study:
-    """State that the phases of a study share. block: of which it is, in a folder of its own within
+    """State that the phases of a study share. block: its block, in a separate folder within
     `root`; "" without blocks."""
 
     def __init__(
@@ -152,7 +152,7 @@ class Study:
         return keys | ({self.request.node["match_by"]} if self.request.node["match"] else set())
 
     def match_and_measure(self) -> None:
-        """Give every arm the baseline's budget if requested, and count what each costs."""
+        """Match every arm's budget to the baseline's if requested, and count its cost."""
         from ablate.study.plan.budget import DataSets, budgets
         from ablate.study.plan.match import match, require_width
 
@@ -164,8 +164,8 @@ class Study:
         baseline, node = self.layout.baseline.name, self.request.node
         configs = {composed.name: composed.config for composed in arms}
         self.metric = metric_of(node, configs[baseline], sets)
-        require_measured("study.also", node["also"], configs[baseline], sets)
-        for name in node["also"]:
+        require_measured("study.extra_metrics", node["extra_metrics"], configs[baseline], sets)
+        for name in node["extra_metrics"]:
             derived.mode(name)
         require_width(node["match_by"], configs.values(), matched=bool(node["match"]))
         if node["match"]:
@@ -194,21 +194,21 @@ class Study:
             composed for composed in self.layout.arms if composed.name not in refused
         ]
         if refused and len(self.layout.arms) == 1:
-            raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
+            raise UserError(f"no arm is left to compare with the baseline: {refusal(refused, 1)}")
 
     def check_claims(self, nodes: Sequence[Mapping[str, Any]], blocks: Blocks) -> None:
-        """Refuse claims about what the study does not have."""
+        """Reject claims about what the study does not have."""
         names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
         claims = parse_claims(nodes, names, baseline.name, blocks.names)
         metrics = {name for claim in claims for name in claim.metrics}
         require_measured("study.claims: metric", metrics, baseline.config, self.sets)
         for number, claim in enumerate(claims):
-            if claim.way in ("better", "worse") and not claim.mode and claim.metrics:
+            if claim.direction in ("better", "worse") and not claim.mode and claim.metrics:
                 try:
                     derived.mode(claim.metrics[0])
                 except UserError as error:
                     raise UserError(
-                        f"study.claims[{number}]: which {claim.metrics[0]} is better? Say mode: min"
+                        f"study.claims[{number}]: which {claim.metrics[0]} is better? Set mode: min"
                         " or max, or is: higher or lower"
                     ) from error
 
@@ -251,11 +251,11 @@ class Study:
         return [replace(cell, folder=within + cell.folder) for cell in cells]
 
     def chosen(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The cells of the arms of study.only, and of the baseline; all without it."""
-        only, names = self.request.node["only"], [composed.name for composed in self.layout.arms]
+        """The cells of the arms of study.arms, and of the baseline; all without it."""
+        only, names = self.request.node["arms"], [composed.name for composed in self.layout.arms]
         if only is None:
             return list(cells)
-        chosen = {arm_named(name, names, "study.only") for name in only}
+        chosen = {arm_named(name, names, "study.arms") for name in only}
         return [cell for cell in cells if cell.arm in {*chosen, self.layout.baseline.name}]
 
     def launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
@@ -263,7 +263,7 @@ class Study:
         try:
             return launch(launcher, cells, self.root, self.request.node["rerun"])
         finally:
-            job.failures.clear()  # of runs in this process; their folders say the same
+            job.failures.clear()  # of runs in this process; also in their folders
 
     def say(self, cells: Sequence[Cell]) -> None:
         folders = {cell.folder: cell.run_id for cell in cells}
@@ -331,7 +331,7 @@ def _settings(launcher: DictConfig) -> Settings | None:
 
 
 def _jobs(launcher: DictConfig) -> int:
-    """Return the number of jobs at once, as far as the config of another launcher says."""
+    """Return the number of jobs at once, as far as the config of another launcher states it."""
     parallel = launcher.get("array_parallelism")
     return parallel if isinstance(parallel, int) and parallel > 0 else 1
 

@@ -51,9 +51,9 @@ LEAKS = (
 class Task(L.LightningModule):
     """Base of every task: optimizer, schedule, seeded steps, and a loss that must stay finite.
 
-    A subclass gives `loss` for training, `evaluate` and `measures` for validation and test; what
-    they measure is logged as val/NAME and test/NAME. What the commands show of a finished run they
-    ask of it, too: `artefacts`, `generate`, `drawer`.
+    A subclass defines `loss` for training, and `evaluate` and `measures` for validation and test,
+    whose results are logged as val/NAME and test/NAME. The output of commands on a finished run is
+    also the task's: `artifacts`, `generate`, `drawer`.
 
     average: with `ema`, the exponential moving average of the model's weights after each step, with
     this decay; of a schedule-free optimizer, its average. It is what is validated and tested, and
@@ -62,9 +62,9 @@ class Task(L.LightningModule):
     Both are in checkpoints and always in evaluation mode.
     """
 
-    # The kinds of data that it needs (`Data.kind`); any, where a class does not say so.
+    # The kinds of data that it needs (`Data.kind`); any, if a class does not state them.
     kinds: ClassVar[tuple[str, ...]]
-    # What it asks of a model, which has it among its `outputs`.
+    # The output that it requires of a model, one of its `outputs`.
     output: ClassVar[str]
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # The metric that chooses the best weights, and whether less is better.
@@ -73,7 +73,7 @@ class Task(L.LightningModule):
     # The unit of `throughput`.
     unit: str
     # What it does with what one process has of a batch, by which results depend on the number of
-    # processes; None: nothing but rounding does. A module of the model may say so, too.
+    # processes; None: only rounding does. A module of the model may also state it.
     of_process: str | None = None
     # Which input of the model is a sequence that it predicts from the left; None: it reads all.
     predicted: ClassVar[int | None] = None
@@ -86,7 +86,7 @@ class Task(L.LightningModule):
     loss_unit: ClassVar[str] = "nats"
     has_reference: ClassVar[bool] = False
     # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
-    # and some of them, as an example, in which {prompt} is the one that `notes` gives.
+    # and some of them, as an example, in which {prompt} is that of `notes`.
     family: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     example_options: ClassVar[str] = ""
@@ -143,12 +143,12 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The terms whose sum is minimised, each like `loss` and logged as train/NAME. Without a
+        """The terms whose sum is minimized, each like `loss` and logged as train/NAME. Without a
         term "loss", train/loss is the sum."""
         return {"loss": self.loss(batch)}
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """`losses`, and what the layers add to them."""
+        """`losses`, and those of the layers."""
         losses = self.losses(batch)
         added = added_losses(self.model)
         assert not losses.keys() & added.keys(), "a layer and the task name a loss alike"
@@ -178,7 +178,7 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
-        # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
+        # What other code draws, such as a custom component, depends on (seed, batch, process): a
         # resumed run repeats it, and validation in between does not change it.
         seed = derive(self.seed, "step", batch_idx, self.data.share().rank)
         seed_torch(seed, self.device)
@@ -218,17 +218,17 @@ class Task(L.LightningModule):
                     parameter.grad.mul_(self.step_so_far.correction)
 
     def _watch(self, loss: Tensor) -> None:
-        """Record the first step whose loss is not finite, without synchronising with a GPU."""
+        """Record the first step whose loss is not finite, without synchronizing with a GPU."""
         bad_step = torch.where(loss.isfinite(), NEVER, self.global_step)
         self.first_bad_step = torch.minimum(self.first_bad_step.to(loss.device), bad_step)
 
     def require_finite_losses(self) -> None:
-        """RunFailed if any loss so far, in any process, was NaN or infinite; synchronises a GPU.
+        """RunFailed if any loss so far, in any process, was NaN or infinite; synchronizes a GPU.
 
         Called before a value is logged and before a validation.
         """
         first = self.first_bad_step.to(self.device)
-        # A process that failed alone would leave the others waiting.
+        # If only one process failed, the others would wait.
         step = int(self.trainer.strategy.reduce(first, reduce_op="min"))
         if step < NEVER:
             raise not_finite(step)
@@ -292,7 +292,8 @@ class Task(L.LightningModule):
 
     @property
     def caution(self) -> str | None:
-        """Why the measures of this model would mislead; said before training and with them."""
+        """Why the measures of this model would mislead; printed before training and stored with
+        them."""
         return LEAKS if self.leaks else None
 
     @torch.no_grad()
@@ -316,14 +317,14 @@ class Task(L.LightningModule):
                 inputs[self.predicted] = torch.cat([tokens[:, :half], later], dim=1)
                 found.append(outputs(model(*inputs))[0][:, :half])
         one, other = found
-        # False for NaN, which random weights may give.
+        # False for NaN, which is possible with random weights.
         self.leaks = bool(((one - other).abs() > 1e-4 * one.abs().max()).any())
 
     def notes(self) -> dict[str, Any]:
         """Notes on the measures for result.json."""
         return {"caution": self.caution} if self.caution else {}
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         """Write what the trained model makes into the folder of its run, by a model in evaluation
         mode on the CPU; return the paths. Text to read is sample.txt (`write_sample`), and PNGs in
         figures/ go to the logger."""
@@ -331,21 +332,21 @@ class Task(L.LightningModule):
 
     @property
     def generates(self) -> bool:
-        """Whether `generate` has something to give for this model and data."""
+        """Whether `generate` supports this model and data."""
         return type(self).generate is not Task.generate
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        """What `python -m ablate.generate` prints, by its options (of `options`), that were given.
+        """The output of `python -m ablate.generate` for the options (of `options`) that were set.
 
         folder: of the run, where files are written.
         """
         raise NotImplementedError
 
     def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        """Columns of a table with a row for each example of a batch, each b: `loss`, and what the
-        task has beside it. Raises UserError where examples have no loss of their own."""
+        """Columns of a table with a row for each example of a batch, each b: `loss`, and the task's
+        other columns. Raises UserError if examples have no loss."""
         raise UserError(
-            f"{type(self).__name__} has no loss of single examples, so no predictions are kept;"
+            f"{type(self).__name__} has no per-example loss, so no predictions are kept;"
             " language models, classifiers and sequence-to-sequence models have"
         )
 
@@ -459,7 +460,7 @@ class Task(L.LightningModule):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The trained parameters, with weight decay and without, as in nanoGPT: all
         but biases and norms have it. An optimizer that `takes_roles` gets a group for each role,
-        with the key "role"; a role with a `rate_factor` has a group of its own, too."""
+        with the key "role"; a role with a `rate_factor` also has its own group."""
         apart = getattr(getattr(self.make_optimizer, "func", None), "takes_roles", False)
         roles, groups = self.model.roles(), dict[str, dict[str, Any]]()
         factors = self.model.rate_factors()
@@ -514,12 +515,12 @@ def _factor(schedule: Schedule, total: int, step: int) -> float:
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """The sum that is minimised."""
+    """The sum that is minimized."""
     return reduce(operator.add, terms.values())
 
 
 def added_losses(model: nn.Module) -> dict[str, Tensor]:
-    """What the layers of the last pass add to the loss, by name, summed over the layers."""
+    """The losses of the layers in the last pass, by name, summed over the layers."""
     added: dict[str, Tensor] = {}
     for part in model.modules():
         if isinstance(part, Stack):

@@ -10,7 +10,7 @@ from torch import Tensor
 class Accumulated:
     """The batches of one optimizer step so far; their gradients are averaged.
 
-    A mean over targets is not the mean of the batch means if batches hold different numbers of
+    A mean over targets is not the mean of the batch means if batches contain different numbers of
     targets. The total is not known in advance, so the loss of each batch is divided by the number
     of targets of the first batch, and `correction` makes up for it at the end.
 

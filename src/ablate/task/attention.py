@@ -85,8 +85,8 @@ def attention_figures(
     examples: batches of size 1, by default of validation (`Data.drawn`); several are drawn if every
     layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
     UserError if it does not exist. caption: what the targets of pairs are. run: a line above each
-    figure. raw: write `RAW`, too. For an LSTM language model, which has no attention, the gates are
-    drawn; other models without attention yield no path.
+    figure. raw: write `RAW` as well. For an LSTM language model, which has no attention, the gates
+    are drawn; other models without attention yield no path.
     """
     if examples is None:
         examples = [task.data.example(index) for index in task.data.drawn(task.drawn_examples)]

@@ -63,7 +63,7 @@ class Autoencoding(Task):
         psnr = -10 * self.seen_error.compute().log10()
         return {"loss": self.mean_loss.compute(), "psnr": psnr}
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         """Validation images, and below each what is left of it."""
         count = min(SHOWN, self.data.length("val"))
         known = self.data.originals("val", torch.arange(count))
@@ -71,8 +71,8 @@ class Autoencoding(Task):
         numbers = pixels // self.model.reduction**2 * self.model.latent
         figure = draw_images(
             [list(known), list(self.reconstructed(known))],
-            "Validation images, and what the autoencoder makes of their latents:"
-            f" {numbers} numbers for {pixels} pixels",
+            "Validation images and their reconstructions by the autoencoder:"
+            f" {numbers} latent values for {pixels} pixels",
             labels=["image", "from its latent"],
         )
         return [save(figure, folder / "figures" / "reconstructions.png")]

@@ -32,7 +32,7 @@ class Captioning(SequenceToSequence):
     """The measures of SequenceToSequence for images; accuracy is also given by caption length.
 
     aer: among the words that name an object in the image, the share whose most attended cell of the
-    feature map has the centre of its receptive field outside the box of the object; among cells
+    feature map has the center of its receptive field outside the box of the object; among cells
     with equal weights the first counts, row by row. 1 - aer is the pointing accuracy (the pointing
     game of Zhang et al. 2016, https://arxiv.org/abs/1608.00507).
 

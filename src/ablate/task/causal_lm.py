@@ -1,4 +1,4 @@
-"""Causal language modelling: predict the next token."""
+"""Causal language modeling: predict the next token."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ class CausalLM(Task):
     the characters of the tokens, so that tokenizers can be compared.
 
     z_loss: coefficient of the mean of log(Z)², with Z the sum of the exponentials of a token's
-    logits, which keeps them from drifting; in training alone (PaLM: Chowdhery et al. 2022, section
+    logits, which keeps them from drifting; only in training (PaLM: Chowdhery et al. 2022, section
     5, https://arxiv.org/abs/2204.02311).
     """
 
@@ -93,7 +93,7 @@ class CausalLM(Task):
     def share_of(self, counted: Tensor) -> Tensor:
         """The divisor of this process's summed loss that makes the mean gradient the global one.
 
-        DDP averages gradients over processes, and accumulation over batches, which may hold
+        DDP averages gradients over processes, and accumulation over batches, which may contain
         different numbers of targets. To be called once for each batch.
         """
         count = counted.sum()
@@ -124,14 +124,14 @@ class CausalLM(Task):
     @property
     def caution(self) -> str | None:
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        peeks = any(stack.causal and stack.peeks for stack in stacks)
-        return PEEKS if peeks else super().caution
+        leaks_targets = any(stack.causal and stack.leaks_targets for stack in stacks)
+        return PEEKS if leaks_targets else super().caution
 
     def notes(self) -> dict[str, Any]:
         prompted = self.generates and "{prompt}" in self.example_options  # not a task of pairs
         return super().notes() | ({"prompt": opening(self.data)} if prompted else {})
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []
 
     @property
@@ -145,7 +145,7 @@ class CausalLM(Task):
         yield from self.continuation(options.pop("prompt"), rng=rng, **options)
 
     def sample(self) -> str:
-        """What the model writes, to read."""
+        """Generated text."""
         rng = torch.Generator().manual_seed(0)
         (text,) = self.continuation(opening(self.data), tokens=400, temperature=0.8, rng=rng)
         return text

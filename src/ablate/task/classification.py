@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from ablate.config.facts import LABELLED, Conflict
+from ablate.config.facts import LABELED, Conflict
 from ablate.config.rules import NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
@@ -43,12 +43,12 @@ class Classification(Task):
     output = "classes"
     conflicts = (
         Conflict(
-            lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
+            lambda c: c.kind == LABELED and not c("model.tie_embeddings"),
             "model.tie_embeddings=false concerns an output map over tokens, which a classifier"
             " does not have; leave it at true",
         ),
         Conflict(
-            lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
+            lambda c: c.kind == LABELED and max(c("task.mixup"), c("task.cutmix")) > 0,
             "task.mixup and task.cutmix mix images, and data={data} is {:words}",
         ),
         Conflict(
@@ -153,7 +153,7 @@ class Classification(Task):
                 examples[split] = dict(zip(names, counts, strict=True))
         return {**super().notes(), "examples": examples}
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         """The confusion matrices: tables with a row for each true class and a column for each
         predicted one, and a figure of their shares."""
         names, paths, panels = self.data.class_names, [], []
@@ -168,7 +168,7 @@ class Classification(Task):
         if panels and len(names) <= DRAWN:
             figure = draw_panels(
                 panels,
-                "What the examples of each class are taken for",
+                "Predicted class (columns) by true class (rows)",
                 query="true class",
                 key="predicted class",
                 cell=INCHES,

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class CrossEntropy(nn.Module):
     """`F.cross_entropy` as a module, which compile=true compiles.
 
-    torch alone writes the logarithms of all probabilities and reads them again for the gradient;
-    figures: docs/results/benchmarks.md.
+    torch by itself writes the logarithms of all probabilities and reads them again for the
+    gradient; figures: docs/results/benchmarks.md.
     """
 
     def forward(

@@ -42,13 +42,13 @@ FIXED = 0  # seed of the noise of validation and test, and of figures: the same 
 
 class Diffusion(Sampler):
     """The mean squared error of the model's prediction for noisy images (`task.noise`), at times
-    and with noise that are drawn for each image.
+    and with noise that are sampled for each image.
 
     Training leaves out a share `drop_caption` of the captions, so that sampling can follow what the
     caption adds to the model's answer, times `guidance` (classifier-free guidance, Ho and Salimans
     2022, https://arxiv.org/abs/2207.12598, with w + 1 for their w; 1: plain sampling).
 
-    With a `judge`, a finished run of model=captioner, images are drawn for the first `samples`
+    With a `judge`, a finished run of model=captioner, images are generated for the first `samples`
     captions of the test split, and measured: exact_match, the share of captions that it reads off
     them without an error; der, wrong digits over all digits; frechet, the Frechet distance
     (Heusel et al. 2017, section 3, https://arxiv.org/abs/1706.08500) of the mean annotation vectors
@@ -77,7 +77,7 @@ class Diffusion(Sampler):
     options: ClassVar[tuple[str, ...]] = (
         "prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask",
     )  # fmt: skip
-    example_options: ClassVar[str] = '--prompt "3 1" --image drawn.png'
+    example_options: ClassVar[str] = '--prompt "3 1" --image generated.png'
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Diffusion(Sampler):
         self.noise, self.drop_caption = noise, drop_caption
         self.guidance, self.sampling_steps, self.samples = guidance, sampling_steps, samples
         noise.levels(sampling_steps)
-        # Streams of the task's own, whatever the model is.
+        # Streams of the task, independent of the model.
         self.streams = {name: Stream() for name in ("noise", "time", "caption")}
         self.draws = Draws(nn.ModuleDict({"model": self.model, **self.streams}))
         self.mean_loss = MeanMetric()
@@ -155,7 +155,7 @@ class Diffusion(Sampler):
             self._judge(batch, self.judging)
 
     def _judge(self, batch: Batch, judge: Judge) -> None:
-        """Draw images for the captions of a batch, and measure them beside the real ones."""
+        """Draw images for the captions of a batch, and compare them with the real ones."""
         index = batch["index"].cpu()
         real = self.data.originals("test", index)
         features = judge.describe(real).to(self.device)
@@ -200,7 +200,7 @@ class Diffusion(Sampler):
         judge = {} if self.judging is None else {"judge": self.judging.description}
         return super().notes() | judge
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         return draw_samples(self, folder / "figures")
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
@@ -222,6 +222,6 @@ def frechet(width: int) -> FrechetInceptionDistance:
 
 
 def distance_of(metric: FrechetInceptionDistance) -> Tensor:
-    """NaN of fewer than two images, of which there is no covariance."""
+    """NaN of fewer than two images, which have no covariance."""
     few = min(int(metric.real_features_num_samples), int(metric.fake_features_num_samples)) < 2
     return torch.tensor(float("nan")) if few else metric.compute()

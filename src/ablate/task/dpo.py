@@ -1,4 +1,4 @@
-"""Direct preference optimisation: a language model from pairs, without a reward model or rollouts.
+"""Direct preference optimization: a language model from pairs, without a reward model or rollouts.
 
 Rafailov et al. 2023, section 4, equation 7, https://arxiv.org/abs/2305.18290.
 """
@@ -21,8 +21,8 @@ class DPO(Policy):
     """-log sigmoid(beta (log ratio of the chosen response - that of the rejected one)), with ratios
     of this model's probability to the first one's; beta weighs the divergence from it.
 
-    accuracy: the share of pairs whose chosen response has the higher ratio. Beside it what `Policy`
-    measures, reward only with the run of a reward model.
+    accuracy: the share of pairs whose chosen response has the higher ratio. In addition, the
+    measures of `Policy` measures, reward only with the run of a reward model.
     """
 
     metric: ClassVar[str] = "val/loss"

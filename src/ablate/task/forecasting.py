@@ -45,14 +45,14 @@ class Errors(Metric):
 
 
 class Forecasting(Task):
-    """Squared error of normalised values, at every position of a window in training.
+    """Squared error of normalized values, at every position of a window in training.
 
     The forecast after each window of a split is measured: mae and rmse of the next value,
     horizon_mae and horizon_rmse of the next `data.horizon` values, for which the model reads its
     own forecasts; only windows whose horizon lies within the split count for these. naive_* are the
     same for the forecast that repeats the last value, seasonal_* for the one that repeats the last
     `data.period` values, on exactly the same windows. All are in the unit of the data; with several
-    columns they are the mean, and each column's value is given, too.
+    columns they are the mean, and each column's value is given as well.
 
     During training only the one-step measures of the model are computed.
     """
@@ -64,7 +64,7 @@ class Forecasting(Task):
     unit = "values"
     family: ClassVar[str] = "forecasting"
     options: ClassVar[tuple[str, ...]] = ("steps",)
-    loss_unit: ClassVar[str] = "squared error of normalised values"
+    loss_unit: ClassVar[str] = "squared error of normalized values"
     data: Series
     model: Forecaster
 
@@ -130,7 +130,7 @@ class Forecasting(Task):
             lines.append("\t".join([self.data.time(step), *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         sample = write_sample(folder, self.forecast(self.data.horizon))
         return [sample, self.draw(folder / "figures" / "forecast.png")]
 
@@ -151,7 +151,7 @@ class Forecasting(Task):
         yield self.forecast(arguments.get("steps", self.data.horizon))
 
     def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
-        """Errors of normalised values, c -> in the data's unit: their mean, and each column's."""
+        """Errors of normalized values, c -> in the data's unit: their mean, and each column's."""
         errors = errors * torch.tensor(self.data.deviation).to(errors)
         columns = zip(self.data.names, errors, strict=True) if len(errors) > 1 else ()
         return {name: errors.mean()} | {f"{name}/{column}": error for column, error in columns}

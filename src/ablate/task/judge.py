@@ -1,4 +1,4 @@
-"""A captioner of this project that reads images which another model has drawn."""
+"""A captioner of this project that reads images which another model has generated."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ BATCH = 64  # images at once
 class Judge:
     """A finished run of model=captioner, for images of `size` (rows and columns of pixels).
 
-    UserError if the folder holds no such run.
+    UserError if the folder is not such a run.
     """
 
     def __init__(self, folder: str, size: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Masked language modelling and next sentence prediction.
+"""Masked language modeling and next sentence prediction.
 
 Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; for the masking, and the second
 segment in a running text, see ablate.data.masked.
@@ -32,7 +32,7 @@ class MaskedLM(Task):
     """Trained on the sum of two mean cross-entropies: of the masked tokens, and of whether the
     second segment follows the first (the paper's section A.2).
 
-    Loss, perplexity and accuracy are those of the masked tokens alone, in training too, so that
+    Loss, perplexity and accuracy are only those of the masked tokens, also in training, so that
     runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
     """
 
@@ -46,8 +46,8 @@ class MaskedLM(Task):
         ),
         Conflict(
             lambda c: c("data.seq_len") < (8 if c("task.next_sentence") else 4),
-            "data.seq_len={data.seq_len} leaves too little text beside [CLS] and [SEP]: at least 8,"
-            " or 4 with task.next_sentence=false",
+            "data.seq_len={data.seq_len} leaves too little text between [CLS] and [SEP]: at least"
+            " 8, or 4 with task.next_sentence=false",
         ),
     )
     metric: ClassVar[str] = "val/loss"
@@ -71,8 +71,8 @@ class MaskedLM(Task):
     def configure_data(cls, data: Data, **keys: Any) -> None:
         if not isinstance(data, TextData):
             raise UserError(
-                f"task=masked_lm: {type(data).__name__} is no ablate.data.text.TextData, from"
-                f" which it takes its windows"
+                f"task=masked_lm: {type(data).__name__} is not an"
+                f" ablate.data.text.TextData, whose windows it reads"
             )
         data.task_settings = Masked(**{name: keys[name] for name in Masked.__dataclass_fields__})
 
@@ -113,7 +113,7 @@ class MaskedLM(Task):
         known = self.data.tokenizer.knows(EXAMPLE)
         return super().notes() | {"prompt": EXAMPLE if known else "[MASK]" * 4}
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())]
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodeClassification(Task):
-    """Cross-entropy over the labelled nodes; the model also reads the others, without their classes
+    """Cross-entropy over the labeled nodes; the model also reads the others, without their classes
     (transductive learning: Yang et al. 2016, https://arxiv.org/abs/1603.08861)."""
 
     kinds = ("graph",)

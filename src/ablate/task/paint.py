@@ -1,4 +1,4 @@
-"""Draw one image of a caption, or a part of a given one anew, for ablate.generate, and the figures
+"""Generate an image of a caption, or a region of a given one, for ablate.generate, and the figures
 of a run."""
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SHOWN = 6  # steps of one sample
 def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """Write the image for --prompt, and yield its path."""
     if "prompt" not in arguments:
-        raise UserError('give --prompt "...", the caption of the image to draw')
+        raise UserError('--prompt "...", the caption of the image, is required')
     images = arguments.get("image", [folder / "figures" / "generated.png"])
     if len(images) > 1:
-        raise UserError("--image: give one, the file that is written")
+        raise UserError("--image FILE, the output, is required")
     target = Path(images[0])
     if "image" in arguments and not target.parent.is_dir():
-        raise UserError(f"--image {target}: there is no folder {target.parent}")
+        raise UserError(f"--image {target}: {target.parent} does not exist")
     if target.suffix != ".png" or target.is_dir():
-        raise UserError(f"--image {target}: is written as a PNG; give a name that ends in .png")
+        raise UserError(f"--image {target}: output is PNG; choose a name that ends in .png")
     words = task.caption(arguments["prompt"])
     keys = [derive(arguments.get("seed", 0), "drawn")]
     how = {"guidance": arguments.get("guidance"), "steps": arguments.get("steps")}
     if (known := to_fill(task, arguments)) is None:
         if "mask" in arguments:
-            raise UserError("--mask says what is drawn anew: give --inpaint FILE or --index N, too")
+            raise UserError("--mask requires --inpaint FILE or --index N")
         pixels = task.data.to_pixels(task.sample(words, keys, **how))[0]
     else:
         pixels = task.fill(words, keys, known, mask_of(task, arguments), **how)[0]
@@ -57,7 +57,7 @@ def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator
 def to_fill(task: Sampler, arguments: Mapping[str, Any]) -> Tensor | None:
     """The image of --inpaint or --index, 1 y x; None without either."""
     if {"inpaint", "index"} <= arguments.keys():
-        raise UserError("give --inpaint FILE, or --index N of the validation split, not both")
+        raise UserError("--inpaint FILE and --index N of the validation split exclude each other")
     if "inpaint" in arguments:
         return task.data.read_pixels(Path(arguments["inpaint"]), key="--inpaint")
     if "index" in arguments:
@@ -66,9 +66,11 @@ def to_fill(task: Sampler, arguments: Mapping[str, Any]) -> Tensor | None:
 
 
 def mask_of(task: Sampler, arguments: Mapping[str, Any]) -> Tensor:
-    """1 y x, True where the image is drawn anew: a half of it, or the white pixels of a file."""
+    """1 y x, True in the region to generate: a half of it, or the white pixels of a file."""
     if "mask" not in arguments:
-        raise UserError("give --mask left, right or FILE: what is drawn anew (white in a file)")
+        raise UserError(
+            "--mask left, right or FILE is required: the region to generate (white in a file)"
+        )
     height, width = task.data.size
     columns = torch.arange(width).expand(1, height, width)
     if arguments["mask"] in ("left", "right"):
@@ -88,7 +90,7 @@ def captions(task: Sampler) -> list[str]:
 
 
 def drawn(task: Sampler, text: str, **how: Any) -> Tensor:
-    """The image drawn for a caption, y x, from the noise that all figures have."""
+    """The image generated for a caption, y x, from the noise that all figures have."""
     images = task.sample(task.caption(text), [derive(0, "drawn")], **how)
     return task.data.to_pixels(images)[0]
 
@@ -100,7 +102,7 @@ def samples(task: Sampler) -> Figure:
     without = "; at 0 the caption is not read" if 0 in guided else ""
     return draw_images(
         [[drawn(task, text, guidance=guidance) for guidance in guided] for text in texts],
-        f"Images drawn for captions (left), from the same noise{without}",
+        f"Images generated for captions (left), from the same noise{without}",
         names=[f"guidance {guidance:g}" for guidance in guided],
         labels=[f'"{text}"' for text in texts],
     )
@@ -120,7 +122,7 @@ def denoising(task: Sampler) -> Figure:
 
 
 def inpainting(task: Sampler) -> Figure:
-    """A validation image, and its right half drawn anew for several captions."""
+    """A validation image, and its right half generated again for several captions."""
     known = task.data.originals("val", torch.tensor([0]))
     middle = known.shape[2] // 2
     mask = (torch.arange(known.shape[2]) >= middle).expand_as(known)
@@ -128,7 +130,7 @@ def inpainting(task: Sampler) -> Figure:
     filled = [task.fill(task.caption(t), [derive(0, "drawn")], known, mask)[0] for t in texts]
     return draw_images(
         [[known[0], *filled]],
-        "In-painting: what is right of the line is drawn anew, the left half is kept",
-        names=[f'validation image "{texts[0]}"', *(f'anew for "{text}"' for text in texts)],
+        "In-painting: the right half is generated again, the left half is kept",
+        names=[f'validation image "{texts[0]}"', *(f'again for "{text}"' for text in texts)],
         line=middle,
     )

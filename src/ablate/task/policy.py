@@ -1,5 +1,5 @@
-"""What DPO and RLHF share: a language model that is to write what is preferred, and how far it has
-gone from the one it started from."""
+"""The base of DPO and RLHF: a language model trained on preferences, and its divergence from the
+reference model."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -29,7 +29,7 @@ SHOWN = 3  # prompts of the sample
 class Policy(CausalLM):
     """Measured on one response to every prompt of a split: gold, the mean score by the rule of the
     data; reward, that by the reward model of the run `reward`; kl, the Kullback-Leibler divergence
-    from the first model, of whole responses, in nats, summed over the tokens and over the
+    from the reference model, of whole responses, in nats, summed over the tokens and over the
     vocabulary at each of them.
 
     Responses are as long as the data leaves room: no token ends them.
@@ -50,7 +50,7 @@ class Policy(CausalLM):
                 and (c("model.mask.size") > c("data.prompt") or c("data.path") is not None)
             ),
             "model.mask.size={model.mask.size} lets tokens of a response see later ones, unless"
-            " every prompt has as many tokens; with data.path=null give data.prompt={data.prompt}"
+            " every prompt has as many tokens; with data.path=null set data.prompt={data.prompt}"
             " or less, or use model.mask=causal",
         ),
     )
@@ -60,7 +60,7 @@ class Policy(CausalLM):
     reference: LanguageModel
 
     of_process = "a policy is measured on responses to the prompts"
-    predictions = Task.predictions  # responses are drawn, and have no loss of their own
+    predictions = Task.predictions  # responses are sampled, and have no loss
     generates = True
 
     def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
@@ -91,7 +91,7 @@ class Policy(CausalLM):
         return torch.Generator(self.device).manual_seed(seed)
 
     def scores(self, rolled: Rollout, prompts: Tensor) -> dict[str, Tensor]:
-        """The scores of responses, `gold` and `reward`, where there are. prompts: their lengths."""
+        """The scores of responses, `gold` and `reward`, if there are. prompts: their lengths."""
         decode = self.data.tokenizer.decode
         texts = [
             (decode(row[:length]), decode(row[length : length + self.data.room]))
@@ -114,7 +114,7 @@ class Policy(CausalLM):
         self.kl.update(self.divergence(rolled))
 
     def divergence(self, rolled: Rollout) -> Tensor:
-        """The divergence from the first model along each response: b."""
+        """The divergence from the reference model along each response: b."""
         current = log_probabilities(self.model, rolled.tokens)
         reference = log_probabilities(self.reference, rolled.tokens)
         at_each = (current.exp() * (current - reference)).sum(-1)
@@ -129,10 +129,10 @@ class Policy(CausalLM):
         return measures
 
     def sample(self) -> str:
-        """What the first model and this one write for the same prompts."""
+        """Responses of the reference model and of this one to the same prompts."""
         batch = self.first_prompts(SHOWN)
         prompts, scored, lines = prompts_of(batch), [], []
-        for name, model in (("first model", self.reference), ("this model", self.model)):
+        for name, model in (("reference model", self.reference), ("this model", self.model)):
             rolled = self.write(model, batch, self.generator(0))
             scored.append((name, rolled, self.scores(rolled, batch["prompt"])))
         decode = self.data.tokenizer.decode
@@ -149,16 +149,16 @@ class Policy(CausalLM):
         batch: Batch = self.data.splits["val"][Request(0, rows)]
         return batch
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         written = [write_sample(folder, self.sample())]
         if self.reward_run is not None and self.data.gold:
             path = folder / "figures" / "gold_and_reward.png"
-            start = self.of_first_model()
+            start = self.of_reference()
             written.append(draw_preference(folder / "metrics.csv", path, start, self.data))
         return written
 
-    def of_first_model(self) -> Mapping[str, float]:
-        """The mean scores of the first model's responses to the prompts of validation."""
+    def of_reference(self) -> Mapping[str, float]:
+        """The mean scores of the reference model's responses to the prompts of validation."""
         batch = self.first_prompts(self.data.length("val"))
         rolled = self.write(self.reference, batch, self.generator(derive(self.seed, "rollout")))
         return {k: float(v.mean()) for k, v in self.scores(rolled, batch["prompt"]).items()}

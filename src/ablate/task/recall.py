@@ -42,7 +42,7 @@ class Recall(CausalLM):
             for pairs, metric in self.by_pairs.items()
             if isinstance(metric, MeanMetric)
         }
-        # Every number of pairs has the same weight, whatever its number of queries.
+        # Every number of pairs has the same weight, regardless of its number of queries.
         overall = torch.stack(list(means.values())).mean()
         return {
             "loss": self.mean_loss.compute(),

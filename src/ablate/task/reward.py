@@ -134,5 +134,5 @@ def unlikelihood(lead: Tensor) -> Tensor:
 
 
 def agreement(product: Tensor) -> Tensor:
-    """1 where two orders agree, whose differences have this product; 0 where not, 1/2 for ties."""
+    """1 where two orders agree, whose differences have this product; 0 if not, 1/2 for ties."""
     return (product.sign() + 1) / 2

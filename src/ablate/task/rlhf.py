@@ -30,8 +30,8 @@ CLIP, MINIBATCHES = 0.2, 4
 
 class RLHF(Policy):
     """A step lets the policy write `samples` responses to each prompt of a batch. The return of a
-    response is its reward - kl log(probability / the first model's); its advantage the return less
-    the mean of those of the other responses to the prompt.
+    response is its reward - kl log(probability / the reference model's); its advantage the return
+    less the mean of those of the other responses to the prompt.
 
     reward: the run of a reward model; null: the rule of the data itself.
     algorithm: rloo, the gradient of the log-probability of each response times its advantage; ppo,
@@ -42,24 +42,26 @@ class RLHF(Policy):
 
     Rollouts are not among the FLOPs of a step, which are those of the gradient.
 
-    objective: the mean return, by the exact divergence; beside it what `Policy` measures.
+    objective: the mean return, by the exact divergence; in addition, the measures of `Policy`.
     """
 
-    of_process = "task=rlhf draws the responses"
+    of_process = "task=rlhf samples the responses"
     conflicts = (
         Conflict(
             lambda c: (
-                c("task.reward") is None and c("data.path") is not None and c("data.rule") is None
+                c("task.reward") is None
+                and c("data.path") is not None
+                and c("data.preference_rule") is None
             ),
             "task.reward=null rewards by a rule, and data.path={data.path} has none; set"
-            " task.reward=RUN_DIR of a reward model, or data.rule",
+            " task.reward=RUN_DIR of a reward model, or data.preference_rule",
         ),
         *(
             Conflict(
                 lambda c, key=key: (  # type: ignore[misc]
                     c("task.algorithm") != "ppo" and c(f"task.{key}") is not None
                 ),
-                f"task.{key}={{task.{key}}} is of task.algorithm=ppo and has no effect with"
+                f"task.{key}={{task.{key}}} is for task.algorithm=ppo and has no effect with"
                 " task.algorithm={task.algorithm}",
             )
             for key in ("clip", "minibatches")
@@ -85,8 +87,8 @@ class RLHF(Policy):
         ),
         Conflict(
             lambda c: c("debug._target_").endswith("Overfit"),
-            "debug=overfit needs a loss that falls, and task=rlhf has a surrogate, of which only"
-            " the gradient is meaningful; use debug=fast",
+            "debug=overfit requires a decreasing loss, and task=rlhf has a surrogate loss with only"
+            " a meaningful gradient; use debug=fast",
         ),
     )
     metric: ClassVar[str] = "val/objective"

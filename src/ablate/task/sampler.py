@@ -24,7 +24,7 @@ from ablate.task.noise import Noise
 class Sampler(Task):
     """Draws with `sampling_steps` and `guidance`, unless overridden.
 
-    drop_caption: the share of captions that training leaves out; without, there is no guidance.
+    drop_caption: the share of captions that training leaves out; without, no guidance is possible.
     """
 
     data: DigitStrings
@@ -48,8 +48,8 @@ class Sampler(Task):
         """Draw images of captions, b j -> b c y x, as the model's data has them.
 
         keys: seeds of each image's noise. guidance, steps: default: the task's. known: images, and
-        where they are drawn anew (True), b 1 y x; elsewhere the known image with the noise of the
-        time replaces what is drawn, at every step (Lugmayr et al. 2022, "RePaint", section 4.1,
+        the region to generate (True), b 1 y x; elsewhere the known image with the noise of the
+        time replaces the generated one, at every step (Lugmayr et al. 2022, "RePaint", section 4.1,
         https://arxiv.org/abs/2201.09865, without going back and forth). path: gets the noisy images
         of every step.
         """
@@ -62,8 +62,8 @@ class Sampler(Task):
         for number, (now, after) in enumerate(pairwise(levels)):
             time = torch.full((len(x), 1, 1, 1), now, device=self.device)
             if known is not None:
-                images, anew = known
-                x = torch.where(anew, x, self.noise.add(images, start, time))
+                images, region = known
+                x = torch.where(region, x, self.noise.add(images, start, time))
             if path is not None:
                 path.append(x)
             prediction = self.guided(x, words, time.flatten(), guidance)
@@ -91,7 +91,7 @@ class Sampler(Task):
         words = text.split()
         if strange := [word for word in words if word not in known]:
             raise UserError(
-                f"--prompt: {strange[0]!r} is no word of this data; use {' '.join(known)}"
+                f"--prompt: {strange[0]!r} is not a word of this data; use {' '.join(known)}"
             )
         if len(words) > self.data.most:
             raise UserError(
@@ -104,7 +104,7 @@ class Sampler(Task):
     def fill(
         self, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
     ) -> Tensor:
-        """Pixels, b y x, with what the mask marks, b y x, drawn anew for captions, b j."""
+        """Pixels, b y x, with the masked region, b y x, generated again for captions, b j."""
         shrunk = F.max_pool2d(mask[:, None].float(), self.data.reduction) > 0
         images = self.data.images(known).to(self.device)
         drawn = self.sample(words, keys, known=(images, shrunk.to(self.device)), **how)

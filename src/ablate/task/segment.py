@@ -25,17 +25,17 @@ def image_files(arguments: Arguments) -> list[Path]:
     """The files of --image. UserError for options that do not go together."""
     if "image" in arguments:
         if "index" in arguments:
-            raise UserError("give --image FILE, or --index N, not both")
+            raise UserError("--image FILE and --index N exclude each other")
         files = [Path(file) for file in arguments["image"]]
         if len({file.stem for file in files}) < len(files):
             raise UserError(
-                "--image: the masks have the names of the files, of which two have the same;"
+                "--image: the masks are named after the files, and two files have the same name;"
                 " rename one"
             )
         return files
     if prompted := [name for name in PROMPTS if name in arguments]:
         raise UserError(
-            f"--{prompted[0]} goes with --image; --index is prompted where the error is largest"
+            f"--{prompted[0]} requires --image; --index is prompted at the largest error"
         )
     return []
 
@@ -92,8 +92,7 @@ def prompt_of(
         ):
             what = "X,Y" if count == 2 else "X0,Y0,X1,Y1"
             raise UserError(
-                f"--{name} {text}: must be {what} in pixels of the image, which is {sides[1]} wide"
-                f" and {sides[0]} high"
+                f"--{name} {text}: must be {what} in pixels of the image ({sides[1]} x {sides[0]})"
             )
         into = [*size[::-1]] * (count // 2)
         return [n * to // end for n, end, to in zip(numbers, ends, into, strict=True)]

@@ -42,8 +42,8 @@ class Segmentation(Task):
     Training (appendix A, "Losses" and "Training algorithm"): after each prompt the focal loss
     (alpha 0.25, gamma 2) and the dice loss of each mask, of which the least counts, and the squared
     error of every predicted IoU. The first prompt is a pixel of the object or its box, the next
-    clicks are pixels of the error of the chosen mask, all drawn uniformly. There it is jittered and
-    two of 11 prompts are the mask alone.
+    clicks are pixels of the error of the chosen mask, all sampled uniformly. There it is jittered
+    and two of 11 prompts are only the mask.
 
     Measures (section 7.1): a click is in the middle of the object, or of its largest error: the
     pixel farthest from the boundary (appendix D.2). miou_N: mean IoU after N clicks of the chosen
@@ -127,7 +127,7 @@ class Segmentation(Task):
         prompt: Prompt,
         correct: Callable[[Tensor, Tensor], Prompt] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What the model answers after a first prompt and, with `correct`, after further clicks.
+        """The model's output after a first prompt and, with `correct`, after further clicks.
 
         A pixel without a label is in no mask, so that no loss, measure or click comes from it.
         """
@@ -227,13 +227,13 @@ class Segmentation(Task):
             name=f"example {index}" + (", class never seen" if example["unfamiliar"] else ""),
         )
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         """The first validation examples click by click."""
         count = min(DRAWN, self.data.length("val"))
         answers = [self.demonstrated(index) for index in range(count)]
         title = (
-            "Validation objects: the predicted mask after each click; every further click is where"
-            " the mask before it is most wrong"
+            "Validation objects: the predicted mask after each click; each further click is at the"
+            " largest error of the previous mask"
         )
         return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
 
@@ -249,7 +249,7 @@ class Segmentation(Task):
     def _demonstrate(self, index: int, folder: Path) -> Iterator[str]:
         answer = self.demonstrated(index)
         yield from answer.titles
-        title = "The predicted mask after each click, each where the mask before it is most wrong"
+        title = "Predicted mask after each click, each at the largest error of the previous mask"
         yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
 
 

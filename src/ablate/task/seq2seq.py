@@ -52,8 +52,8 @@ class SequenceToSequence(Decoding):
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
-            "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect"
-            " with task.beam=1",
+            "task.length_penalty={task.length_penalty} ranks the hypotheses of a beam and has no"
+            " effect with task.beam=1",
         ),
     )
     metric: ClassVar[str] = "val/loss"
@@ -83,12 +83,12 @@ class SequenceToSequence(Decoding):
         if max_length is not None and max_length > longest:
             raise UserError(
                 f"task.max_length={max_length}: no target of this data has more than {longest} "
-                f"tokens, its end counted; give that or less, or null"
+                f"tokens, including its end; set at most that, or null"
             )
         if beam == 1 and length_penalty > 0:
             raise UserError(
-                f"task.length_penalty={length_penalty} ranks what a beam finds, and has no effect "
-                f"with task.beam=1"
+                f"task.length_penalty={length_penalty} ranks the hypotheses of a beam and has no"
+                f" effect with task.beam=1"
             )
         self.beam, self.length_penalty = beam, length_penalty
         self.max_length = longest if max_length is None else max_length

@@ -35,14 +35,14 @@ class TextToSpeech(SequenceToSequence):
 
     After training, the model speaks the validation and test texts, and the speech is measured by
 
-        wer             word error rate of what the recogniser hears, against the text
-        wer_reference    the same for the reference speech: the recogniser's own errors
+        wer             word error rate of what the recognizer hears, against the text
+        wer_reference    the same for the reference speech: the recognizer's own errors
         mcd             mel-cepstral distortion in dB from the reference speech, after time warping
         mcd_codec       that of the reference's own tokens: the least that any model could have
 
-    and `aer` of SequenceToSequence by the time at which the synthesiser says each word.
+    and `aer` of SequenceToSequence by the time of each word in the synthesizer's speech.
 
-    recogniser: a finished run on the same data with data.direction=recognition; null: no wer.
+    recognizer: a finished run on the same data with data.direction=recognition; null: no wer.
     """
 
     output = "target tokens"
@@ -59,24 +59,24 @@ class TextToSpeech(SequenceToSequence):
         ),
     )
     family: ClassVar[str] = "text-to-speech"
-    search_keys: ClassVar[tuple[str, ...]] = (*SequenceToSequence.search_keys, "recogniser")
+    search_keys: ClassVar[tuple[str, ...]] = (*SequenceToSequence.search_keys, "recognizer")
     options: ClassVar[tuple[str, ...]] = ("text", "audio", "beam", "length_penalty", "show")
     example_options: ClassVar[str] = '--text "three seven two" --audio out.wav'
     data: SpokenPairs
 
-    def __init__(self, *args: Any, recogniser: RunDir | None, **kwargs: Any):
+    def __init__(self, *args: Any, recognizer: RunDir | None, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.recogniser = None if recogniser is None else Recogniser(recogniser, self.data)
-        self.heard = Heard(recogniser is not None)
+        self.recognizer = None if recognizer is None else Recognizer(recognizer, self.data)
+        self.heard = Heard(recognizer is not None)
 
     def compare(self, outputs: list[str], batch: Batch) -> None:
         numbers = batch["index"].tolist()
         pairs = [self.data.texts[self._split][index] for index in numbers]
-        if self.recogniser is not None:
+        if self.recognizer is not None:
             self.heard.listen(
                 [pair.source for pair in pairs],
-                self.recogniser.hear(outputs),
-                self.recogniser.hear([pair.target for pair in pairs]),
+                self.recognizer.hear(outputs),
+                self.recognizer.hear([pair.target for pair in pairs]),
             )
         for output, pair, index in zip(outputs, pairs, numbers, strict=True):
             spoken = self.data.utterance(self._split, index).log_mels
@@ -88,7 +88,7 @@ class TextToSpeech(SequenceToSequence):
 
     @cached_property
     def silence(self) -> int:
-        return int(self.data.codebook.centres.sum(1).argmin())
+        return int(self.data.codebook.centers.sum(1).argmin())
 
     def compared(self) -> dict[str, Tensor]:
         return self.heard.compute()
@@ -97,10 +97,10 @@ class TextToSpeech(SequenceToSequence):
         return Task.measured(self, split)
 
     def notes(self) -> dict[str, Any]:
-        notes, of = super().notes(), self.recogniser
+        notes, of = super().notes(), self.recognizer
         del notes["signatures"]  # of scores that are not computed
         if of is not None:
-            notes["recogniser"] = {"run": str(of.folder), **of.measures}
+            notes["recognizer"] = {"run": str(of.folder), **of.measures}
         return notes
 
     def speak(self, texts: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ class TextToSpeech(SequenceToSequence):
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         if not {"text", "audio"} <= arguments.keys():
-            raise UserError('give --text "..." and --audio FILE.wav')
+            raise UserError('--text "..." and --audio FILE.wav are required')
         set_search(self, arguments)
         text, path = arguments["text"].strip(), Path(arguments["audio"])
         return self._say(text, path, show="show" in arguments, folder=folder)
@@ -126,25 +126,25 @@ class TextToSpeech(SequenceToSequence):
         samples = sound(self.log_mels(codes))
         write_wav(str(path), samples, RATE)
         yield f"{path}: {len(samples) / RATE:.2f} s"
-        if self.recogniser is not None:
-            yield f"the recogniser hears: {self.recogniser.hear([codes])[0]}"
+        if self.recognizer is not None:
+            yield f"the recognizer hears: {self.recognizer.hear([codes])[0]}"
         if show:
             tokens = self.data.target_tokenizer.encode(codes)
             drawn = draw(self, self.example(text, tokens), folder / "figures" / "generated")
             if not drawn:
-                raise UserError(f"--show: {folder} has no attention to the text to draw")
+                raise UserError(f"--show: {folder} has no attention to the text to plot")
             yield from map(str, drawn)
 
     def unknown_words(self, text: str) -> list[str]:
         encode = self.data.source_tokenizer.encode
         return [word for word in text.split() if UNKNOWN in encode(word)]
 
-    def artefacts(self, folder: Path) -> list[Path]:
+    def artifacts(self, folder: Path) -> list[Path]:
         """sample.txt, the sound of the first validation texts, and their spectrograms."""
         count = min(EXAMPLES, self.data.length("val"))
         pairs = self.data.texts["val"][:count]
         spoken = self.speak([pair.source for pair in pairs])
-        paths = super().artefacts(folder)
+        paths = super().artifacts(folder)
         (folder / "audio").mkdir(exist_ok=True)
         for number, (pair, codes) in enumerate(zip(pairs, spoken, strict=True)):
             voices = {
@@ -161,32 +161,33 @@ class TextToSpeech(SequenceToSequence):
         return paths
 
     def sample(self) -> str:
-        """Validation texts, and what the recogniser hears or the length of what is said."""
+        """Validation texts, and the recognizer's transcripts or the duration of the speech."""
         pairs = self.data.texts["val"][:EXAMPLES]
         spoken = self.speak([pair.source for pair in pairs])
-        heard = ["" for _ in pairs] if self.recogniser is None else self.recogniser.hear(spoken)
+        heard = ["" for _ in pairs] if self.recognizer is None else self.recognizer.hear(spoken)
         lines = []
         for pair, codes, words in zip(pairs, spoken, heard, strict=True):
             frames = len(codes.split()), len(pair.target.split())
             lines.append(
                 f"text    {pair.source}\nspoken  {frames[0]} frames, reference {frames[1]}"
             )
-            if self.recogniser is not None:
+            if self.recognizer is not None:
                 lines[-1] += f"\nheard   {words}"
         return "\n\n".join(lines)
 
 
-class Recogniser:
-    """A finished run that reads tokens of speech. It is no part of the model that it judges."""
+class Recognizer:
+    """A finished run that reads tokens of speech. It is not a part of the model that it
+    evaluates."""
 
     def __init__(self, folder: str, data: SpokenPairs) -> None:
         from ablate.training.load import load
 
-        key = f"task.recogniser={folder}"
+        key = f"task.recognizer={folder}"
         run = load(folder)
         if not isinstance(run.data, SpokenPairs) or run.data.direction != "recognition":
             raise UserError(
-                f"{key}: is a run on data={run.config.choices.data}, and no recogniser; train one"
+                f"{key}: is not a recognizer (data={run.config.choices.data}); train one"
                 " with task=seq2seq data.direction=recognition and the same other data.* keys"
             )
         if run.data.codec != data.codec:
@@ -212,14 +213,15 @@ class Recogniser:
 class Heard(nn.Module):
     """The measures of speech. Every state is a sum, so that it can be summed over processes."""
 
-    def __init__(self, recognised: bool) -> None:
+    def __init__(self, recognized: bool) -> None:
         super().__init__()
-        rates = ("wer", "wer_reference") if recognised else ()
+        rates = ("wer", "wer_reference") if recognized else ()
         self.rates = nn.ModuleDict({name: WordErrorRate() for name in rates})
         self.distortions = nn.ModuleDict({name: MeanMetric() for name in ("mcd", "mcd_codec")})
 
     def listen(self, texts: list[str], spoken: list[str], recorded: list[str]) -> None:
-        """The texts, and what the recogniser hears in the model's speech and in the reference."""
+        """The texts, and the recognizer's transcripts of the model's speech and of the
+        reference."""
         self.rates["wer"].update(spoken, texts)  # type: ignore[operator]
         self.rates["wer_reference"].update(recorded, texts)  # type: ignore[operator]
 
@@ -244,6 +246,6 @@ def check_output(path: Path) -> None:
     if path.suffix.lower() != ".wav":
         raise UserError(f"--audio {path}: the name must end with .wav")
     if not path.parent.is_dir():
-        raise UserError(f"--audio {path}: there is no folder {path.parent}")
+        raise UserError(f"--audio {path}: {path.parent} does not exist")
     if path.exists() and not path.is_file():
-        raise UserError(f"--audio {path} is no ordinary file, which it must be")
+        raise UserError(f"--audio {path} is not a regular file")

@@ -17,7 +17,7 @@ LENGTHS = range(5, 51, 5)  # groups of source lengths for the accuracy: up to 5,
 class Corpus(Metric):
     """A score of sacrebleu over a whole corpus (Post 2018, https://arxiv.org/abs/1804.08771).
 
-    It is a function of counts that add up over sentences: sacrebleu's own, which it sums likewise.
+    It is a function of counts that add up over sentences: sacrebleu's, which it also sums.
     """
 
     full_state_update = False
@@ -91,7 +91,7 @@ class Written(nn.Module):
         self.exact_match = MeanMetric()
         self.error_rate = WordErrorRate()
         self.by_length = ByLength()
-        # force: no warning about text that looks tokenised.
+        # force: no warning about text that looks tokenized.
         scores = {"bleu": BLEU(lowercase=lower, force=True), "chrf": CHRF(lowercase=lower)}
         self.corpus = nn.ModuleDict({name: Corpus(score) for name, score in scores.items()})
 

@@ -1,1 +1,1 @@
-"""What is printed: messages that hide nothing, tables, and output whose reader has gone."""
+"""Output: messages with control characters escaped, tables, and closed pipes."""

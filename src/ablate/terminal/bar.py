@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def bar(what: str, **options: Any) -> "tqdm[Any]":
-    """An empty bar on standard error, of the first process alone."""
+    """An empty bar on standard error, only of the first process."""
     hidden = getattr(rank_zero_only, "rank", 0) != 0
     return tqdm(desc=f"ablate: {what}", delay=1, mininterval=0.5, disable=hidden, **options)
 

@@ -1,4 +1,4 @@
-"""Rich's console, for tables and lines that may hold what others wrote."""
+"""Rich's console, for tables and lines that may contain third-party strings."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -15,7 +15,7 @@ UNREAD = 141  # a shell's exit status for a program killed by SIGPIPE
 
 class Output(io.FileIO):
     """Standard output or standard error; discards what is written after a broken pipe, and what a
-    full disk refuses.
+    full disk rejects.
 
     trains: whether the command trains, and therefore continues with a message.
     lost: the first error.
@@ -30,7 +30,7 @@ class Output(io.FileIO):
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, self.fileno())  # for output of C and C++ libraries, too
+                os.dup2(nowhere, self.fileno())  # for output of C and C++ libraries as well
                 os.close(nowhere)
             if Output.lost is None:
                 Output.lost = error

@@ -1,4 +1,4 @@
-"""Print text that may hold what others wrote, such as names of files: control characters would
+"""Print text that may contain third-party strings, such as names of files: control characters would
 reach the terminal, which can hide or change lines by them."""
 
 import logging
@@ -30,12 +30,12 @@ class Formatter(logging.Formatter):
 
 
 def say(line: str, *, file: TextIO | None = None) -> None:
-    """Print a message of ours; file: standard output by default."""
+    """Print a message; file: standard output by default."""
     print(f"ablate: {printable(line)}", file=file or sys.stdout, flush=True)
 
 
 def command_line(module: str, *words: object) -> str:
-    """A command of ours as a shell reads it, with quotes where a word needs them."""
+    """An ablate command as a shell reads it, with quotes where a word needs them."""
     return shlex.join(["python", "-m", module, *map(str, words)])
 
 

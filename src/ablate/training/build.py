@@ -93,16 +93,16 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
 def build_checked(cfg: DictConfig, data: Data) -> Model:
     """`build` of a configuration that was checked."""
     require_memory(cfg, data)
-    return initialised(cfg, data)
+    return initialized(cfg, data)
 
 
-def initialised(cfg: DictConfig, data: Data) -> Model:
+def initialized(cfg: DictConfig, data: Data) -> Model:
     """`build` of a model that is known to fit into memory."""
     # External models draw their initial values in the constructor.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(cfg.seed, "init"))
         model = make_model(cfg, data, make(cfg.kernel))
-    model.initialise(cfg.seed)
+    model.initialize(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
     elif model.pretrained is not None:
@@ -115,14 +115,14 @@ def initialised(cfg: DictConfig, data: Data) -> Model:
 
 
 def require_memory(cfg: DictConfig, data: Data) -> None:
-    """Raise UserError if this machine cannot hold the model; counted on the meta device."""
+    """Raise UserError if the model does not fit this machine; counted on the meta device."""
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         model = make_model(cfg, data, Reference())
     sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
     most = max(sizes, key=sizes.__getitem__)
     shape = " x ".join(map(str, model.get_parameter(most).shape))
     count = sum(p.numel() for p in model.parameters())
-    # `Model.initialise` holds every value twice.
+    # `Model.initialize` stores every value twice.
     memory.require(
         2 * sum(sizes.values()),
         f"{_largest(cfg)}: a model of {count:,} parameters, {shape} of them in {most},",
@@ -130,8 +130,8 @@ def require_memory(cfg: DictConfig, data: Data) -> None:
 
 
 def _largest(cfg: DictConfig) -> str:
-    """The largest whole number among the sizes of a model, with its key; a model of timm has none
-    beside its name."""
+    """The largest integer among the sizes of a model, with its key; a model of timm has none
+    apart from its name."""
     sizes = {
         path: value
         for node in ("model", "pos_enc")
@@ -212,7 +212,7 @@ def count_flops(cfg: DictConfig, task: Task) -> int:
         if "not on the expected device meta" not in str(error):
             raise
         raise UserError(
-            "model: a part makes a tensor on the CPU, whatever the device of what it reads; give"
-            f" device=x.device ({str(error).splitlines()[0]})"
+            "model: a component creates a tensor on the CPU although its input is on another"
+            f" device; pass device=x.device ({str(error).splitlines()[0]})"
         ) from error
     return flops * int(cfg.trainer.accumulate_grad_batches)

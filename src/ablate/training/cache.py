@@ -1,4 +1,4 @@
-"""What decoding keeps of the tokens so far, in bytes, without computing it."""
+"""Size of the decoding cache in bytes, without computing it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple

@@ -29,10 +29,10 @@ REFUSED = {
     "ModelCheckpoint": "is not needed: a run keeps its best and its last weights;"
     " checkpoint_every=N saves more often",
     "OnExceptionCheckpoint": "is not needed: a run resumes from its last checkpoint",
-    "GradientAccumulationScheduler": "would change what a step reads;"
+    "GradientAccumulationScheduler": "would change the data of a step; use"
     " trainer.accumulate_grad_batches=N",
-    "BatchSizeFinder": "would change what a step reads; data.batch_size=N",
-    "LearningRateFinder": "reads training losses alone; study.tune={optimizer.lr: [...]}",
+    "BatchSizeFinder": "would change the data of a step; use data.batch_size=N",
+    "LearningRateFinder": "reads only training losses; use study.tune={optimizer.lr: [...]}",
     "ProgressBar": "is not needed: a run shows its progress itself",
     "Timer": "would end a run at another step on every machine; trainer.max_steps=N",
 }
@@ -41,7 +41,7 @@ REFUSED = {
 def own_callbacks(nodes: Mapping[str, Any] | None, *, logged: bool) -> list[Callback]:
     """Make the callbacks of the key `callbacks`. logged: whether the run has a logger.
 
-    Raises UserError for what is no callback, or is one that cannot be used.
+    Raises UserError for values that are not callbacks, or cannot be used.
     """
     return [_callback(f"callbacks.{name}", node, logged) for name, node in (nodes or {}).items()]
 
@@ -56,7 +56,7 @@ def _callback(where: str, node: Any, logged: bool) -> Callback:
         raise UserError(f"{where}: {node['_target_']} cannot be made: {why}") from error
     if not isinstance(callback, Callback):
         raise UserError(
-            f"{where}._target_={node['_target_']}: is no lightning.pytorch.callbacks.Callback"
+            f"{where}._target_={node['_target_']}: is not a lightning.pytorch.callbacks.Callback"
         )
     for kind in type(callback).__mro__:
         if kind.__module__.startswith("lightning.") and kind.__name__ in REFUSED:

@@ -5,7 +5,7 @@
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
-ablate.run_files.sealed says how a file is verified when it is read.
+ablate.run_files.sealed documents how a file is verified when it is read.
 """
 
 import os
@@ -56,7 +56,7 @@ class Flushed(TorchCheckpointIO):
 
 
 def write(path: Path, checkpoint: Mapping[str, Any], run_id: str | None) -> None:
-    """Write a whole state, or weights alone; remove the file if there is no room for all of it."""
+    """Write a whole state, or only weights; remove the file if there is no room for all of it."""
     try:
         if "optimizer_states" in checkpoint:
             write_state(path, checkpoint, run_id)
@@ -68,11 +68,11 @@ def write(path: Path, checkpoint: Mapping[str, Any], run_id: str | None) -> None
 
 
 class Checkpoints(Callback):
-    """Save every `every` steps, after every validation and at the end; and, when a signal asks to
-    stop, after the batch, then raise Interrupted.
+    """Save every `every` steps, after every validation and at the end; and, when a signal requests
+    a stop, after the batch, then raise Interrupted.
 
     A step followed by a validation is saved after the validation, because Lightning skips the
-    validation of the step it resumes from; in the middle of a validation so that it is done anew.
+    validation of the step it resumes from; in the middle of a validation so that it is repeated.
     run_id: written into every file, if it is set.
     """
 
@@ -270,7 +270,7 @@ def sizes(task: Task) -> Sizes:
         optimizer.step()
         values = [value for state in optimizer.state.values() for value in state.values()]
         moments = sum(value.nbytes for value in values if isinstance(value, Tensor))
-    except Exception:  # of an optimizer of one's own: any
+    except Exception:  # of a custom optimizer: any
         moments = 2 * sum(parameter.nbytes for parameter in trained)
     for parameter in trained:
         parameter.grad = None
@@ -295,7 +295,7 @@ def _named(restore: Callable[[], None], checkpoint: Path) -> Callable[[], None]:
     def restored() -> None:
         try:
             restore()
-        except Exception as error:  # whatever a wrong value makes Lightning and torch raise
+        except Exception as error:  # any that Lightning and torch raise for a wrong value
             raise Damaged(checkpoint, f"{type(error).__name__}: {error}") from error
 
     return restored

@@ -61,7 +61,8 @@ class Compiled(Callback):
 
 
 class CompileNotice(Callback):
-    """Say once when torch starts to compile, for compile=true or for a kernel: steps then wait."""
+    """Report once when torch starts to compile, for compile=true or for a kernel: steps then
+    wait."""
 
     def __init__(self) -> None:
         self.warned = False
@@ -80,7 +81,7 @@ class CompileNotice(Callback):
     def _say(self, *_: Any) -> None:
         if not self.warned:
             self.warned = True
-            # Not print: a progress bar may stand there.
+            # Not print: a progress bar may be there.
             tqdm.write("ablate: compiling (torch.compile); the first steps take longer")
             sys.stdout.flush()
 
@@ -102,7 +103,7 @@ def refusing() -> Iterator[None]:
             raise
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         if isinstance(error, FailOnRecompileLimitHit):  # torch's message names an option of torch
-            line = "batches of ever new shapes would each be compiled anew"
+            line = "batches of varying shapes would each be compiled again"
         raise UserError(
             f"compile=true: torch cannot compile this model ({line}); set compile=false"
         ) from error

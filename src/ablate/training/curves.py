@@ -1,5 +1,5 @@
 """Record every logged metric by step, in metrics.csv and in the loggers, and measure the training
-time. Lightning itself would give the loggers the number of the step before.
+time. Lightning itself would pass the loggers the number of the step before.
 
 The rows are saved in the checkpoint, so that a resumed run writes the file of an uninterrupted one.
 """

@@ -26,5 +26,8 @@ def write(run: Run, folder: Path) -> float:
         expected, found = run.model(*inputs), read(inputs[0]).logits
     largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
     if not largest <= CLOSE * scale:
-        raise UserError(f"what was written has other outputs, by {largest:.2g} of {scale:.2g}")
+        raise UserError(
+            "the exported model disagrees with the original: maximum absolute"
+            f" difference {largest:.2g} (output scale {scale:.2g})"
+        )
     return largest

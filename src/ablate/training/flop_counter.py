@@ -20,7 +20,7 @@ class FlopCounter(TorchDispatchMode):
     """Counts as torch.utils.flop_counter.FlopCounterMode does, by torch's formulas, in a sixth of
     the time.
 
-    The shapes of most results are computed in Python there, anew for every layer. Here a function
+    The shapes of most results are computed in Python there, again for every layer. Here a function
     is called once for each kind of arguments, if its result is a new tensor on the meta device.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel
+from ablate.kernel import AttentionInputs, Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers.layer import Context
@@ -50,9 +50,9 @@ class Counted(Reference):
 
     def __init__(self) -> None:
         self.pairs = 0
-        self.last: Attend | None = None
+        self.last: AttentionInputs | None = None
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: AttentionInputs) -> Tensor:
         every = attend.queries * attend.keys
         if attend.edges is not None:
             self.pairs += every - len(attend.edges.query)
@@ -63,7 +63,7 @@ class Counted(Reference):
         return super().__call__(attend)
 
     def excluded(self) -> int:
-        """What the reference kernel spends on excluded pairs, forward and backward."""
+        """FLOPs of the reference kernel on excluded pairs, forward and backward."""
         if not self.pairs or self.last is None:
             return 0
         if (kind := _kind(self.last)) not in COSTS:
@@ -95,7 +95,7 @@ def allowed(mask: Mask, queries: range, keys: int) -> int:
     return sum(int(mask.allowed(rows, j).sum()) for rows in i.split(ROWS))
 
 
-def cost_of_pair(attend: Attend) -> int:
+def cost_of_pair(attend: AttentionInputs) -> int:
     """The FLOPs of one pair of a query and a key, in all heads and rows of the batch.
 
     i queries and j keys cost a i + b j + c i j: what is computed for each query, for each key, and
@@ -107,9 +107,9 @@ def cost_of_pair(attend: Attend) -> int:
     )
 
 
-def _kind(attend: Attend) -> str:
+def _kind(attend: AttentionInputs) -> str:
     """All that the cost of a pair depends on: equal for layers that differ in the values of their
-    parameters alone."""
+    parameters only."""
     modules = [*attend.score.modules(), *attend.pos.modules()]
     plain = [
         (
@@ -124,7 +124,7 @@ def _kind(attend: Attend) -> str:
     return repr((plain, shapes))
 
 
-def _cost(attend: Attend, queries: int, keys: int) -> int:
+def _cost(attend: AttentionInputs, queries: int, keys: int) -> int:
     """The FLOPs of attention between so many queries and keys, forward and backward."""
 
     def sized(tensor: Tensor, count: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""Keys of the model that a run sets and that change nothing.
+"""Keys of the model that a run sets without an effect.
 
-No table says so: for each value that is not the default, the model is compared with the one that
-has the default. A key that no part of the composition reads makes no difference, such as
-model.heads beside model.mixer=convolution.
+There is no table of them: for each value that is not the default, the model is compared with the
+one that has the default. A key that no part of the composition reads makes no difference, such as
+model.heads with model.mixer=convolution.
 """
 
 import json
@@ -21,10 +21,10 @@ from ablate.errors import UserError
 from ablate.training.same_model import SameModel, model_on_meta
 
 LARGEST = 20_000_000  # parameters of a model that is compared: larger ones would take many seconds
-# What is compared elsewhere, or takes too long: pretrained weights are loaded for equal keys alone,
+# Keys compared elsewhere, or too slow: pretrained weights are loaded only for equal keys,
 # and an embedding may learn from the data before the model does.
 LEFT_OUT = ("model.pretrained", "model.embedding", *EXCLUDED)
-# What a model is made of, and what it reads.
+# The components of a model, and its input.
 MADE_OF = ("model", "pos_enc", "kernel", "data", "task", "init_from")
 # Keys of models that were compared in this process and do act: a notebook trains the same model
 # with many seeds, and comparing took half of the start of a tiny run.
@@ -32,14 +32,14 @@ ACTS: set[str] = set()
 
 
 def left_out(path: str) -> bool:
-    """Whether a key, or the node that it stands in, is left out: not model.embedding_dim."""
+    """Whether a key, or its node, is left out: not model.embedding_dim."""
     return any(f"{path}.".startswith(f"{name}.") for name in LEFT_OUT)
 
 
 def refuse_ignored(composition: Composition, data: Data) -> None:
     """Raise UserError for keys and options of the model that change nothing.
 
-    Arms of a study are not refused: its plan says which arms are the baseline's model.
+    Arms of a study are not rejected: its plan lists the arms that equal the baseline's model.
     """
     is_arm = composition.values["study"]["arm"] is not None
     lines = [] if is_arm else [*_ignored(composition, data)]
@@ -59,7 +59,7 @@ def _ignored(composition: Composition, data: Data) -> Iterator[str]:
             continue
         try:
             equal = same(other, model_on_meta(other, data))
-        except Exception:  # the default cannot be built beside the other parts: nothing to compare
+        except Exception:  # the default does not fit the other components: nothing to compare
             continue
         if equal:
             yield f"{name} has no effect on this model; leave it out, or set {default}"
@@ -73,7 +73,7 @@ def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictCon
     cfg, values = composition.cfg, composition.values
     choices = values["choices"]
     file = config_dir() / "model" / f"{choices['model']}.yaml"
-    if not file.is_file():  # a family from outside has no defaults of ours
+    if not file.is_file():  # a custom family has no built-in defaults
         return
     content, defaults = option_content(file)
     usual = {

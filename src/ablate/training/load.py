@@ -23,7 +23,7 @@ from ablate.training.own_parts import say_edited
 
 @dataclass(repr=False)
 class Run:
-    """What `load` returns. The model is on the CPU and in evaluation mode."""
+    """The result of `load`. The model is on the CPU and in evaluation mode."""
 
     path: Path
     config: DictConfig
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What stands above its figures."""
+        """The title of its figures."""
         return figure_title(self.config.choices, self.config.seed, self.path)
 
     def show(self, index: int | None = None, folder: str | Path | None = None) -> list[Path]:
@@ -70,7 +70,7 @@ def figure_title(choices: Mapping[str, Any], seed: int, run_dir: Path) -> str:
 def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     """Rebuild a run from its folder; UserError if it is not a run, or has no weights.
 
-    allow: modules beside ablate whose classes its config may name. Their code is run.
+    allow: modules besides ablate whose classes its config may name. Their code is executed.
     """
     from ablate.training.build import data_of_run, make_task
 
@@ -83,8 +83,8 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
         task = make_task(config, data, model_of(config, data))
     result, wrong = read_result(path)
     if (identity := result.get("run_id")) is None:
-        why = wrong or f"{path / RESULT} has no id of the run"
-        say(f"{why}; whether the weights are this run's is not verified", file=sys.stderr)
+        why = wrong or f"{path / RESULT} has no run id"
+        say(f"{why}; could not verify that the weights belong to this run", file=sys.stderr)
     load_weights(task, weights, identity)
     say_edited(path, config, sys.stderr)
     task.eval()

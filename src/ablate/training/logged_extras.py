@@ -1,4 +1,4 @@
-"""What a logger sends beside metrics when its keys ask for it: attention maps at every validation
+"""Logger output besides metrics, on request: attention maps at every validation
 (`log_maps`), and the predictions of the best weights (`log_predictions`)."""
 
 from pathlib import Path
@@ -30,7 +30,7 @@ class AttentionMaps(Callback):
 
 
 def require_extras(logger: RunLogger, task: Task, trainer: L.Trainer) -> None:
-    """Raise UserError for what this model, task or number of processes does not have."""
+    """Raise UserError for extras that this model, task or number of processes does not have."""
     asked = {"log_maps": logger.log_maps, "log_predictions": logger.log_predictions}
     for key in (key for key, wanted in asked.items() if wanted and trainer.world_size > 1):
         raise UserError(f"logger.{key}=true: works in one process, not in {trainer.world_size}")
@@ -38,5 +38,5 @@ def require_extras(logger: RunLogger, task: Task, trainer: L.Trainer) -> None:
         raise UserError("logger.log_maps=true: this model has no attention maps")
     if logger.log_predictions and type(task).predictions is Task.predictions:
         raise UserError(
-            f"logger.log_predictions=true: {type(task).__name__} has no loss of single examples"
+            f"logger.log_predictions=true: {type(task).__name__} has no per-example loss"
         )

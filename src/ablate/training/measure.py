@@ -73,7 +73,7 @@ def measured_with(
             f" classes {', '.join(classes[:5])}, this data has {', '.join(those[:5])}"
         )
     task = make_task(config, data, model)
-    task.load_state_dict(trained.state_dict())  # the copies of the model, too
+    task.load_state_dict(trained.state_dict())  # also the copies of the model
     shown = progress(sys.stderr)  # what is measured goes to the output
     trainer = L.Trainer(
         callbacks=[shown],
@@ -89,9 +89,9 @@ def measured_with(
 
 
 def require_effect(trained: Task, data: Data, config: DictConfig, changes: dict[str, Any]) -> None:
-    """Raise UserError for changes of the positions alone that the run's model does not read, such
-    as a factor without a scaling; not where one of them repeats the value of the run, which says as
-    much. Numbers are tried twice, as one may be that of no change."""
+    """Raise UserError for changes of only the positions that the run's model does not read, such
+    as a factor without a scaling; not if one of them repeats the value of the run. Numbers are
+    tried twice, as one may be that of no change."""
     positions = {key: value for key, value in changes.items() if key.startswith("pos_enc.")}
     if not positions or any(OmegaConf.select(config, k) == v for k, v in positions.items()):
         return
@@ -127,12 +127,12 @@ def measure_under(
     wanted: dict[str, dict[str, Any]],
 ) -> None:
     """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; what the
-    model refuses, such as a text longer than its positions, is said and recorded beside them."""
+    model rejects, such as a text longer than its positions, is reported and recorded with them."""
     done, refused = result.setdefault("evaluated", {}), {}
     for name, changes in wanted.items():
         try:
             require_effect(task, data, config, changes)
-        except UserError as error:  # said alone: in a study another arm may read the key
+        except UserError as error:  # only reported: in a study another arm may read the key
             on_first_process(say)(f"evaluate.{name}: {error}")
         ours = f"@{name}"
         result["metrics"] = {k: v for k, v in result["metrics"].items() if not k.endswith(ours)}

@@ -1,4 +1,4 @@
-"""Parts of a user's own in a composition: their files, and whether they were edited since."""
+"""Custom components in a composition: their files, and whether they were edited since."""
 
 import ast
 import sys
@@ -16,10 +16,10 @@ from ablate.terminal.say import say
 
 
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits.
+    """Hash the files of custom components, which are imported by now: module -> 16 hex digits.
 
-    With a part's file go those beside it that it imports, and what they import; of a file that
-    cannot be parsed its content alone.
+    With a component's file go those in its folder that it imports, and what they import; of a file
+    that cannot be parsed only its content.
     """
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     hashes = {}
@@ -66,7 +66,8 @@ def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
 
 
 def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = None) -> None:
-    """Say which own parts of a finished run were edited since it was trained. file: as of `say`."""
+    """Report which custom components of a finished run were edited since it was trained. file: as
+    of `say`."""
     known = read_mapping(run_dir / "provenance.json").get("own_parts")
     known = known if isinstance(known, dict) else {}
     if names := [name for name, now in own_parts(values).items() if known.get(name, now) != now]:

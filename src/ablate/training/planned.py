@@ -38,7 +38,7 @@ def _launched() -> bool:
 
 def other_run(composition: Composition, run_dir: Path) -> UserError:
     """Make the error of a run whose id is not the planned one."""
-    now = composition.fingerprint  # data that cannot be read have an error of their own
+    now = composition.fingerprint  # unreadable data raise another error
     plan = read_plan(run_dir.parent) or {}
     changed = few(_changed(composition, plan, run_dir.name, now), ", ", NAMED)
     return UserError(f"not the run that was planned: {changed or ANY}; {AGAIN}")
@@ -68,7 +68,7 @@ def _changed(
 
 
 def require_unedited(composition: Composition, run_dir: Path) -> None:
-    """Raise UserError if a part of the user's own was edited since the run's study was planned."""
+    """Raise UserError if a custom component was edited since the run's study was planned."""
     if composition.values["study"]["arm"] is None or not (now := own_parts(composition.values)):
         return
     plan = read_plan(run_dir.parent) or {"cells": ()}

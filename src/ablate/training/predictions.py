@@ -1,7 +1,8 @@
-"""What a finished run predicts for each example of its test split, or validation split without one.
+"""Predictions of a finished run for each example of its test split, or validation split without
+one.
 
 predictions.csv in the run's folder has a row for each example in the order of the data: its number,
-its loss, and what the task has beside it (`Task.predictions`).
+its loss, and the task's other columns (`Task.predictions`).
 """
 
 import csv

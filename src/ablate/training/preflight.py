@@ -1,4 +1,4 @@
-"""Check the machine before a run: devices, a compiler, a writable folder; say what will be slow."""
+"""Check the machine before a run: devices, a compiler, a writable folder; warn of slow settings."""
 
 import os
 from collections.abc import Mapping
@@ -46,13 +46,13 @@ def check_devices(values: Mapping[str, Any]) -> None:
     if kind == "cpu":
         if isinstance(devices, list):
             raise UserError(
-                f"trainer.devices={devices}: CPU processes have no index; write their number,"
+                f"trainer.devices={devices}: CPU processes have no index; set their number,"
                 f" trainer.devices={len(devices)}"
             )
     elif devices != "auto":
         numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
         if len(set(numbers)) < len(numbers):
-            raise UserError(f"trainer.devices={devices}: holds a number twice")
+            raise UserError(f"trainer.devices={devices}: duplicate device")
         if max(numbers) >= gpus:
             raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPU(s)")
     check_processes(trainer, gpus if devices == "auto" and gpus else devices)
@@ -73,7 +73,7 @@ def check_devices(values: Mapping[str, Any]) -> None:
 
 def check_processes(trainer: Mapping[str, Any], devices: int | list[int] | str) -> None:
     """Raise UserError for another number of processes than srun or torchrun has started, and for
-    several machines of which nothing says which one this is."""
+    several machines without a rank of this one."""
     nodes = trainer["num_nodes"]
     each = 1 if devices == "auto" else devices if isinstance(devices, int) else len(devices)
     by, started, here = "srun", tasks_of_srun(), int(os.environ.get("SLURM_STEP_NUM_NODES", nodes))
@@ -88,7 +88,7 @@ def check_processes(trainer: Mapping[str, Any], devices: int | list[int] | str) 
     by_hand = "MASTER_ADDR" in os.environ and {"NODE_RANK", "GROUP_RANK"} & {*os.environ}
     if nodes > 1 and started == 1 and not by_hand:
         raise UserError(
-            f"trainer.num_nodes={nodes}: nothing says which of the {nodes} machines this is; start"
+            f"trainer.num_nodes={nodes}: the rank of this machine is not set; start"
             " the command on each by srun or torchrun, or with MASTER_ADDR, MASTER_PORT and"
             " NODE_RANK in its environment"
         )
@@ -155,7 +155,7 @@ def many_tokens(composition: Composition) -> str | None:
         fewer.append("a smaller data.size")
     overlap = f", model.stride={stride}" if stride else ""
     return (
-        f"an image of {side} pixels a side is {facts.positions:,} tokens (model.patch={patch}"
+        f"an image of {side} pixels per side is {facts.positions:,} tokens (model.patch={patch}"
         f"{overlap}), which takes much time and memory"
         + (f"; for fewer: {', or '.join(fewer)}" if fewer else "")
     )

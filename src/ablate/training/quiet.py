@@ -1,4 +1,4 @@
-"""Imported beside Lightning's Trainer: hides messages about settings that are ours to choose."""
+"""Imported with Lightning's Trainer: hides messages about settings that ablate chooses."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""Records of a run beside its weights: config.yaml, result.json, provenance.json.
+"""Records of a run besides its weights: config.yaml, result.json, provenance.json.
 
 Readers may look at any time: every file is written under a temporary name, then renamed.
 """
@@ -107,7 +107,8 @@ def provenance(fingerprint: str) -> dict[str, Any]:
 
 
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name the code that differs between two provenances: ablate, torch, modules of own parts."""
+    """Name the code that differs between two provenances: ablate, torch, modules of custom
+    components."""
     shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
     if misfit(before, shape):  # none, or damaged
         return []
@@ -166,7 +167,7 @@ def peak_memory_bytes() -> int:
     """Return the peak of the GPU allocator if it was used, else of the resident set size."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    import resource  # not on Windows, where ablate.cli.command says so
+    import resource  # not on Windows, see ablate.cli.command
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -187,7 +188,7 @@ class Here(Callback):
             pass
         raise RunFailed(
             f"{self.lock.parent} was moved or removed while this run trained; the same command"
-            " resumes from its checkpoints, where they are put back"
+            " resumes from its checkpoints, if they are put back"
         )
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -198,7 +199,7 @@ class Here(Callback):
 
 @contextmanager
 def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[Here | None]:
-    """Hold the run lock, so that one process group trains in a folder; the OS releases it when the
+    """Take the run lock, so that one process group trains in a folder; the OS releases it when the
     holder dies. The first process gets what it can verify that the folder is still there by."""
     lock, here = FileLock(run_dir / ".lock"), None
     if trainer.is_global_zero:
@@ -284,7 +285,7 @@ def recorded(
         }
         changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
         if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
-            say(f"other code than at this run's last try: {', '.join(changed)}; it resumes")
+            say(f"code changed since the last attempt ({', '.join(changed)}); resuming")
         write_json(run_dir / "provenance.json", now)
         write_json(run_dir / "result.json", result)
     try:
@@ -298,7 +299,7 @@ def recorded(
             yield result, logger
         result["status"] = "finished"
     except BaseException as error:
-        status = "refused" if isinstance(error, UserError) else "failed"
+        status = "rejected" if isinstance(error, UserError) else "failed"
         ended = ended_by(error) if isinstance(error, SystemExit) else None
         message = redact(ended or str(unwrap(error) or error))
         result |= {"status": status, "error": message or type(error).__name__}
@@ -340,7 +341,7 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
     if (logger := start_logger(cfg, run_dir, result)) is None:
         return
     if logger.log_maps:
-        say("logger.log_maps=true: only while a run trains; the figures of its end are logged")
+        say("logger.log_maps=true: only during training; the final figures are logged")
     if logger.log_predictions and not (run_dir / PREDICTIONS).exists():
         write_predictions(load(run_dir, allow=[*own_parts(config_values(cfg))]))
     with (run_dir / "metrics.csv").open(newline="") as file:

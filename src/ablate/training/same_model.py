@@ -18,7 +18,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task, added_losses
-from ablate.training.build import build_checked, initialised, make_model, make_task
+from ablate.training.build import build_checked, initialized, make_model, make_task
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
@@ -74,7 +74,7 @@ class SameModel:
         if parameters(built) > self.largest:
             return None
         values = self._values  # of a model as large as the second, which thus fits into memory
-        model = initialised(_with_reference(second), self._data)
+        model = initialized(_with_reference(second), self._data)
         if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
             return False
         return list(_answers(model, self._inputs)) == self._answers
@@ -157,7 +157,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
 
 def _batches(data: Data) -> Iterator[Batch]:
     """Yield the first training batch, and the longest examples of each split where lengths differ:
-    a window or a table of distances may act in these alone."""
+    a window or a table of distances may act only in these."""
     yield next(iter(data.train_dataloader()))
     for split in data.splits.values():
         if hasattr(split, "longest"):

@@ -27,8 +27,8 @@ class StartState(Callback):
         self.path = path
         if new := (task.model.started_from or {}).get("new"):
             raise UserError(
-                f"init_optimizer=true: {few(new, ', ')} is not in the other run, whose optimizer"
-                f" has no state of it; {OTHER}"
+                f"init_optimizer=true: the other run has no {few(new, ', ')}, so its optimizer has"
+                f" no state for it; {OTHER}"
             )
         if task.averages_itself:
             raise UserError(
@@ -54,7 +54,7 @@ class StartState(Callback):
         on_first_process(say)(
             f"init_optimizer: {', '.join(kept)} and the weights after step"
             f" {state['global_step']:,} of {self.path.parent.parent} are kept; steps, schedule,"
-            " callbacks and the order of the data start anew"
+            " callbacks and the order of the data start from the beginning"
         )
 
 

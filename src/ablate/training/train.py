@@ -20,6 +20,7 @@ from ablate.config.keys import plain, resolved
 from ablate.config.make import make
 from ablate.config.saved import names_file, read_yaml
 from ablate.data import Data
+from ablate.data.split import SPOKEN
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.logger import RunLogger, refuse_secrets
@@ -90,7 +91,7 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
 
 
 def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
-    """Return result.json if the run is finished; UserError if the folder holds another run."""
+    """Return result.json if the run is finished; UserError if the folder contains another run."""
     check_machine(composition.values)
     check_output(run_dir)
     done, wrong = read_result(run_dir)
@@ -111,7 +112,8 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         if known not in (None, composition.id):
             instead = "remove it" if planned else "choose another folder, or none"
             raise UserError(
-                f"hydra.run.dir={run_dir} holds the run {known}, and this is {wanted}: {instead}"
+                f"hydra.run.dir={run_dir} already contains run {known}, which differs from this run"
+                f" ({wanted}); {instead}"
             )
     if done.get("status") != "finished" or composition.debugged:
         require_unedited(composition, run_dir)
@@ -162,7 +164,7 @@ class RunContext:
 @contextmanager
 def open_run(composition: Composition, run_dir: Path, began: float) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
-    block ends. A signal that asks to stop raises Interrupted."""
+    block ends. A signal that requests a stop raises Interrupted."""
     with stopping(StopOfRun()) as stop, _opened(composition, run_dir, stop, began) as run:
         yield run
 
@@ -172,7 +174,7 @@ def _opened(
     composition: Composition, run_dir: Path, stop: StopOfRun, began: float
 ) -> Iterator[RunContext]:
     cfg = composition.cfg
-    conditions(cfg)  # refused before anything is read
+    conditions(cfg)  # rejected before anything is read
     data = build_data(cfg, composition.data)
     model = build_checked(cfg, data)
     if not (run_dir / "checkpoints").exists():  # else it was checked when it began
@@ -185,7 +187,7 @@ def _opened(
         require_any_processes(task)
     if trainer.world_size > 1 and conditions(cfg):
         raise UserError(
-            "evaluate: several processes measure under one condition alone; leave it out, and use"
+            "evaluate: not supported with several processes; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
@@ -231,8 +233,8 @@ def require_any_processes(task: Task) -> None:
             reason = "batch norm takes the statistics"
         if reason is not None:
             raise UserError(
-                f"{reason} of what one process has of a batch, so that the run resumes in the"
-                " number of processes that it was begun with alone"
+                f"{reason} of one process's share of a batch, so the run can only be resumed with"
+                " the same number of processes"
             )
 
 
@@ -253,8 +255,8 @@ def finish(run: RunContext) -> None:
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     choices = run.composition.values["choices"]
     title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
-    run.checkpoints.stop.enter("while its figures were drawn")
-    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer, title)
+    run.checkpoints.stop.enter("while its figures were plotted")
+    run.result["artifacts"] = show(run.task, run.run_dir, run.trainer, title)
     if run.logger and run.logger.log_predictions:
         measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
         write_predictions(measured_run)
@@ -277,7 +279,7 @@ def together(run: RunContext) -> AbstractContextManager[None]:
 def headline(
     choices: Mapping[str, str], run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
 ) -> str:
-    """What is about to be trained, on what and where, in one line."""
+    """The model, data and device of the training, in one line."""
     device, processes = trainer.strategy.root_device, trainer.world_size
     if device.type == "cuda":
         device_name = torch.cuda.get_device_name(device)
@@ -315,7 +317,7 @@ def prepare(
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.compile else []
     debug = [make(cfg.debug)] if "debug" in cfg else []
-    # Before Checkpoints, so that a checkpoint holds what they have seen.
+    # Before Checkpoints, so that a checkpoint includes their state.
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     start = []
     if cfg.init_optimizer:
@@ -333,7 +335,7 @@ def require_measured(task: Task, callbacks: Sequence[Callback]) -> None:
     """Raise UserError unless the task measures its metric, and what `callbacks` watch. Needs a
     trainer that is not fitting."""
     task.require_metric()
-    # A task or a callback of one's own may log more.
+    # A custom task or callback may log more.
     every = (task, *callbacks)
     if all(type(each).__module__.startswith(("ablate.", "lightning.")) for each in every):
         for callback in callbacks:
@@ -349,7 +351,7 @@ def require_runnable(cfg: DictConfig, task: Task) -> None:
     if own or not type(task).__module__.startswith("ablate."):
         task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
         require_measured(task, own)
-    if cfg.schedule.get("warmup") != "auto":  # which is only said
+    if cfg.schedule.get("warmup") != "auto":  # which is only reported
         check_warmup(cfg.schedule, length_of_training(resolved(cfg)["trainer"], task.data)[0])
     if own_parts(resolved(cfg)):
         try_out(cfg, task)
@@ -389,9 +391,9 @@ def measure(
     load_weights(task, weights, checkpoints.run_id)
     chosen = chosen_on(data, checkpoints.best)
     splits = ["val", "test"] if data.has_test else ["val"]
-    counts = [f"{data.length(split):,} {split} examples" for split in splits]
+    counts = [f"{data.length(split):,} {SPOKEN[split]} examples" for split in splits]
     on_first_process(say)(
-        f"measuring the weights of step {checkpoints.best_step:,} on {' and '.join(counts)}"
+        f"evaluating the weights of step {checkpoints.best_step:,} on {' and '.join(counts)}"
     )
     metrics = full_pass(trainer, task, data)
     return {
@@ -416,14 +418,14 @@ def chosen_on(data: Data, best: float | None) -> dict[str, Any]:
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]:
-    """Write attention maps of fixed validation examples, curves, and the artefacts of the task,
+    """Write attention maps of fixed validation examples, curves, and the artifacts of the task,
     whose places in the folder are returned."""
     if not trainer.is_global_zero:
         return []
 
-    say("drawing figures")
+    say("plotting figures")
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder, run=title)
     expert_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
-    return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]
+    return [str(path.relative_to(run_dir)) for path in task.artifacts(run_dir)]

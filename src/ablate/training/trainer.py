@@ -31,7 +31,7 @@ from ablate.training.compile import CompileNotice
 from ablate.training.preflight import tasks_of_srun
 from ablate.training.progress import progress
 
-# It would kill the first process without a word; ablate.processes says what has happened.
+# It would kill the first process without a word; ablate.processes reports the cause.
 subprocess_script._launch_process_observer = lambda child_processes: None
 
 
@@ -78,14 +78,14 @@ def make_trainer(
     except InstantiationException as error:
         if not isinstance(cause := error.__cause__, MisconfigurationException | ValueError):
             raise
-        raise UserError(f"trainer: Lightning refuses its values ({cause})") from error
+        raise UserError(f"trainer: Lightning rejects its values ({cause})") from error
     # The run has its own handlers (ablate.stop).
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer
 
 
 def environment(devices: int | list[int] | str) -> ClusterEnvironment | None:
-    """What starts the processes of a run in a job of Slurm: srun, or the run itself; None to let
+    """The launcher of a run's processes in a Slurm job: srun, or the run itself; None to let
     Lightning choose, which would take the variables of a shell of salloc for those of srun."""
     if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
         return None
@@ -103,7 +103,7 @@ def started_by(trainer: L.Trainer) -> list[Popen[bytes]]:
 
 def check_warmup(schedule: DictConfig, steps: int) -> None:
     """Raise UserError if the warm-up is longer than training; print where `auto` shortens it."""
-    warmup = schedule.get("warmup", 0)  # a user's own schedule may have none
+    warmup = schedule.get("warmup", 0)  # a custom schedule may have none
     name = schedule._target_.removeprefix("ablate.schedule.").partition(".")[0]
     if warmup == "auto":
         usual = AUTO_STEPS.get(name, 0)

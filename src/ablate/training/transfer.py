@@ -1,7 +1,7 @@
 """init_from=RUN_DIR: start a run from another run's best weights.
 
 Parameters are matched by name. Those of output heads (`Model.heads`) that do not match are newly
-initialised, or not loaded; every other one must exist in both models with the same shape. The
+initialized, or not loaded; every other one must exist in both models with the same shape. The
 models must also be made of the same parts, since parts can differ without any difference in their
 parameters. For text data, the tokens are those of the other run.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ablate.config.facts import LABELLED, PAIRS, PREFERENCES, TEXT
+from ablate.config.facts import LABELED, PAIRS, PREFERENCES, TEXT
 from ablate.config.keys import OURS, targets
 from ablate.config.overrides import value_text
 from ablate.config.saved import read_config
@@ -40,14 +40,14 @@ FREE = {
     "model.pretrained",
     "model.tie_embeddings",
 }
-WITH_TOKENS = {TEXT, LABELLED, PAIRS, PREFERENCES}  # kinds of data
+WITH_TOKENS = {TEXT, LABELED, PAIRS, PREFERENCES}  # kinds of data
 TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
 
 
 @dataclass
 class Source:
     """A run to start from. init_from: its folder, as typed. allow: what its config may
-    name beside parts of ours: those that the new run has. goes_on: with init_optimizer, from
+    name besides built-in components: those that the new run has. goes_on: with init_optimizer, from
     the last state of training, not from the best weights."""
 
     init_from: str
@@ -74,8 +74,8 @@ class Source:
         path = self.folder / "checkpoints" / LAST
         if not path.is_file():
             raise UserError(
-                f"init_optimizer=true: {path} is missing; a run keeps it with checkpoint_keep=all"
-                " or last"
+                f"init_optimizer=true: {path} is missing; checkpoint_keep=all keeps it, as does"
+                " checkpoint_keep=last"
             )
         return path
 
@@ -111,7 +111,7 @@ class Source:
                 for key in differing
             ]
             raise UserError(
-                f"init_from={self.init_from} is made of other parts: {few(lines, '; ')}"
+                f"init_from={self.init_from} has a different architecture: {few(lines, '; ')}"
             )
 
 
@@ -119,7 +119,7 @@ def may_differ(cfg: DictConfig) -> tuple[str, ...]:
     """The keys that the task lets differ (`Task.may_differ`)."""
     try:
         keys: tuple[str, ...] = stated(cfg.task._target_, "may_differ")
-    except Unreadable:  # a task of one's own that is no `Task`
+    except Unreadable:  # a custom task that is not a `Task`
         return ()
     return keys
 
@@ -131,8 +131,8 @@ def check_start(cfg: DictConfig) -> None:
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:
-    """Return every key of the model, its positions and its tokens with its value; our own parts by
-    the name of their option.
+    """Return every key of the model, its positions and its tokens with its value; built-in
+    components by the name of their option.
     """
     from ablate.config.check import leaves
 

@@ -1,11 +1,11 @@
 """Additive: score(q, k) = v . tanh(W q + U k), with v, W and U learned per head.
 
 Bahdanau et al. 2015, "Neural machine translation by jointly learning to align and translate",
-appendix A.1.2, https://arxiv.org/abs/1409.0473; initialised as in its appendix B.1: v zero, W and
+appendix A.1.2, https://arxiv.org/abs/1409.0473; initialized as in its appendix B.1: v zero, W and
 U normal with standard deviation 0.001. There they are v_a, W_a, U_a; q is s_{i-1} and k is h_j.
 Luong's "concat", v . tanh(W_a [h_t; h_s]), is the same thing: W_a is [W U] side by side.
 Without `hidden` the multi-head projections serve as W and U, and only v is added; if the model has
-no projections, the score has its own W and U, as wide as the query (n' = n there).
+no projections, the score has its own W and U, of the query's width (n' = n there).
 """
 
 from typing import Any, ClassVar
@@ -75,7 +75,7 @@ class Additive(Score):
     def compare(
         self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
     ) -> Float[Tensor, "b h i j"]:
-        """The specification: it makes a tensor `b h i j hidden`. A row depends on its query alone,
+        """The specification: it makes a tensor `b h i j hidden`. A row depends only on its query,
         so a kernel may pass the queries in chunks.
         """
         q, k, v, slope = self.summed(q, prepared)

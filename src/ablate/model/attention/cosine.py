@@ -4,7 +4,7 @@ Graves et al. 2014, "Neural Turing machines", section 3.3.1, equations 5 and 6,
 https://arxiv.org/abs/1410.5401: t is its key strength beta, which a controller emits at every step;
 here it is a parameter, as in Liu et al. 2022, "Swin transformer V2", section 3.2,
 https://arxiv.org/abs/2111.09883, whose tau is 1 / t. As in the Swin code, t = exp(log_t) starts at
-10 and is clamped to 100. This is the query-key (QK) normalisation of Henry et al. 2020,
+10 and is clamped to 100. This is the query-key (QK) normalization of Henry et al. 2020,
 https://arxiv.org/abs/2010.04245, with t for its learned scale g.
 """
 
@@ -33,8 +33,8 @@ class Cosine(Score):
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.get("model.qk_norm", None) == "l2",
-            "model.qk_norm=l2 gives queries and keys a length, which model.attention=cosine takes"
-            " away again; use model.qk_norm=rms, or model.attention=scaled_dot",
+            "model.qk_norm=l2 has no effect with model.attention=cosine, which normalizes"
+            " queries and keys; use model.qk_norm=rms, or model.attention=scaled_dot",
         ),
     )
 
@@ -73,7 +73,7 @@ def scaled(
 
 class Scaled(Function):
     """y = length x / |x|, and 1 / |x|, in float32 or wider: squares overflow or underflow in half
-    precision. A Function of its own because autograd makes more tensors as large as x, whose memory
+    precision. A separate Function because autograd makes more tensors as large as x, whose memory
     costs more than their arithmetic (docs/results/benchmarks.md).
     """
 

@@ -1,7 +1,7 @@
 """Graph attention (GAT): score(q, k) = LeakyReLU(a . q + b . k), with a and b learned per head.
 
 Velickovic et al. 2018, "Graph attention networks", equation 3, https://arxiv.org/abs/1710.10903:
-its one vector is [a b], initialised as in Glorot and Bengio 2010, and q and k are one linear map of
+its one vector is [a b], initialized as in Glorot and Bengio 2010, and q and k are one linear map of
 the nodes. All queries rank the keys in the same order (Brody et al. 2022, theorem 1,
 https://arxiv.org/abs/2105.14491); with model.attention=gatv2 they need not.
 """

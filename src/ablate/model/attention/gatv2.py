@@ -1,7 +1,7 @@
 """GATv2: score(q, k) = v . LeakyReLU(W q + U k): the additive score with another activation.
 
 Brody et al. 2022, "How attentive are graph attention networks?", equation 7,
-https://arxiv.org/abs/2105.14491; v, W and U are initialised as in Glorot and Bengio 2010. Unlike
+https://arxiv.org/abs/2105.14491; v, W and U are initialized as in Glorot and Bengio 2010. Unlike
 with model.attention=gat, the ranking of the keys depends on the query.
 """
 

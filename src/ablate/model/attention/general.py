@@ -2,7 +2,7 @@
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section
 3.1, https://arxiv.org/abs/1508.04025. W is the paper's W_a; q is its target state h_t and k its
-source state h_s. Initialised uniformly in [-0.1, 0.1], as all parameters there (section 4.1).
+source state h_s. Initialized uniformly in [-0.1, 0.1], as all parameters there (section 4.1).
 """
 
 from typing import Any, ClassVar

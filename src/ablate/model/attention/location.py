@@ -2,9 +2,9 @@
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", equation 8,
 https://arxiv.org/abs/1508.04025: a = softmax(W_a h_t); the rows of W_a are the w_j here. The
-content of a position is ignored. Initialised uniformly in [-0.1, 0.1], as all parameters there
+content of a position is ignored. Initialized uniformly in [-0.1, 0.1], as all parameters there
 (section 4.1). The number of positions is fixed: the paper truncates longer sentences, here they are
-refused.
+rejected.
 """
 
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ class Location(Score):
                 and c("model.attention.max_length") < c.positions
             ),
             "model.attention.max_length={model.attention.max_length} is shorter than the"
-            " {:positions} positions of training; give that many or more, or null",
+            " {:positions} positions of training; set at least that many, or null",
         ),
     )
     key: ClassVar[bool] = False

@@ -1,8 +1,8 @@
 """Scaled dot product: score(q, k) = q . k / sqrt(width).
 
 Vaswani et al. 2017, "Attention is all you need", section 3.2.1, https://arxiv.org/abs/1706.03762.
-The division keeps the variance of the scores at 1 for queries and keys of unit variance, whatever
-their width. No parameters.
+The division keeps the variance of the scores at 1 for queries and keys of unit variance and any
+width. No parameters.
 """
 
 import math

@@ -19,7 +19,7 @@ MakeCell = Callable[..., "Cell"]
 class Cell(nn.RNNBase):
     """b i inputs -> b i width, and the state after the last step.
 
-    Initialisation: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
+    Initialization: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
 
     Orthogonal: Saxe et al. 2013, https://arxiv.org/abs/1312.6120, as in Bahdanau et al. 2015,
     appendix B.1; Glorot and Bengio 2010; forget gate: Jozefowicz et al. 2015, section 2.2.

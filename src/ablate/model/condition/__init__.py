@@ -15,7 +15,7 @@ from ablate.model.layers.stack import Stack
 
 
 class Condition:
-    """tokens: in the sequence, padding counted. std: deviation of initial weights."""
+    """tokens: in the sequence, padding counted. std: standard deviation of initial weights."""
 
     # Whether the blocks have cross-attention.
     crosses: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""In-context: the tokens of time and caption stand before those of the image in one sequence.
+"""In-context: the tokens of time and caption precede those of the image in one sequence.
 
 Peebles and Xie 2023, section 3.2 and figure 5, https://arxiv.org/abs/2212.09748.
 """

@@ -34,7 +34,7 @@ class Connection(nn.Module):
         """Set the parameters, if any, to their initial values."""
 
     def read(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.dim}"]:
-        """The stream -> what the sublayer reads."""
+        """The stream -> the input of the sublayer."""
         return x
 
     def write(
@@ -43,12 +43,12 @@ class Connection(nn.Module):
         y: Float[Tensor, "b i {self.dim}"],
         embedded: Float[Tensor, "b i {self.dim}"] | None,
     ) -> Float[Tensor, "b i s"]:
-        """The stream and the output of the sublayer -> the new stream. embedded: what the first
-        block read."""
+        """The stream and the output of the sublayer -> the new stream. embedded: input of the first
+        block."""
         return x + self.weighed(y)
 
     def weighed(self, y: Float[Tensor, "b i {self.dim}"]) -> Float[Tensor, "b i {self.dim}"]:
-        """What is added of the output of the sublayer."""
+        """The addend, from the output of the sublayer."""
         return y
 
 

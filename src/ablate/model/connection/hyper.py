@@ -27,7 +27,7 @@ class Hyper(Connection):
     conflicts = (
         Conflict(
             lambda c: c("model.norm") == "post",
-            "model.norm=post normalises the residual stream, and model.connection=hyper has"
+            "model.norm=post normalizes the residual stream, and model.connection=hyper has"
             " several; use model.norm=pre, sandwich, output or none",
         ),
     )

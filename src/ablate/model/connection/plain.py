@@ -4,4 +4,4 @@ from ablate.model.connection import Connection
 
 
 class Plain(Connection):
-    """What is added is the output of the sublayer."""
+    """Adds the output of the sublayer."""

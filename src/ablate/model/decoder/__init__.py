@@ -71,7 +71,7 @@ class Start(nn.Module):
 
 
 class Decoder(nn.Module, ABC):
-    """Embedded target tokens in, inputs of the output projection out, `width` wide.
+    """Embedded target tokens in, inputs of the output projection out, of width `width`.
 
     reads: input width of the lowest layer; `recurrent`: the keys of Recurrent.
     """

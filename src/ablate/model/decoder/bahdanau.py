@@ -8,7 +8,7 @@ appendix A.2.2, https://arxiv.org/abs/1409.0473, with e(t) the embedding of the 
     r(t) = max of each pair in U_o s(t-1) + V_o e(t) + C_o c(t)
 Here U_o, V_o, C_o are one concatenated matrix, and s is the output of the top layer. Where the
 paper leaves a choice: the read-out takes s(t-1), as its last formula prints it, although the
-distribution is introduced as that of s(t); it is dim / 2 wide, as the paper's is; the cell is
+distribution is introduced as that of s(t); its width is dim / 2, as in the paper; the cell is
 torch's, with biases (see recurrent.py), of any kind; an lstm's c(0) has its own W_s; the last state
 of a unidirectional encoder serves as h, as in Cho et al. 2014, https://arxiv.org/abs/1406.1078.
 """

@@ -2,7 +2,7 @@
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section 3
 and equation 5, https://arxiv.org/abs/1508.04025: a(t) is its attentional state, s(t) its h_t. With
-input feeding (section 3.3) the cell reads a(t-1) beside the token, and a(0) = 0. The first state
+input feeding (section 3.3) the cell reads a(t-1) and the token, and a(0) = 0. The first state
 is the encoder's last, layer by layer. With a bidirectional encoder, which the paper does not have,
 it is tanh(W h) of the two last states, concatenated.
 """

@@ -3,10 +3,11 @@
 A model makes one for each vocabulary it reads, `embedding(vocab_size, dim)`, whose forward maps
 `b i` to `b i dim`, and passes what only some options use:
 
-    draw    how a learned table is initialised in a model of this kind
+    draw    how a learned table is initialized in a model of this kind
     reads   the batch entries that it embeds, such as ("source",): word2vec learns from those
 
-`weight` holds the vectors, vocab_size x dim; with tied embeddings it is the output projection, too.
+`weight` contains the vectors, vocab_size x dim; with tied embeddings it is also the output
+projection.
 """
 
 from collections.abc import Callable

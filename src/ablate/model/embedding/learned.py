@@ -1,4 +1,4 @@
-"""Learned: a vector for every token, randomly initialised and trained with the rest of the model.
+"""Learned: a vector for every token, randomly initialized and trained with the rest of the model.
 
 Bengio et al. 2003, "A neural probabilistic language model", section 2,
 https://www.jmlr.org/papers/v3/bengio03a.html: tokens that are used alike get similar vectors.

@@ -2,7 +2,7 @@
 
 Elman 1990, "Finding structure in time", section 3, https://doi.org/10.1207/s15516709cog1402_1: any
 two tokens are equally far apart, so the model has to find what they have in common. The vectors are
-zero-padded to the width of the model. A vocabulary larger than the width is refused: a projection
+zero-padded to the width of the model. A vocabulary larger than the width is rejected: a projection
 to fewer dimensions, learned or random, is an embedding table whose rows are more alike.
 """
 

@@ -5,7 +5,7 @@ https://arxiv.org/abs/1301.3781 (cbow: predict a token from the mean of its cont
 context from the token), with the negative sampling and the subsampling of frequent tokens of
 "Distributed representations of words and phrases and their compositionality", sections 2.2 and 2.3,
 https://arxiv.org/abs/1310.4546. gensim computes it (https://radimrehurek.com/gensim/), from the
-training split alone and in one thread, so that the same seed gives the same vectors up to the
+training split only and in one thread, so that the same seed returns the same vectors up to the
 seventh digit, where the rounding of BLAS, which gensim uses, depends on the processor.
 """
 
@@ -31,7 +31,7 @@ SUBSAMPLE = 1e-3  # gensim's default: the share of the text above which a token 
 
 
 class Word2vec(Learned):
-    """An embedding table initialised with word2vec's vectors; `freeze` keeps them as they are.
+    """An embedding table initialized with word2vec's vectors; `freeze` keeps them as they are.
 
     window: context tokens on each side, at most. negative: negative samples per true token.
     epochs: passes over the training split.
@@ -46,8 +46,8 @@ class Word2vec(Learned):
             lambda c: (
                 c("model.embedding.freeze") and c("model.tie_embeddings") and c.predicts_tokens
             ),
-            "model.embedding.freeze=true would freeze the output map, too, where"
-            " model.tie_embeddings=true; set model.tie_embeddings=false",
+            "model.embedding.freeze=true also freezes the output map, which"
+            " model.tie_embeddings=true ties to it; set model.tie_embeddings=false",
         ),
     )
 

@@ -1,7 +1,7 @@
 """Mixture of experts: each token passes through `top_k` of several feed-forward networks.
 
 Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; the balance loss: Fedus et al. 2021, Switch
-Transformers, section 2.2, https://arxiv.org/abs/2101.03961; weights over the chosen experts alone:
+Transformers, section 2.2, https://arxiv.org/abs/2101.03961; weights over only the chosen experts:
 Jiang et al. 2024, Mixtral, section 2.1, https://arxiv.org/abs/2401.04088; shared experts: Dai et
 al. 2024, DeepSeekMoE, section 3.2, https://arxiv.org/abs/2401.06066. No token is dropped
 (Gale et al. 2022, MegaBlocks, https://arxiv.org/abs/2211.15841).
@@ -26,7 +26,7 @@ class MixtureOfExperts(Layer):
     """y = sum over the chosen experts e of w_e f_e(x), plus the shared experts.
 
     p = softmax(R x); the `top_k` experts with the largest p are chosen. w: their p, divided by
-    their sum if `normalise`. `router`: R; `experts`: the routed networks; `shared`: those that read
+    their sum if `normalize`. `router`: R; `experts`: the routed networks; `shared`: those that read
     every token.
 
     width: of an expert; None: that of the dense network over (top_k + shared), so that a token
@@ -42,9 +42,9 @@ class MixtureOfExperts(Layer):
             "model.ffn.top_k={model.ffn.top_k} is more than model.ffn.experts={model.ffn.experts}",
         ),
         Conflict(
-            lambda c: c("model.ffn.top_k") == 1 and c("model.ffn.normalise"),
-            "model.ffn.normalise=true with model.ffn.top_k=1 weights the one expert by 1, which"
-            " leaves the router without a gradient; use model.ffn.normalise=false, as in Switch"
+            lambda c: c("model.ffn.top_k") == 1 and c("model.ffn.normalize"),
+            "model.ffn.normalize=true with model.ffn.top_k=1 weights the one expert by 1, which"
+            " leaves the router without a gradient; use model.ffn.normalize=false, as in Switch"
             " Transformers",
         ),
         Conflict(
@@ -65,7 +65,7 @@ class MixtureOfExperts(Layer):
         shared: Annotated[int, Whole(0, 2**16)],
         expert: Literal["geglu", "gelu", "gelu_tanh", "relu", "relu2", "swiglu"],
         width: Width | None,
-        normalise: bool,
+        normalize: bool,
         balance: NotNegative,
         std: float = STD,
         out_std: float = STD,
@@ -77,8 +77,8 @@ class MixtureOfExperts(Layer):
         self.router = Linear(dim, experts, bias=False, std=std)
         self.experts = nn.ModuleList(make(dim, **linear) for _ in range(experts))
         self.shared = nn.ModuleList(make(dim, **linear) for _ in range(shared))
-        self.top_k, self.normalise, self.balance = top_k, normalise, balance
-        # As a task says it, too.
+        self.top_k, self.normalize, self.balance = top_k, normalize, balance
+        # As in a task's measures.
         self.of_process = "model.ffn.balance takes the load of the experts" if balance else None
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
@@ -88,7 +88,7 @@ class MixtureOfExperts(Layer):
         if self.balance:
             imbalance = self.imbalance(probabilities, chosen, context)
             context.add_loss("balance", self.balance * imbalance)
-        if self.normalise:
+        if self.normalize:
             weights = weights / weights.sum(-1, keepdim=True)
         tokens = x.flatten(0, 1)
         routed = self.route(tokens, chosen.flatten(0, 1))
@@ -103,7 +103,7 @@ class MixtureOfExperts(Layer):
         """The output of each chosen expert for each token."""
         order = chosen.flatten().argsort(stable=True)
         rows = tokens[order // self.top_k].split(self.counts(chosen))
-        # An expert without tokens computes, too: its parameters have gradients in every process.
+        # An expert without tokens computes as well: its parameters have gradients in every process.
         done = torch.cat([f(part) for f, part in zip(self.experts, rows, strict=True)])
         return done[order.argsort()].unflatten(0, chosen.shape)
 

@@ -20,7 +20,7 @@ from ablate.model.attention import Score
 from ablate.model.connection import Connection, MakeConnection
 from ablate.model.connection.plain import Plain
 from ablate.model.ffn import MakeFeedForward
-from ablate.model.layers.layer import Context, Layer, Place
+from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
@@ -34,8 +34,8 @@ class Sublayer(nn.Module):
 
     pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); output: x + norm(f x);
     none: x + f x. connection: how f's output is added; None: without the residual, the `x +` is
-    left out. A layer that does not read its input has no norm before it. modulation: acts on what
-    f reads, behind the norm before it, and on what is added.
+    left out. A layer that does not read its input has no norm before it. modulation: acts on the
+    input of f, after its norm, and on its output.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Sublayer(nn.Module):
         return 1 if self.connection is None else self.connection.streams
 
     def forward(self, x: Float[Tensor, "b i s"], context: Context) -> Float[Tensor, " b #i s"]:
-        """All positions, or `context.position` alone; s: the width of the connection's streams
+        """All positions, or only `context.position`; s: the width of the connection's streams
         together."""
         residual = x if self.connection is None else self.connection.read(x)
         read, gate = self.norm_before(residual), None
@@ -123,11 +123,11 @@ class Block(nn.ModuleDict):
 
     @property
     def selects(self) -> bool:
-        """Whether it can compute one position alone now; a batch norm needs the others."""
+        """Whether it can now compute a single position; batch norm requires the others."""
         return not self.mixes_examples and all(layer.selects for layer in self.layers)
 
     def forward(self, x: Float[Tensor, "b i s"], context: Context) -> Float[Tensor, " b #i s"]:
-        """All positions, or `context.position` alone."""
+        """All positions, or only `context.position`."""
         if context.position is None:
             for sublayer in self.values():
                 x = sublayer(x, context)
@@ -166,23 +166,23 @@ def make_block(
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
     modulation: MakeModulation | None = None,
-    **fields: Annotated[Any, KeysOf("ablate.model.layers.layer.Place")],
+    **fields: Annotated[Any, KeysOf("ablate.model.layers.layer.LayerSpec")],
 ) -> Block:
     """Make a block from the keys of a model's YAML.
 
     depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
     positions, None: no memory; modulation: makes that of each sublayer; init_depth_scale: scale the
     initial output maps of sublayers by 1 / sqrt(their number); parallel: the mixer and the
-    feed-forward network are one sublayer; fields: further fields of Place, for
+    feed-forward network are one sublayer; fields: further fields of LayerSpec, for
     the layers.
     """
     std = init_std or width_std(dim)
     # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
-    # the same without a feed-forward, so that attention starts as it does beside one.
+    # the same without a feed-forward, so that attention starts as it does with one.
     sublayers = (1 if parallel else 2) + (cross_attention is not None)
     additions = depth * sublayers if init_depth_scale else 1
     linear: dict[str, Any] = {"bias": bias, "std": std, "out_std": std / additions**0.5}
-    place = Place(dim=dim, score=attention, dropout=dropout, **linear, **fields)
+    place = LayerSpec(dim=dim, score=attention, dropout=dropout, **linear, **fields)
     mix, cross = mixer(place), None
     if cross_attention is not None:
         cross = CrossAttention(replace(place, score=cross_attention, length=memory_length))

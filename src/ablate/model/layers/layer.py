@@ -1,8 +1,8 @@
 """The interface of every layer in a block: `forward(x, context)`, b i d -> b i d.
 
 Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
-after another through this interface alone. What a model must know are class attributes, which
-a composition's check reads without torch.
+after another only through this interface. Facts that a model needs are class attributes, which a
+composition's check reads without torch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ State = tuple[Shaped[Tensor, "b ..."], ...]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a model tells a layer about its place when it makes it.
+class LayerSpec:
+    """The settings that a model passes to each of its layers.
 
     length: positions in training, on an image the patches in the rows and columns of `grid`. std,
-    out_std: deviation of initial linear maps, and of those whose output is added to the residual
-    stream. score: makes the score of model.attention from its sizes. layer: index of the layer
-    among those that share `pos`. The last six keys act around the scores: see MultiHeadAttention.
+    out_std: standard deviation of initial linear maps, and of those whose output is added to the
+    residual stream. score: makes the score of model.attention from its sizes. layer: index of the
+    layer among those that share `pos`. The last six keys act around the scores: see
+    MultiHeadAttention.
     """
 
     dim: int
@@ -60,9 +61,10 @@ class Place:
 
 
 class Cache:
-    """What layers remember of the tokens read so far, such as their keys and values (KV cache).
+    """The layers' state after the tokens so far, such as their keys and values (KV cache).
 
-    `states` holds the tensors of each application of a layer; their first dimension is the batch.
+    `states` contains the tensors of each application of a layer; their first dimension is the
+    batch.
     """
 
     def __init__(self) -> None:
@@ -74,16 +76,16 @@ class Cache:
         return self.tokens
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        """Keep these rows of the batch in this order; rows may repeat."""
         self.states = {
             key: tuple(tensor[rows] for tensor in state) for key, state in self.states.items()
         }
 
 
 class Memory:
-    """The encoded source as the layers that attend to it read it.
+    """The encoded source for the layers that attend to it.
 
-    `states` holds the tensors of each layer, such as its keys and values, b h j k, computed once
+    `states` contains the tensors of each layer, such as its keys and values, b h j k, computed once
     per source; keep: True = not padding.
     """
 
@@ -92,7 +94,7 @@ class Memory:
         self.sources = torch.arange(len(keep), device=keep.device)
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        """Keep these rows of the batch in this order; rows may repeat."""
         sources = self.sources[rows]
         # A beam search mostly reorders hypotheses of one source, which share the memory.
         if not torch.equal(sources, self.sources):
@@ -105,14 +107,14 @@ class Memory:
 
 @dataclass
 class Context:
-    """What a layer may read beside its input, in one pass.
+    """The inputs of a layer in one pass, in addition to x.
 
     keep: True = not padding. start: position of the first row of the input, the number of
     tokens in the cache. position: the single position to compute, None: all. step: blocks applied
     before. use: how often the layer was applied before in this pass, which shared layers are
-    several times. pos: the position encoding of the block. condition: what sublayers with a
-    `Modulation` follow. embedded: the input of the first block. first_values: the values of the
-    first block of this pass with model.mixer.value_residual, by its `step`.
+    several times. pos: the position encoding of the block. condition: input of sublayers with a
+    `Modulation`. embedded: the input of the first block. first_values: the values of the first
+    block of this pass with model.mixer.value_residual, by its `step`.
     """
 
     pos: PosEnc
@@ -137,7 +139,7 @@ class Context:
         return (0, x.shape[1]) if self.position is None else (self.position, self.position + 1)
 
     def recall(self, layer: Layer) -> State | None:
-        """What the layer remembered of the tokens before these; None at the start."""
+        """The layer's state after the previous tokens; None at the start."""
         return None if self.cache is None else self.cache.states.get((self.step, layer))
 
     def remember(self, layer: Layer, *state: Shaped[Tensor, "b ..."]) -> None:
@@ -151,7 +153,7 @@ class Context:
         self.losses.append((name, value))
 
     def selected(self) -> Context:
-        """The context behind the layer that computed `position` alone."""
+        """The context after a layer that computed only `position`."""
         assert self.position is not None
         embedded = self.embedded
         if embedded is not None:
@@ -167,7 +169,8 @@ USUAL = {"model.attention": "scaled_dot", "model.normalizer": "softmax", "kernel
 class Layer(nn.Module):
     """Base of the layers of a block.
 
-    A mixer (`model.mixer=`) is made from a `Place` and the keys of its YAML, and mixes positions.
+    A mixer (`model.mixer=`) is constructed from a `LayerSpec` and the keys of its YAML, and mixes
+    positions.
     """
 
     conflicts: ClassVar[tuple[Conflict, ...]] = (
@@ -206,7 +209,7 @@ class Layer(nn.Module):
                 c.stated("model.mixer", "causal") is True
                 and c.stated("model.mask", "looks_ahead") is True
             ),
-            "model.mixer={model.mixer} reads earlier positions alone, and model.mask={model.mask}"
+            "model.mixer={model.mixer} reads only earlier positions, and model.mask={model.mask}"
             " lets every position see later ones; use model.mask=causal",
         ),
         Conflict(
@@ -219,7 +222,7 @@ class Layer(nn.Module):
         ),
     )
     # Whether it reads other positions than the one that it computes. A layer that does computes one
-    # `context.position` alone when asked to: b i d -> b 1 d.
+    # only `context.position` on request: b i d -> b 1 d.
     mixes: ClassVar[bool] = True
     # Whether it has attention weights: model.attention, model.normalizer and kernel act in it.
     attends: ClassVar[bool] = False
@@ -228,7 +231,7 @@ class Layer(nn.Module):
     # Whether it restricts each position to the keys that any mask allows. If not, it reads of the
     # mask only whether it looks ahead.
     reads_mask: ClassVar[bool] = False
-    # Whether it never reads a later position (True), always does (False), or as the mask says.
+    # Whether it never reads a later position (True), always does (False), or as the mask allows.
     causal: ClassVar[bool | None] = None
     # Whether it continues from `context.recall` when it reads only the new tokens.
     caches: ClassVar[bool] = False
@@ -239,13 +242,13 @@ class Layer(nn.Module):
 
     @property
     def selects(self) -> bool:
-        """Whether it can compute one position alone now; recording attention needs all."""
+        """Whether it can now compute a single position; recording attention requires all."""
         return True
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
-        """All positions, or `context.position` alone."""
+        """All positions, or only `context.position`."""
         raise NotImplementedError
 
     def read(self, source: Float[Tensor, "b j d"]) -> State:
-        """What the layer reads of an encoded source, for `Memory`."""
+        """The tensors of an encoded source that the layer reads, for `Memory`."""
         raise NotImplementedError

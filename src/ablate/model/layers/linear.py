@@ -1,4 +1,4 @@
-"""Linear maps, embeddings and convolutions with explicit initialisation."""
+"""Linear maps, embeddings and convolutions with explicit initialization."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ STD, STD_WIDTH = 0.02, 768
 
 
 def width_std(dim: int) -> float:
-    """Standard deviation of initial weights for a model `dim` wide: GPT-2's at GPT-2's width.
+    """Standard deviation of initial weights for a model of width `dim`: GPT-2's at GPT-2's width.
 
     It falls with the square root of the width, so that sums over the width keep their size. At 128
     it is 0.05; with 0.02 there, nanoGPT's CPU setting ends 0.13 nats worse
@@ -39,7 +39,7 @@ def small(table: Float[Tensor, "count dim"]) -> None:
 
 
 class Embedding(nn.Embedding):
-    """An embedding table, count x dim, initialised by `draw`."""
+    """An embedding table, count x dim, initialized by `draw`."""
 
     def __init__(
         self, count: int, dim: int, *, draw: Callable[[Float[Tensor, "count dim"]], object] = small
@@ -52,7 +52,7 @@ class Embedding(nn.Embedding):
 
 
 class Bias(nn.Module):
-    """A bias added at every position, initialised to zero."""
+    """A bias added at every position, initialized to zero."""
 
     def __init__(self, width: int):
         super().__init__()

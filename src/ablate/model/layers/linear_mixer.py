@@ -1,4 +1,4 @@
-"""The base of mixers with a linear recurrence: what they share around `recurrence`."""
+"""The base of mixers with a linear recurrence."""
 
 import math
 from functools import partial
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Layer, Place
+from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.recurrence import recurrence
 from ablate.model.layers.short_conv import ShortConvolution
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The arguments of `recurrence` for some tokens. skip: added to what they read."""
+    """The arguments of `recurrence` for some tokens. skip: added to the output."""
 
     q: Float[Tensor, "b h i k"]
     k: Float[Tensor, "b h i k"]
@@ -50,7 +50,7 @@ class LinearMixer(Layer):
 
     key_width, value_width: of all heads together. short_conv: queries, keys and values are silu of
     a causal convolution over so many positions; None: maps of the input. What a head reads is
-    normalised by its root mean square and, if `gated`, gated by silu of a map of the input.
+    normalized by its root mean square and, if `gated`, gated by silu of a map of the input.
     """
 
     causal = True
@@ -58,7 +58,7 @@ class LinearMixer(Layer):
     gated: ClassVar[bool] = True
 
     def __init__(
-        self, place: Place, *, key_width: int, value_width: int, short_conv: Width | None = None
+        self, place: LayerSpec, *, key_width: int, value_width: int, short_conv: Width | None = None
     ):
         super().__init__()
         self.heads, self.size = place.heads, short_conv or 1
@@ -74,13 +74,13 @@ class LinearMixer(Layer):
         self.out = Linear(value_width, place.dim, bias=False, std=place.out_std)
 
     def step(self, inputs: Inputs, context: Context) -> Step:
-        """What the recurrence does with each token."""
+        """The arguments of the recurrence for each token."""
         raise NotImplementedError
 
     def read_out(
         self, y: Float[Tensor, "b h i v"], x: Float[Tensor, "b i d"]
     ) -> Float[Tensor, "b i d"]:
-        """What the heads have read, and the input of the layer -> its output."""
+        """The heads' outputs and the layer's input -> the layer's output."""
         y = rearrange(self.norm(y), "b h i v -> b i (h v)")
         return self.out(y if self.gate is None else y * F.silu(self.gate(x)))
 

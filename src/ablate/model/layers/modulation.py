@@ -1,4 +1,4 @@
-"""Modulation: a condition scales and shifts what a sublayer reads, and gates what it adds.
+"""Modulation: a condition scales and shifts the input of a sublayer, and gates its output.
 
 Adaptive layer norm (adaLN), Peebles and Xie 2023, "Scalable diffusion models with Transformers",
 section 3.2, https://arxiv.org/abs/2212.09748: (1 + scale) norm(x) + shift, and with a gate
@@ -17,8 +17,8 @@ from ablate.model.layers.linear import Linear
 
 
 class Modulation(nn.Module):
-    """gate: whether there is one. std: deviation of the initial weights; at 0 every scale, shift
-    and gate starts at 0."""
+    """gate: whether there is one. std: standard deviation of the initial weights; at 0 every scale,
+    shift and gate starts at 0."""
 
     def __init__(self, dim: int, *, gate: bool, std: float):
         super().__init__()
@@ -28,7 +28,7 @@ class Modulation(nn.Module):
     def forward(
         self, x: Float[Tensor, "b i d"], condition: Float[Tensor, "b d"]
     ) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b 1 d"] | None]:
-        """What the sublayer reads, and the gate."""
+        """The modulated input of the sublayer, and the gate."""
         shift, scale, *gate = self.linear(F.silu(condition))[:, None].chunk(2 + self.gate, dim=-1)
         return (1 + scale) * x + shift, gate[0] if gate else None
 

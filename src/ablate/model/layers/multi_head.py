@@ -30,8 +30,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.kernel import Attend, Parts, attention_weights, every_head
-from ablate.model.layers.layer import Context, Layer, Place, State
+from ablate.kernel import AttentionInputs, Parts, attention_weights, every_head
+from ablate.model.layers.layer import Context, Layer, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
 from ablate.model.mask.none import NoMask
@@ -44,7 +44,7 @@ class MultiHeadAttention(Layer):
     """Q, K, V and output projections, score and kernel; self-attention is model/mixer/attention.py.
 
     `score` makes the score from heads, query_dim, key_dim and length. For a score that does not use
-    the query (or key) there is no such projection.
+    the query (or key) this projection does not exist.
     """
 
     attends = True
@@ -63,7 +63,7 @@ class MultiHeadAttention(Layer):
                     c.states("model.attention", "query") and c.states("model.attention", "key")
                 )
             ),
-            "model.qk_norm={model.qk_norm} normalises queries and keys, which"
+            "model.qk_norm={model.qk_norm} normalizes queries and keys, which"
             " model.attention={model.attention} does not compare; set model.qk_norm=null",
         ),
         Conflict(
@@ -77,7 +77,7 @@ class MultiHeadAttention(Layer):
         ),
     )
 
-    def __init__(self, place: Place):
+    def __init__(self, place: LayerSpec):
         super().__init__()
         dim, heads = place.dim, place.heads
         assert dim % heads == 0
@@ -142,7 +142,7 @@ class MultiHeadAttention(Layer):
         """Queries, keys and values of the same positions.
 
         Under autocast by one product: it converts the input once, not three times, and adds up no
-        gradients of it. In float32 that is no faster: docs/explanation/negative-results.md.
+        gradients of it. In float32 that is not faster: docs/explanation/negative-results.md.
         """
         maps: tuple[Linear | None, ...] = (self.query, self.key, self.value)
         if not autocasts(x):
@@ -186,9 +186,9 @@ class MultiHeadAttention(Layer):
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads. use: counts the uses of this layer in a pass; the other arguments
-        as in Attend."""
-        attend = Attend(
+        """The output of each head. use: counts the uses of this layer in a pass; the other
+        arguments as in AttentionInputs."""
+        attend = AttentionInputs(
             q=q,
             k=k,
             v=v,
@@ -220,7 +220,7 @@ class MultiHeadAttention(Layer):
         context: Context,
         first: int,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads in the queries' own sequence, from its row `first` on."""
+        """The output of each head over the queries' own sequence, from its row `first` on."""
         start, keep, use = context.start + first, context.keep, context.use
         return self.context(q, k, v, context.pos, start=start, keep=keep, use=use)
 
@@ -275,7 +275,7 @@ class CrossAttention(MultiHeadAttention):
     mixes = False
     reads_memory = True
 
-    def __init__(self, place: Place):
+    def __init__(self, place: LayerSpec):
         dim, heads = place.dim, place.heads
         pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=place.length, depth=1)
         super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
@@ -308,7 +308,7 @@ def recording(model: nn.Module) -> Iterator[list[list[Float[Tensor, "b h i j"]]]
     """Collect the attention weights of every layer while the block runs.
 
     A layer is any module with an attribute `recorded`, a list to append to or None. The weights are
-    computed beside the kernel by the reference formula, and change no result.
+    computed in addition to the kernel's output, by the reference formula; results do not change.
     """
     layers: list[Any] = [m for m in model.modules() if hasattr(m, "recorded")]
     for layer in layers:

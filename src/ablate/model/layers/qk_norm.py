@@ -1,5 +1,5 @@
-"""QK normalisation: queries and keys are normalised before they are compared, those of each head
-alone, or those of all heads together (rms_all).
+"""QK normalization: queries and keys are normalized before they are compared, those of each head
+separately, or those of all heads together (rms_all).
 
 l2: Henry et al. 2020, https://arxiv.org/abs/2010.04245; layer: Dehghani et al. 2023, "Scaling
 vision transformers to 22 billion parameters", section 2, https://arxiv.org/abs/2302.05442; rms:

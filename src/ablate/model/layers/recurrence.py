@@ -1,5 +1,5 @@
-"""Linear recurrences over a sequence, in chunks: matrix products within a chunk, and a loop over
-chunks alone.
+"""Linear recurrences over a sequence, in chunks: matrix products within a chunk, and a loop only
+over chunks.
 
 A head has a state S, k x v, the sum of keys times values so far. Each token multiplies its rows by
 a decay exp(g), and adds:
@@ -35,13 +35,13 @@ def recurrence(
     state: Float[Tensor, "b h k v"] | None = None,
     chunk: int | None = None,
 ) -> tuple[Float[Tensor, "b h i v"], Float[Tensor, "b h k v"]]:
-    """What each token reads, and the state after the last; in float32 or wider.
+    """The output of each token, and the state after the last; in float32 or wider.
 
     g: logarithms of the decay, at most 0, one for each row of the state or one for all.
     beta: step of the delta rule, with one decay for all rows; None: the sum. state: None: zero.
     """
     exact = torch.promote_types(v.dtype, torch.float32)
-    # The meta device, where operations are counted, has no autocast of its own.
+    # The meta device, where operations are counted, has no autocast.
     with torch.autocast("cuda" if v.is_cuda else "cpu", enabled=False):
         q, k, v, g = (x.to(exact) for x in (q, k, v, g))
         length = v.shape[2]

@@ -29,8 +29,7 @@ class Stack(nn.Module):
 
     The keys of a model's YAML arrive here by name, those of a block as `block`; `length`, `grid`,
     `extra`, `causal` (see PosEnc) and `source` (see Mask) describe the input. layers: the keys of a
-    block, of `mask` and of `pos_enc` in which the layers differ, for one layer after another, in
-    turns.
+    block, of `mask` and of `pos_enc` in which the layers differ, cycled over the layers.
     `embedding_norm` adds a norm of the embeddings if the norm placement of the first block is post.
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
     (Vaswani et al. 2017, section 3.4).
@@ -105,7 +104,7 @@ class Stack(nn.Module):
             for n, block_keys in enumerate(keys)
         )
         self.streams = _streams(self.blocks)
-        # Placements that never normalise the residual stream normalise the output.
+        # Placements that never normalize the residual stream normalize the output.
         self.final_norm: nn.Module = nn.Identity()
         if keys[-1]["norm"] in ("pre", "sandwich", "output"):
             self.final_norm = _norm(dim, keys[-1])
@@ -125,8 +124,8 @@ class Stack(nn.Module):
     ) -> Float[Tensor, " b #i d"]:
         """x: with a cache only the new tokens; keep: True = real.
 
-        position: return the state of this position alone. If possible, the last block does
-        not compute the others. `losses` then holds what layers add to the loss of a training step.
+        position: return the state of only this position. If possible, the last block does
+        not compute the others. `losses` then contains the layers' losses of a training step.
         """
         start, count = cache.length() if cache else 0, x.shape[1]
         x = x if self.scale == 1 else x * self.scale
@@ -156,7 +155,7 @@ class Stack(nn.Module):
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None
-            # Recomputing drops the same units: a draw depends on its place alone.
+            # Recomputing drops the same units: a draw depends only on its place.
             apply = partial(recomputed, block, use_reentrant=False) if again else block
             x = apply(x, context)
         if cache is not None:
@@ -179,15 +178,17 @@ class Stack(nn.Module):
         return any(mask.look_ahead for mask in self.masks)
 
     @property
-    def peeks(self) -> bool:
+    def leaks_targets(self) -> bool:
         """Whether a position of the output depends on later ones of the target."""
-        return any(mask.peeks for mask in self.masks)
+        return any(mask.leaks_targets for mask in self.masks)
 
     @property
     def cacheable(self) -> bool:
         """Whether a cache stays valid: later tokens do not change the states of earlier ones, the
         source being read at once."""
-        return not self.peeks and all(layer.caches or not layer.mixes for layer in self.layers)
+        return not self.leaks_targets and all(
+            layer.caches or not layer.mixes for layer in self.layers
+        )
 
     @property
     def cross(self) -> list[Layer]:
@@ -200,7 +201,7 @@ class Stack(nn.Module):
 
 
 class _Kind(NamedTuple):
-    """What the position encodings of two blocks have in common when they are one module."""
+    """The common settings of the position encodings of two blocks that share a module."""
 
     encoding: Callable[..., PosEnc]
     heads: int
@@ -214,7 +215,7 @@ class _Kind(NamedTuple):
 
 
 def _streams(blocks: nn.ModuleList) -> int:
-    """How many residual streams the blocks have. Raises UserError if they differ."""
+    """The number of residual streams of the blocks. Raises UserError if they differ."""
     counts = {sublayer.streams for block in blocks for sublayer in block.values()}  # type: ignore[operator]
     if len(counts) > 1:
         raise UserError(
@@ -247,7 +248,7 @@ def kernels_ran(model: nn.Module) -> dict[str, dict[str, list[str]]]:
 
 
 def note_kernels(model: nn.Module, ran: Mapping[str, Mapping[str, Iterable[str]]]) -> None:
-    """Add what ran in the steps before a checkpoint, so that `kernels` describes all steps."""
+    """Add the kernels of the steps before a checkpoint, so that `kernels` describes all steps."""
     for name, kernel in _recording(model).items():
         for mode, names in ran.get(name, {}).items():
             kernel.ran.setdefault(mode, set()).update(names)

@@ -30,7 +30,7 @@ class Prefix(Mask):
         return self.size > 1
 
     @property
-    def peeks(self) -> bool:
+    def leaks_targets(self) -> bool:
         return self.size > self.source + 1
 
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:

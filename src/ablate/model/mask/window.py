@@ -30,8 +30,8 @@ class Window(Mask):
         ),
         Conflict(
             lambda c: c.states("model", "has_grid") and c("model.mask.size") >= c.across > 0,
-            "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches that"
-            " model.patch={model.patch} makes of data={data} see all; give less than {:across}, or"
+            "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches of"
+            " model.patch={model.patch} on data={data} see all; set less than {:across}, or"
             " model.mask=none",
         ),
     )

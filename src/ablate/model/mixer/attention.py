@@ -1,4 +1,4 @@
-"""Self-attention: weights that depend on the input (model.attention and the groups beside it).
+"""Self-attention: weights that depend on the input (model.attention and related groups).
 
 Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 """
@@ -13,7 +13,7 @@ from ablate.config.facts import Conflict
 from ablate.config.rules import Width
 from ablate.errors import UserError
 from ablate.kernel import every_head
-from ablate.model.layers.layer import Context, Place, State
+from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
@@ -34,14 +34,14 @@ class ValueResidual(nn.Module):
 
     def forward(self, v: Float[Tensor, "b g j k"], context: Context) -> Float[Tensor, "b g j k"]:
         ((step, first),) = context.first_values.items() or ((context.step, v),)
-        if step == context.step:  # a recomputed block finds what it left, too
+        if step == context.step:  # a recomputed block finds what it left as well
             context.first_values[step] = v
             # Not used here, but DDP waits for a gradient of every parameter.
             return v + 0 * self.shares.sum()
         if first.shape != v.shape:
             raise UserError(
                 "model.mixer.value_residual=true adds the values of the first block to those of"
-                " others, which have other heads; give all of them the same heads and kv_heads"
+                " others, which have other heads; set the same heads and kv_heads for all"
             )
         return self.shares[0] * v + self.shares[1] * first
 
@@ -74,7 +74,7 @@ class Attention(MultiHeadAttention):
 
     def __init__(
         self,
-        place: Place,
+        place: LayerSpec,
         *,
         short_conv: Width | None = None,
         key_shift: bool = False,

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Layer, Place
+from ablate.model.layers.layer import Context, Layer, LayerSpec
 
 
 class Convolution(Layer):
     """A convolution over the positions of a text, with a causal mask only over earlier ones and the
-    same one, or centred over the rows and columns of an image.
+    same one, or centered over the rows and columns of an image.
 
     size: kernel size along each axis, an odd number; with a causal mask the last `size`. `weight`:
     d inputs, then one axis or two of relative positions.
@@ -29,12 +29,12 @@ class Convolution(Layer):
     conflicts = (
         Conflict(
             lambda c: c("model.mixer.size") % 2 == 0,
-            "model.mixer.size={model.mixer.size} must be odd, so that the kernel has a centre",
+            "model.mixer.size={model.mixer.size} must be odd, so that the kernel has a center",
         ),
         Conflict(
             lambda c: c("model.pool") == "class",
-            "model.mixer=convolution convolves the grid of patches, in which the class token has"
-            " no position; set model.pool=mean",
+            "model.mixer=convolution convolves the grid of patches, and the class token has no"
+            " position in it; set model.pool=mean",
         ),
         Conflict(
             lambda c: (
@@ -46,7 +46,7 @@ class Convolution(Layer):
     )
     caches = True
 
-    def __init__(self, place: Place, *, size: Width, depthwise: bool):
+    def __init__(self, place: LayerSpec, *, size: Width, depthwise: bool):
         super().__init__()
         self.grid, self.size = place.grid, size
         self.groups = place.dim if depthwise else 1

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.linear_mixer import Inputs, LinearMixer, Step
 
@@ -22,7 +22,7 @@ class DeltaNet(LinearMixer):
 
     gated: ClassVar[bool] = False
 
-    def __init__(self, place: Place, *, short_conv: Width | None):
+    def __init__(self, place: LayerSpec, *, short_conv: Width | None):
         super().__init__(place, key_width=place.dim, value_width=place.dim, short_conv=short_conv)
         self.beta = Linear(place.dim, place.heads, bias=False, std=place.std)
 

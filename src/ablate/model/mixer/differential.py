@@ -1,7 +1,7 @@
 """Differential attention: the difference of two attention maps.
 
 Ye et al. 2024, "Differential transformer", https://arxiv.org/abs/2410.05258, section 2.1: a head
-has two queries and two keys of half its width each, and reads (A1 - lambda A2) V, normalised by its
+has two queries and two keys of half its width each, and reads (A1 - lambda A2) V, normalized by its
 root mean square and times 1 - `initial`; lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + initial.
 `initial` is one number for all layers here, where the paper has 0.8 - 0.6 exp(-0.3 (layer - 1)).
 Both maps come from one call of the kernel: what a head reads is linear in its weights.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Real
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.multi_head import MultiHeadAttention
 
 STD = 0.1  # of the vectors of lambda
@@ -77,7 +77,7 @@ class DifferentialAttention(MultiHeadAttention):
         ),
     )
 
-    def __init__(self, place: Place, *, initial: Annotated[float, Real(0, 1, below=True)]):
+    def __init__(self, place: LayerSpec, *, initial: Annotated[float, Real(0, 1, below=True)]):
         super().__init__(replace(place, heads=2 * place.heads))
         self.difference = Difference(self.head_dim, initial)
         self.norm = nn.RMSNorm(2 * self.head_dim)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
-from ablate.model.layers.layer import Context, Layer, Place
+from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import Linear
 
 
@@ -30,7 +30,7 @@ class Fixed(Layer):
         ),
     )
 
-    def __init__(self, place: Place):
+    def __init__(self, place: LayerSpec):
         super().__init__()
         self.heads, self.length, self.mask = place.heads, place.length, place.mask
         self.value = Linear(place.dim, place.dim, bias=place.bias, std=place.std)

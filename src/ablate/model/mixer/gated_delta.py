@@ -2,14 +2,14 @@
 
 Yang et al. 2024, "Gated delta networks", section 3, https://arxiv.org/abs/2412.06464: S_i = a_i
 (I - beta_i k_i k_i^T) S_i-1 + beta_i k_i v_i^T, y_i = S_i^T q_i / sqrt(k); a: `Decay`; beta,
-queries, keys and values: as model.mixer=delta; what a head reads is normalised, and gated by silu.
-Keys and values are as wide as the model (the paper: 3/4 and 3/2 of it).
+queries, keys and values: as model.mixer=delta; what a head reads is normalized, and gated by silu.
+Keys and values are of the model's width (the paper: 3/4 and 3/2 of it).
 """
 
 from typing import ClassVar
 
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear_mixer import Decay, Inputs, Step
 from ablate.model.mixer.delta import DeltaNet
 
@@ -17,7 +17,7 @@ from ablate.model.mixer.delta import DeltaNet
 class GatedDeltaNet(DeltaNet):
     gated: ClassVar[bool] = True
 
-    def __init__(self, place: Place, *, short_conv: Width | None):
+    def __init__(self, place: LayerSpec, *, short_conv: Width | None):
         super().__init__(place, short_conv=short_conv)
         self.decay = Decay(place.dim, place.heads, std=place.std)
 

@@ -2,8 +2,8 @@
 
 Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", section
 4, https://arxiv.org/abs/2312.06635: S_i = diag(a_i) S_i-1 + k_i v_i^T, y_i = S_i^T q_i / sqrt(k),
-a = sigmoid(W2 W1 x + b)^(1/16), with keys half as wide as the model and W1 of rank 16; what a head
-reads is normalised, and gated by silu.
+a = sigmoid(W2 W1 x + b)^(1/16), with keys half of the model's width and W1 of rank 16; what a head
+reads is normalized, and gated by silu.
 """
 
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.linear_mixer import Inputs, LinearMixer, Step
 
@@ -24,12 +24,12 @@ class GatedLinearAttention(LinearMixer):
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,
-            "model.mixer=gla has keys half as wide as the model: model.dim={model.dim} must be a"
+            "model.mixer=gla has keys of half the model's width: model.dim={model.dim} must be a"
             " multiple of 2 x model.heads={model.heads}",
         ),
     )
 
-    def __init__(self, place: Place, *, rank: Width):
+    def __init__(self, place: LayerSpec, *, rank: Width):
         width = place.dim // 2
         super().__init__(place, key_width=width, value_width=place.dim)
         self.decay = nn.Sequential(

@@ -1,7 +1,7 @@
 """Multi-head latent attention (MLA): keys and values of all heads from one small latent.
 
 DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434: c = norm(W_d x), k =
-W_k c, v = W_v c (equations 9 to 11), so that a cache holds c alone. A rotation would stand between
+W_k c, v = W_v c (equations 9 to 11), so that a cache contains only c. A rotation would be between
 W_k and the query; so with pos_enc=rotary `rotary_dim` further dimensions of each head are rotated,
 whose key is one for all heads (decoupled rotary, equations 14 to 19), and is cached too.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.model.attention import Score
-from ablate.model.layers.layer import Context, Place, State
+from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import MultiHeadAttention
 
@@ -30,8 +30,8 @@ class LatentAttention(MultiHeadAttention):
     conflicts = (
         Conflict(
             lambda c: c.get("model.kv_heads", None) is not None,
-            "model.kv_heads={model.kv_heads}: in model.mixer=latent every head has its own keys,"
-            " made of one latent; set model.mixer.rank, or model.mixer=attention",
+            "model.kv_heads={model.kv_heads}: model.mixer=latent computes the keys of every head"
+            " from one latent; set model.mixer.rank, or model.mixer=attention",
         ),
         Conflict(
             lambda c: not c.states("model.attention", "key"),
@@ -41,7 +41,7 @@ class LatentAttention(MultiHeadAttention):
     )
 
     def __init__(
-        self, place: Place, *, rank: Width | None, rotary_dim: Annotated[int, Int(2)]
+        self, place: LayerSpec, *, rank: Width | None, rotary_dim: Annotated[int, Int(2)]
     ) -> None:
         rotated = rotary_dim if place.pos.rotates else 0
         wide = place.dim // place.heads + rotated

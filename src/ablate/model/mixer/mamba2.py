@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Int, Width
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear_mixer import Decay, Inputs, LinearMixer, Step
 
 
@@ -34,12 +34,12 @@ class Skip(nn.Module):
 
 
 class Mamba2(LinearMixer):
-    """state: rows of the state of a head. expand: how many times as wide as the model x is.
+    """state: rows of the state of a head. expand: how many times of the model's width x is.
     short_conv: positions of the convolutions."""
 
     def __init__(
         self,
-        place: Place,
+        place: LayerSpec,
         *,
         state: Width,
         expand: Annotated[int, Int(1, 16)],

@@ -1,7 +1,7 @@
 """The ablated mixer: every position is processed by itself."""
 
 from ablate.config.facts import Conflict
-from ablate.model.layers.layer import Layer, Place
+from ablate.model.layers.layer import Layer, LayerSpec
 
 
 class NoMixer(Layer):
@@ -21,5 +21,5 @@ class NoMixer(Layer):
     )
     mixes = False
 
-    def __new__(cls, place: Place) -> None:  # type: ignore[misc]
+    def __new__(cls, place: LayerSpec) -> None:  # type: ignore[misc]
         return None

@@ -2,7 +2,7 @@
 
 Sun et al. 2023, "Retentive network", sections 2.1 to 2.3, https://arxiv.org/abs/2307.08621: S_i =
 gamma S_i-1 + k_i v_i^T, y_i = S_i^T q_i / sqrt(k), gamma = 1 - 2^(-5 - h) for head h from 0;
-queries and keys are rotated by pos_enc=rotary (the paper: xPos); what a head reads is normalised,
+queries and keys are rotated by pos_enc=rotary (the paper: xPos); what a head reads is normalized,
 and gated by silu.
 """
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Int
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear_mixer import Inputs, LinearMixer, Step
 
 
 class Retention(LinearMixer):
-    """expand: how many times as wide as the model the values are, 2 in the paper."""
+    """expand: how many times of the model's width the values are, 2 in the paper."""
 
     reads_positions = True
     conflicts = (
@@ -34,7 +34,7 @@ class Retention(LinearMixer):
 
     decay: Float[Tensor, "h 1 1"]
 
-    def __init__(self, place: Place, *, expand: Annotated[int, Int(1, 16)]):
+    def __init__(self, place: LayerSpec, *, expand: Annotated[int, Int(1, 16)]):
         super().__init__(place, key_width=place.dim, value_width=expand * place.dim)
         gamma = 1 - 2.0 ** (-5 - torch.arange(place.heads))
         self.register_buffer("decay", gamma.log()[:, None, None], persistent=False)

@@ -1,4 +1,4 @@
-"""Kinds of normalisation. One class per file, a module of b i d.
+"""Kinds of normalization. One class per file, a module of b i d.
 
 It is constructed with the width `dim`, with `bias` (whether it adds one) and `eps`, which is added
 to the variance before its root. A class with `images = True` also has a static method `of_images`,

@@ -1,4 +1,4 @@
-"""Batch norm: every feature by its mean and deviation over examples and positions.
+"""Batch norm: every feature by its mean and standard deviation over examples and positions.
 
 Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
 """
@@ -10,7 +10,7 @@ from ablate.config.facts import Conflict
 
 
 class BatchNorm(nn.Module):
-    """In training every position is normalised by statistics of the whole batch, later positions
+    """In training every position is normalized by statistics of the whole batch, later positions
     included; in evaluation by running averages. It always has a bias.
     """
 
@@ -60,8 +60,8 @@ class BatchNorm(nn.Module):
         self.norm = nn.BatchNorm1d(dim, eps=eps)
 
     def forward(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i d"]:
-        normalised: Tensor = self.norm(x.flatten(0, 1))
-        return normalised.view(x.shape)
+        normalized: Tensor = self.norm(x.flatten(0, 1))
+        return normalized.view(x.shape)
 
     @staticmethod
     def of_images(channels: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Layer norm: the values of a position minus their mean, over their deviation.
+"""Layer norm: the values of a position minus their mean, over their standard deviation.
 
 Ba et al. 2016, https://arxiv.org/abs/1607.06450.
 """

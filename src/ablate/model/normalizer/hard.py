@@ -1,6 +1,6 @@
 """Hard attention, all weight on one key: Xu et al. 2015, "Show, attend and tell", section 4.1.
 
-https://arxiv.org/abs/1502.03044. In training the key is drawn from the softmax of the scores, by
+https://arxiv.org/abs/1502.03044. In training the key is sampled from the softmax of the scores, by
 the Gumbel-max trick; the gradient is that of the softmax with the same noise (straight-through:
 Jang et al. 2017, https://arxiv.org/abs/1611.01144), which, unlike the paper's score-function
 estimator, is biased, and has less variance. In evaluation it is the most likely key.

@@ -1,8 +1,8 @@
-"""Sigmoid: w = 1 / (1 + exp(-(s - log n))) for each key alone; weights need not sum to one.
+"""Sigmoid: w = 1 / (1 + exp(-(s - log n))) for each key separately; weights need not sum to one.
 
 Ramapuram et al. 2024, "Theory, analysis, and best practices for sigmoid self-attention",
 https://arxiv.org/abs/2409.04431, with their bias -log n, where n counts the keys that the query may
-attend to: at initialisation the weights sum to about one.
+attend to: at initialization the weights sum to about one.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Random Fourier features: sin(2 pi G p), cos(2 pi G p) of a position p from -1 to 1 on each axis.
 
 Tancik et al. 2020, "Fourier features let networks learn high frequency functions in low dimensional
-domains", section 2, https://arxiv.org/abs/2006.10739. G is drawn once and is not trained.
+domains", section 2, https://arxiv.org/abs/2006.10739. G is sampled once and is not trained.
 """
 
 import math
@@ -14,7 +14,7 @@ from ablate.config.rules import Positive
 
 
 class Fourier(nn.Module):
-    """scale: the deviation of G."""
+    """scale: the standard deviation of G."""
 
     def __init__(self, *, dim: int, image_size: tuple[int, int], scale: Positive) -> None:
         super().__init__()

@@ -23,7 +23,8 @@ Hidden = tuple[Float[Tensor, "directions b width"], ...]
 
 
 def uniform(table: Float[Tensor, "count dim"]) -> None:
-    """Embeddings from [-0.1, 0.1]: Luong et al. 2015, section 4.1, https://arxiv.org/abs/1508.04025.
+    """Embeddings from [-0.1, 0.1]: Luong et al. 2015, section 4.1,
+    https://arxiv.org/abs/1508.04025.
 
     The small initial embeddings of a Transformer hardly change the state of a cell.
     """
@@ -31,7 +32,7 @@ def uniform(table: Float[Tensor, "count dim"]) -> None:
 
 
 class Recurrent(nn.Module):
-    """`depth` layers, each `dim` wide: dim / 2 in each direction if bidirectional.
+    """`depth` layers, each of width `dim`: dim / 2 in each direction if bidirectional.
 
     With residuals every layer but the first adds its input to its output.
     """
@@ -68,7 +69,7 @@ class Recurrent(nn.Module):
     ) -> tuple[Float[Tensor, "b i dim"], list[Hidden]]:
         """The output, and the state of each layer after the last step.
 
-        hidden: the initial state; None: zeros. keep: True = real; padding stands at the end of
+        hidden: the initial state; None: zeros. keep: True = real; padding is at the end of
         its row, is not read, and has an output of 0. start: the position of the first step.
         """
         if keep is None and hidden is not None and not self.training and decodes(x):

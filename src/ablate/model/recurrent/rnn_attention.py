@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.interface.mask import combine
-from ablate.kernel import Attend, Kernel, Parts, attention_weights
+from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.cell import decodes
 from ablate.model.normalizer import Normalizer
@@ -102,7 +102,7 @@ class RNNAttention(nn.Module):
         if plain and decodes(query):
             return self._step(query, memory, start)
         random = self.training and self.normalizer.samples
-        attend = Attend(
+        attend = AttentionInputs(
             q=query[:, None, :, : query.shape[-1] * self.score.query],
             k=self._keys(memory),
             v=memory.states[:, None],

@@ -15,7 +15,7 @@ from ablate.model.mask.none import NoMask
 
 
 class Window(nn.Module):
-    """The whole source, unless a subclass says otherwise; `dim` is the width of the decoder."""
+    """The whole source, unless a subclass overrides it; `dim` is the width of the decoder."""
 
     # Whether `factors` is implemented: the kernel then has to compute explicit weights.
     weighs: ClassVar[bool] = False
@@ -26,7 +26,7 @@ class Window(nn.Module):
 
     @property
     def mask(self) -> Mask:
-        """The mask of a step, if it follows from positions alone."""
+        """The mask of a step, if it follows only from positions."""
         return NoMask(causal=False)
 
     def factors(

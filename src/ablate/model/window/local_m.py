@@ -20,4 +20,4 @@ class LocalM(Window):
 
     @property
     def mask(self) -> Mask:
-        return Near(causal=False, size=self.size + 1)  # its size counts the centre
+        return Near(causal=False, size=self.size + 1)  # its size counts the center

@@ -3,8 +3,8 @@
 Predictive local attention, Luong et al. 2015, section 3.2, equations 9 and 10,
 https://arxiv.org/abs/1508.04025: p_t = S sigmoid(v tanh(W h_t)), where S is the length of the
 source, its end counted, and h_t the decoder state; sigma = D / 2, and D is `size`. As in the paper
-the products are not normalised again, so they sum to less than 1. The paper leaves open how wide
-W h_t is: as wide as h_t here. Initialised uniformly in [-0.1, 0.1], as all parameters there
+the products are not normalized again, so they sum to less than 1. The paper leaves open how wide
+W h_t is: as wide as h_t here. Initialized uniformly in [-0.1, 0.1], as all parameters there
 (section 4.1).
 """
 
@@ -19,7 +19,7 @@ from ablate.model.window import Window
 
 
 class LocalP(Window):
-    """The centre is predicted from the decoder state; the Gaussian makes it differentiable."""
+    """The center is predicted from the decoder state; the Gaussian makes it differentiable."""
 
     weighs: ClassVar[bool] = True
 
@@ -34,19 +34,19 @@ class LocalP(Window):
         nn.init.uniform_(self.w, -0.1, 0.1)
         nn.init.uniform_(self.v, -0.1, 0.1)
 
-    def centre(
+    def center(
         self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
     ) -> Float[Tensor, "b i"]:
         """p_t."""
-        centre = torch.tanh(query @ self.w) @ self.v
-        # Half precision cannot tell positions beyond a few hundred from their neighbours.
-        wide = centre.to(torch.promote_types(centre.dtype, torch.float32))
+        center = torch.tanh(query @ self.w) @ self.v
+        # Half precision cannot tell positions beyond a few hundred from their neighbors.
+        wide = center.to(torch.promote_types(center.dtype, torch.float32))
         return keep.sum(-1, keepdim=True) * torch.sigmoid(wide)
 
     def factors(
         self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
     ) -> Float[Tensor, "b 1 i j"]:
         s = torch.arange(keep.shape[1], device=keep.device)
-        apart = s - self.centre(query, keep)[:, :, None]
+        apart = s - self.center(query, keep)[:, :, None]
         gaussian = torch.exp(-2 * (apart / self.size).square())  # 2 sigma^2 = D^2 / 2
         return torch.where(apart.abs() <= self.size, gaussian, 0.0)[:, None].to(query.dtype)

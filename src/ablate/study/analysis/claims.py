@@ -28,7 +28,7 @@ CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "
 
 
 @dataclass(frozen=True)
-class Settled:
+class ClaimResult:
     """effect: mean contrast, positive in the sense of the claim; None without values. interval: at
     the level of its test. p: after Holm, of the verdict. seeds_needed: of an undecided one; None:
     no number is suggested. why: of one that was not tested."""
@@ -62,14 +62,16 @@ class _Tested:
     @property
     def beyond(self) -> float:
         claim = self.claim
-        return self.mean - claim.by if claim.within is None else claim.within - abs(self.mean)
+        return (
+            self.mean - claim.min_effect if claim.margin is None else claim.margin - abs(self.mean)
+        )
 
     def p(self, *, confirms: bool) -> float:
         """p of the confirmation, or of the refutation."""
         if len(self.contrast.seeds) < FEWEST:
             return 1.0
-        if confirms and self.claim.within is not None:
-            return self.error.equivalent_p(self.mean, self.claim.within)
+        if confirms and self.claim.margin is not None:
+            return self.error.equivalent_p(self.mean, self.claim.margin)
         return self.error.p(self.beyond) if (self.beyond > 0) == confirms else 1.0
 
 
@@ -81,7 +83,7 @@ def settle(
     seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
-) -> list[Settled]:
+) -> list[ClaimResult]:
     """values: of a term, by seed. noises: of the study. seeds: those that a claim needs. mode:
     which value of the study's metric is better; of others their name says it, or the claim.
     refused: why a claim cannot be tested, or ""."""
@@ -108,7 +110,7 @@ def settle(
         )
     )
     return [
-        Settled(claim, UNTESTED, why=why) if why else next(settled)
+        ClaimResult(claim, UNTESTED, why=why) if why else next(settled)
         for claim, why in zip(claims, reasons, strict=True)
     ]
 
@@ -142,8 +144,8 @@ def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     """What is claimed to be more, and to be less, by seed."""
     best = claim.mode or (derived.mode(claim.metrics[0]) if claim.metrics else mode)
-    lower = claim.way == "lower" or (
-        claim.way in ("better", "worse") and (best == "min") == (claim.way == "better")
+    lower = claim.direction == "lower" or (
+        claim.direction in ("better", "worse") and (best == "min") == (claim.direction == "better")
     )
     signs = [(-1.0 if lower else 1.0) * term.weight for term in claim.terms]
     read = [values(term) for term in claim.terms]
@@ -155,7 +157,7 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
         return constant + sum(abs(w) * by_seed[seed] for w, by_seed in terms if w * sign > 0)
 
     return Pairs(
-        arm=claim.says,
+        arm=claim.statement,
         seeds=tuple(common),
         values=tuple(part(1.0, seed) for seed in common),
         baseline=tuple(part(-1.0, seed) for seed in common),
@@ -166,9 +168,9 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
 
 def _settled(
     tested: _Tested, family: int, confirm: float, refute: float, *levels: float
-) -> Settled:
+) -> ClaimResult:
     verdict = CONFIRMED if confirm <= LEVEL else REFUTED if refute <= LEVEL else UNDECIDED
-    return Settled(
+    return ClaimResult(
         tested.claim,
         verdict,
         n=len(tested.contrast.seeds),

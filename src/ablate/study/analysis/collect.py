@@ -292,11 +292,11 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
     elif lost := sorted({arm.same_as for arm in arms if arm.same_as} - {a.name for a in alone}):
         wrong = f"its arms have the runs of unknown arms: {', '.join(lost)}"
     elif len(names) < len(arms) or len({*plan["seeds"]}) < len(plan["seeds"]):
-        wrong = "it has an arm or a seed twice"
+        wrong = "it has a duplicate arm or seed"
     elif crossed and twins:
         wrong = f"it has the combination of {twins[0]} twice"
     elif any(len(both) != 2 for arm in arms for both in arm.differs.values()):
-        wrong = "an arm does not say what differs from the baseline by two values"
+        wrong = "an arm's differences must be [baseline's value, arm's value]"
     if wrong:
         raise UserError(f"{folder / PLAN} cannot be used: {wrong}")
 
@@ -305,14 +305,14 @@ def not_a_study(folder: Path) -> str:
     """Describe in one line what was given, and where the nearest studies are."""
     if (folder.parent / PLAN).exists():
         return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
-    what = "it has no plan.json" if folder.is_dir() else "there is no such folder"
+    what = "it has no plan.json" if folder.is_dir() else "no such folder"
     inside = _studies(folder)
     if inside:
-        return f"{folder} is not a study's folder: {what}; those in it: {', '.join(inside)}"
+        return f"{folder} is not a study's folder: {what}; studies in it: {', '.join(inside)}"
     near = {name: path for path in _beside(folder) for name in (path.name, str(path))}
     hint = suggest(str(folder), near) or suggest(folder.name, near)
     if not hint and near:
-        hint = f"; there are: {', '.join(sorted({str(path) for path in near.values()})[:8])}"
+        hint = f"; studies nearby: {', '.join(sorted({str(path) for path in near.values()})[:8])}"
     return f"{folder} is not a study's folder: {what}{hint}"
 
 

@@ -115,9 +115,9 @@ def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | 
     for of_baseline, of_arm in pairs:
         for run, whose in ((of_arm, "its"), (of_baseline, "the baseline's")):
             if of(run) is None:
-                return f"there is no record of {whose} {what}"
+                return f"{whose} {what} was not recorded"
         if of(of_baseline) != of(of_arm):
-            return f"other {what} than the baseline's: {of(of_arm)}, not {of(of_baseline)}"
+            return f"{what} differs from the baseline's: {of(of_arm)}, not {of(of_baseline)}"
     return ""
 
 
@@ -144,7 +144,7 @@ def _code(run: Run) -> str | None:
 
 
 def _edited(pairs: list[tuple[Run, Run]]) -> str:
-    """Describe a part of the user's own whose file was edited between two of the runs."""
+    """Describe a custom component whose file was edited between two of the runs."""
     seeds: dict[str, dict[str, set[int]]] = {}  # module -> hash of its file -> seeds
     for run in (run for pair in pairs for run in pair):
         parts = run.provenance.get("own_parts")
@@ -162,13 +162,13 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
     for of_baseline, of_arm in pairs:
         if of_baseline.number("steps") != of_arm.number("steps"):
             steps = [f"{run.number('steps') or 0:,.0f}" for run in (of_arm, of_baseline)]
-            return f"{steps[0]} steps, and the baseline {steps[1]}"
+            return f"{steps[0]} steps, the baseline {steps[1]}"
         if off := _off(_read(of_baseline), _read(of_arm), f"{_unit(of_arm)} in training"):
             return off
         validations = of_arm.validations(), of_baseline.validations()
         if all(validations) and len({*validations}) > 1:
             return (
-                f"{validations[0]} validations, and the baseline {validations[1]}: the best of more"
+                f"{validations[0]} validations, the baseline {validations[1]}: the best of more"
                 " is better by chance"
             )
     matched: Mapping[str, Any] | None = study.plan.get("match")
@@ -181,11 +181,11 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
 
 
 def _leakage(pairs: list[tuple[Run, Run]]) -> str:
-    """Describe what only one of two arms reads of what it has to predict."""
+    """Describe a leak of targets that only one of two arms has."""
     for of_baseline, of_arm in pairs:
         theirs, own = (run.result.get("caution") for run in (of_baseline, of_arm))
         if bool(own) != bool(theirs):
-            return str(own) if own else f"of the baseline: {theirs}"
+            return str(own) if own else f"the baseline: {theirs}"
     return ""
 
 
@@ -209,7 +209,7 @@ def _unit(run: Run) -> str:
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:
-    """Return what the finished runs were made with: heading -> value -> arms that have it."""
+    """Return the environment of the finished runs: heading -> value -> arms that have it."""
     heads: dict[str, Callable[[Run], str | None]] = {
         "code": _code,
         "data": _fingerprint,

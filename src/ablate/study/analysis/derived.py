@@ -99,8 +99,8 @@ def reach(metric: str) -> Reach | None:
     except ValueError:
         target = nan
     if not isfinite(target):
-        raise UserError(f"{metric}: {value} is no number; write {unit}:{name}:2.0")
-    mode_of(name)  # UserError where the name does not say which is better
+        raise UserError(f"{metric}: {value} is not a number; write {unit}:{name}:2.0")
+    mode_of(name)  # UserError if the name does not say which is better
     return Reach(unit, name, target)
 
 

@@ -156,7 +156,7 @@ def _left(cells: Sequence[Term], factors: Factors) -> tuple[list[Term], Factors,
     """The cells and factors of what has runs, and a line for each option that has none."""
     used = {factor: {cell[n] for cell in cells} for n, factor in enumerate(factors)}
     gone = [
-        f"{factor}={option} has no value"
+        f"{factor}={option} has no result"
         for factor, options in factors.items()
         for option in options
         if option not in used[factor]
@@ -249,7 +249,7 @@ def _more_options(effect: Effect) -> str:
 
 def _evidence(effect: Effect, interval: Interval | None) -> str:
     if effect.p_holm is None:
-        return "nothing to judge it by"
+        return "not testable"
     # As in words, the sign of worse and better is the same for the interval and the amount.
     turned = effect.effect is not None and effect.effect < 0
     bounds = "" if interval is None else interval_words(interval, flip=turned) + ", "

@@ -35,7 +35,7 @@ class Speedup:
 @dataclass(frozen=True)
 class Climb:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
-    baseline's FLOPs; speedups: by block, None where the baseline does not improve with compute, or
+    baseline's FLOPs; speedups: by block, None if the baseline does not improve with compute, or
     the arm's FLOPs are not known."""
 
     arm: str

@@ -70,7 +70,7 @@ class Verdict:
 
     def _advice(self) -> str:
         if self.seeds_needed is None:
-            return "too small an effect to say how many seeds would show it"
+            return "effect too small to estimate the number of seeds needed"
         return f"about {self.seeds_needed} seeds would be needed"
 
     def _same(self) -> str:

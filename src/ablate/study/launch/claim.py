@@ -27,7 +27,7 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
-        """Claim a run; None if another launcher holds the claim, or its job waits or runs."""
+        """Claim a run; None if another launcher has the claim, or its job waits or runs."""
         refuse_links(folder)
         created = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
         return state_alone(folder)
     if not result and stopped:  # the run had not started
         return state_alone(folder)
-    status = "refused" if code == REFUSED and reason is None else "failed"
+    status = "rejected" if code == REFUSED and reason is None else "failed"
     error = reason if stopped else _reason(folder, code, requested=reason)
     write_json(folder / RESULT, {**_nothing(folder), **result, "status": status, "error": error})
     return state_alone(folder)

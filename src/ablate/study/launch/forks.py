@@ -3,10 +3,10 @@
 `Forks` starts the server, `python -m ablate.study.launch.forks`. It imports what runs need,
 computes nothing, and forks for every run; the fork runs `python -m ablate ARGUMENTS` by runpy.
 Where forking after imports is not safe (macOS), the server imports nothing and every run starts a
-new interpreter. When the client dies, the server asks its runs to stop with a checkpoint.
+new interpreter. When the client dies, the server tells its runs to stop with a checkpoint.
 
-Not multiprocessing's fork server, which leaves the children of a killed client running, and gives a
-child neither a session to be killed with all that it started nor a log of its own.
+Not multiprocessing's fork server, which leaves the children of a killed client running, and whose
+children have neither a session to be killed with all that it started nor a separate log.
 """
 
 import atexit
@@ -54,7 +54,8 @@ class ParentDied(Exception):
 
 
 class Forks:
-    """The client of the fork server. modules: to preload beside those that every run imports."""
+    """The client of the fork server. modules: to preload in addition to those that every run
+    imports."""
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str], grace: float):
         self._socket, server_end = socket.socketpair()
@@ -65,7 +66,7 @@ class Forks:
             stdin=subprocess.DEVNULL,
             pass_fds=[server_end.fileno()],
             env=dict(environment),
-            start_new_session=True,  # only the launcher gets Ctrl-C, and asks the runs to stop
+            start_new_session=True,  # only the launcher gets Ctrl-C, and tells the runs to stop
         )
         server_end.close()
         self._received = b""
@@ -97,7 +98,7 @@ class Forks:
         return events
 
     def ask(self, run: int) -> None:
-        """Ask a run to stop with a checkpoint."""
+        """Tell a run to stop with a checkpoint."""
         send(self._pids[run], signal.SIGTERM)
 
     def kill(self, run: int) -> None:

@@ -18,7 +18,7 @@ from ablate.errors import RunFailed, UserError
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
-# Overrides that say how a sweep is run, which a single run does not need.
+# Overrides that set how a sweep is run, which a single run does not need.
 OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
 SUBDIR = "hydra.sweep.subdir"
 
@@ -80,13 +80,13 @@ def environment(typed: str | None = TYPED) -> dict[str, str]:
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:
-    """Return the metric of a finished run, which search sweepers optimise; else the error."""
+    """Return the metric of a finished run, which search sweepers optimize; else the error."""
     ended = JobReturn(overrides=list(overrides), working_dir=str(path), task_name="ablate")
     if state.name == "finished":
         ended.status = JobStatus.COMPLETED
         ended.return_value = value_of(state.result)
     else:
         ended.status = JobStatus.FAILED
-        kind = UserError if state.name == "refused" else RunFailed
+        kind = UserError if state.name == "rejected" else RunFailed
         ended.return_value = kind(f"{path.name}: {state.name}; {state.detail}")
     return ended

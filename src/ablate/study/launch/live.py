@@ -25,9 +25,9 @@ from ablate.terminal.say import printable
 
 SECONDS = 1.0  # between two reads of the folders
 ROWS = 20  # runs shown one by one
-NAMES = ("finished", "running", "queued", "missing", "failed", "refused")
+NAMES = ("finished", "running", "queued", "missing", "failed", "rejected")
 SHOWN = {"missing": "to do"}
-STYLES = {"finished": "green", "running": "bold", "failed": "red", "refused": "red"}
+STYLES = {"finished": "green", "running": "bold", "failed": "red", "rejected": "red"}
 
 
 def status_table(study_dir: Path) -> RenderableType:
@@ -100,7 +100,7 @@ class View:
         self._states: dict[str, State] = {}
         for study_dir in study_dirs:
             self._states |= states(study_dir) if (study_dir / PLAN).exists() else {}
-        # This launcher will handle these runs, whatever their earlier state.
+        # This launcher will handle these runs, regardless of their earlier state.
         self._states |= {folder.name: State("queued") for folder in folders}
         self._shown = -math.inf
 
@@ -236,7 +236,7 @@ def _arm(folder: str) -> str:
 
 
 def _needed(state: State, typical: float | None, after: float) -> float | None:
-    """typical: seconds of such a run. after: those that a run takes beside its training."""
+    """typical: seconds of such a run. after: those that a run takes outside of training."""
     if state.name != "running" or not state.rate or state.step is None or state.steps is None:
         return typical
     return (state.steps - state.step) / state.rate + after

@@ -27,38 +27,39 @@ from ablate.study.launch.state import RESUMES, State, state
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 AUTO = "auto"
-AT_MOST = 4  # default limit of runs at once: each holds a model and its data in memory
+AT_MOST = 4  # default limit of runs at once: each has a model and its data in memory
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of conf/hydra/launcher/local.yaml."""
 
-    slots: int | str
+    max_parallel_runs: int | str
     gpus_per_run: int
     timeout: float | None
     retries: int
     fail_fast: bool
-    grace: float
+    grace_period: float
 
     def __post_init__(self) -> None:
-        if self.slots != AUTO and not Int(1, MOST).allows(self.slots):
-            raise _wrong("slots", self.slots, f"an integer from 1 to {MOST:,}, or {AUTO}")
+        runs = self.max_parallel_runs
+        if runs != AUTO and not Int(1, MOST).allows(runs):
+            raise _wrong("max_parallel_runs", runs, f"an integer from 1 to {MOST:,}, or {AUTO}")
         for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
             if not Int(0).allows(value):
                 raise _wrong(name, value, "an integer from 0")
         if not isinstance(self.fail_fast, bool):
             raise _wrong("fail_fast", self.fail_fast, "true or false")
-        require_seconds("grace", self.grace)
+        require_seconds("grace_period", self.grace_period)
         if self.timeout is not None:
             require_seconds("timeout", self.timeout, ", or null")
 
     def at_once(self, environment: Mapping[str, str]) -> int:
-        """Return the number of slots. auto: as many as `gpus_per_run` allows; one if every run sees
-        all GPUs; without a GPU one per core (at most `AT_MOST`), as two cores that share a run of a
-        small model are slower."""
-        if isinstance(self.slots, int):
-            return self.slots
+        """Return the number of parallel runs. auto: as many as `gpus_per_run` allows; one if every
+        run sees all GPUs; without a GPU one per core (at most `AT_MOST`), as two cores that share a
+        run of a small model are slower."""
+        if isinstance(self.max_parallel_runs, int):
+            return self.max_parallel_runs
         gpus = len(_visible(environment))
         if self.gpus_per_run:
             return max(1, gpus // self.gpus_per_run)
@@ -93,7 +94,7 @@ def launcher(
 
 
 def modules_of(config: DictConfig) -> list[str]:
-    """Return the modules that runs of a composition import beside those that all import."""
+    """Return the modules that runs of a composition import in addition to those that all import."""
     composition = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     named = map(str, targets(OmegaConf.to_container(composition)))
     return sorted({module for target in named if (module := target.rpartition(".")[0])})
@@ -108,21 +109,21 @@ def launch(
 ) -> list[State]:
     """Train every unfinished run, wait for those that other launchers train; return the states.
 
-    modules: what the runs import beside what all do. environment: that of the runs. Raises
-    UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs
-    have stopped.
+    modules: imports of the runs in addition to those of all runs. environment: that of the runs.
+    Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
+    runs have stopped.
     """
     slots = settings.at_once(environment)
     devices = gpus(slots, settings.gpus_per_run, environment)
     environment = {**environment, **threads(slots, environment)}
-    parent = partial(Forks, modules, environment=environment, grace=settings.grace)
+    parent = partial(Forks, modules, environment=environment, grace=settings.grace_period)
     with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=slots) as view:
         Slots(
             devices,
             timeout=settings.timeout,
             retries=settings.retries,
             fail_fast=settings.fail_fast,
-            grace=settings.grace,
+            grace=settings.grace_period,
             parent=parent,
             launcher="local",
             view=view,
@@ -154,7 +155,7 @@ def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str
     names = _visible(environment)
     if slots * each > len(names):
         raise UserError(
-            f"hydra.launcher.slots={slots} with gpus_per_run={each} needs"
+            f"hydra.launcher.max_parallel_runs={slots} with gpus_per_run={each} needs"
             f" {slots * each} GPUs, and this machine lets ablate see {len(names)}"
         )
     shares = [names[slot * each : (slot + 1) * each] for slot in range(slots)]

@@ -47,14 +47,14 @@ def require() -> None:
 @dataclass(frozen=True)
 class Settings:
     """The settings of conf/hydra/launcher/ray.yaml: arguments of ray.init and ray.remote; seconds
-    of grace."""
+    of the grace period."""
 
     init: Mapping[str, Any]
     remote: Mapping[str, Any]
-    grace: float
+    grace_period: float
 
     def __post_init__(self) -> None:
-        require_seconds("grace", self.grace)
+        require_seconds("grace_period", self.grace_period)
 
 
 def launcher(settings: Settings, config: DictConfig) -> Callable[[Sequence[Run]], list[State]]:
@@ -77,7 +77,7 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
             [{}] * AT_ONCE,
             timeout=None,
             retries=0,
-            grace=settings.grace + LONGER,
+            grace=settings.grace_period + LONGER,
             parent=lambda: tasks,
             launcher="ray",
             view=view,
@@ -95,7 +95,7 @@ class Tasks:
         import ray
 
         _connect(settings.init)
-        self._more = {"modules": list(modules), "grace": settings.grace, "cwd": os.getcwd()}
+        self._more = {"modules": list(modules), "grace": settings.grace_period, "cwd": os.getcwd()}
         task: Any = train  # Ray's types do not support keyword arguments
         try:
             self._train = ray.remote(task).options(**settings.remote)
@@ -193,7 +193,8 @@ def train(
     """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(
-            f"{folder} is not there on {platform.node()}: output_dir must lie where all nodes look"
+            f"{folder} does not exist on {platform.node()}: output_dir must be on a filesystem"
+            " shared by all nodes"
         )
     os.chdir(cwd)
     end = time.monotonic() + grace
@@ -213,5 +214,5 @@ def train(
 
 
 def _line(error: Exception) -> str:
-    """Return the last line of an error, which says what happened; the others say where."""
+    """Return the last line of an error, its message; the others are the traceback."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

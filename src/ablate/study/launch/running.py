@@ -28,7 +28,7 @@ from ablate.terminal.say import say
 MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
 SINCE = ".rerun_all"  # file in the study's folder, created when a study.rerun=all starts
 LOOK = 2.0  # seconds between checks of runs that another command has
-REASONS = 3  # unfinished runs whose reason the last line gives
+REASONS = 3  # unfinished runs with a reason in the last line
 
 
 def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
@@ -55,7 +55,7 @@ def refuse_unknown(config: DictConfig) -> None:
 
 
 def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher: str) -> None:
-    """In a node of nodes, too; in one of values, a person may add some."""
+    """Also in a node of nodes; in one of values, a person may add some."""
     if not isinstance(node, Mapping | DictConfig):
         raise UserError(f"{path}={node}: must be {{KEY: VALUE, ...}}")
     if unknown := [str(key) for key in node if key not in known]:
@@ -88,19 +88,19 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
             trouble = error
     while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
         time.sleep(LOOK)
-    if trouble is None and any(cell.kind == "run" for cell in cells):  # not after tuning alone
+    if trouble is None and any(cell.kind == "run" for cell in cells):  # not after only tuning
         (folder / SINCE).unlink(missing_ok=True)
     return trouble
 
 
 def _record_refusals(cells: Sequence[Cell], returned: Sequence[JobReturn], folder: Path) -> None:
-    """Write why a run was refused that a launcher of Hydra's started in this process."""
+    """Write why a run was rejected that a launcher of Hydra's started in this process."""
     for cell, job in zip(cells, returned, strict=False):
         run_state = state_of(folder / cell.folder, cell.run_id)
         if run_state.name != "missing" or run_state.detail:
             continue
         if isinstance(error := job._return_value, UserError):  # `return_value` prints it
-            refused = {"run_id": cell.run_id, "status": "refused", "error": str(error)}
+            refused = {"run_id": cell.run_id, "status": "rejected", "error": str(error)}
             write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
 
 
@@ -122,7 +122,8 @@ def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
 def move_aside(folder: Path, names: Sequence[str]) -> None:
     """Move away runs that are older than this study.rerun=all; nothing is deleted.
 
-    The same command beside it, or after it was killed, continues it instead of starting another.
+    The same command at the same time, or after it was killed, continues it instead of starting
+    another.
     """
     with open(folder / SINCE, "a") as file:
         began = os.fstat(file.fileno()).st_mtime_ns
@@ -143,7 +144,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
     if done := sum(state_alone(folder / name).name == "finished" for name in names):
         say(
             f"study.rerun=all continues: {done} of {len(names)} runs are done since it began"
-            f" ({moment:%Y-%m-%d %H:%M} UTC; to begin anew, remove {folder / SINCE})"
+            f" ({moment:%Y-%m-%d %H:%M} UTC; to start again, remove {folder / SINCE})"
         )
 
 

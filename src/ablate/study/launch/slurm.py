@@ -43,8 +43,8 @@ def require() -> None:
     missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
     if missing:
         raise UserError(
-            f"{NAME}: this machine has no {', '.join(missing)}: start the study where jobs of Slurm"
-            " can be submitted, or install Slurm's programs (slurm-client)"
+            f"{NAME}: this machine has no {', '.join(missing)}: start the study on a machine that"
+            " can submit Slurm jobs, or install Slurm's programs (slurm-client)"
         )
 
 
@@ -111,15 +111,15 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
 def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
     """Submit the runs that no launcher has, wait for all and return their states.
 
-    Raises UserError if Slurm refuses the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
+    Raises UserError if Slurm rejects the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
     continue.
     """
     with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=None) as view:
         Jobs(executor, view, stop).work(runs)
     if stop.signal:
         raise Interrupted(
-            f"stopped by {stop.signal}; what is in Slurm's queue goes on there (scancel ends it),"
-            " and the same command waits for it again"
+            f"stopped by {stop.signal}; queued Slurm jobs continue (scancel ends them), and the"
+            " same command waits for them again"
         )
     return [state(run.folder) for run in runs]
 

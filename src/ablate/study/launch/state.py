@@ -3,10 +3,10 @@
     missing    never started, or stopped with a checkpoint: the same command resumes it
     queued     claimed by a launcher, and not training yet
     running    a process trains in the folder now
-    finished, failed, refused
+    finished, failed, rejected
 
 A file `queued.json` names the launcher that took a run: {"launcher", "job", "host", "pid", "time"}.
-It counts while that launcher holds its claim (claim.py), or while Slurm knows the job, which
+It counts while that launcher has its claim (claim.py), or while Slurm knows the job, which
 continues without the launcher. A job that Slurm no longer knows, and whose run has not ended by
 itself, was cancelled or lost: the run failed. torch is not imported here.
 """
@@ -52,7 +52,7 @@ class State:
 
     @property
     def ended(self) -> bool:
-        return self.name in ("finished", "failed", "refused")
+        return self.name in ("finished", "failed", "rejected")
 
 
 def state(folder: Path) -> State:
@@ -73,11 +73,11 @@ def state(folder: Path) -> State:
 
 
 def state_of(folder: Path, run_id: str) -> State:
-    """Return the state of the run that a folder is planned for; the folder may hold another."""
+    """Return the state of the run that a folder is planned for; the folder may contain another."""
     now = state(folder)
     # A launcher may have recorded the crash of a run that had not written its id.
     if (other := now.result.get("run_id")) not in (None, run_id):
-        return State("missing", f"its folder holds another run, {other}; remove it")
+        return State("missing", f"its directory contains another run, {other}; remove it")
     return now
 
 
@@ -93,7 +93,7 @@ def state_alone(folder: Path) -> State:
         return State("failed", f"died: {last_lines(folder)}", **steps, result=result)
     if status == "failed" and RESUMES in error.partition(TAIL)[0]:
         return State("missing", error, result=result)
-    if status in ("finished", "failed", "refused"):
+    if status in ("finished", "failed", "rejected"):
         return State(status, error, result=result)
     return State("missing", wrong)
 
@@ -162,8 +162,8 @@ def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
 
 
 def held(lock: Path) -> bool:
-    """Whether a living process, on any machine, holds the lock."""
-    import fcntl  # not on Windows, where ablate.cli.command says so
+    """Whether a living process, on any machine, has the lock."""
+    import fcntl  # not on Windows, see ablate.cli.command
 
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block

@@ -3,7 +3,7 @@
     study:
       blocks: {data: [pydoc, shakespeare]}     # or NAME: {BLOCK: [overrides]}, as a factor has them
 
-A block is a study in a folder of its own, with its own baseline, tuning and report. The study over
+A block is a study in its own folder, with its own baseline, tuning and report. The study over
 all of them compares means over the blocks, seed by seed. Its runs are numbered BLOCK * 1000 + seed,
 with blocks counted from 1.
 """
@@ -48,7 +48,7 @@ class Blocks:
             return cls()
         if len(node) > 1:
             raise UserError(
-                f"study.blocks: has {', '.join(map(str, node))}; give one name, whose blocks may"
+                f"study.blocks: has {', '.join(map(str, node))}; use one name, whose blocks may"
                 " set several keys: NAME: {BLOCK: [KEY=VALUE, ...]}"
             )
         name, options = next(iter(node.items()))

@@ -213,7 +213,7 @@ class Cells:
         return fingerprints
 
     def _content(self, cfg: DictConfig) -> Counted:
-        """What counts in the id of a composition; only the seed differs from call to call."""
+        """The content of the id of a composition; only the seed differs from call to call."""
         if id(cfg) not in self._counted:  # which keeps cfg, so that no other gets its id
             has_seed = "${seed" in str(OmegaConf.to_container(cfg, throw_on_missing=False))
             self._counted[id(cfg)] = cfg, None if has_seed else Counted(cfg)

@@ -1,42 +1,42 @@
-"""Claims: what a study is expected to show, said before its first run (study.claims).
+"""Claims: hypotheses registered before the first run of a study (study.claims).
 
     study:
       claims:
-        - says: Attention beats a fixed context vector on long sources.
+        - statement: Attention beats a fixed context vector on long sources.
           source: Bahdanau et al. 2015, figure 2
           arm: model.attention=additive       # as the plan names it
-          than: model.attention=none          # null: the baseline; or a number
-          is: better                          # better, worse, higher, lower, equivalent
-          by: 0.05                            # the smallest effect that counts; null: any
-        - says: The two scores differ by less than 0.02 nats.
+          versus: model.attention=none        # null: the baseline; or a number
+          direction: better                   # better, worse, higher, lower, equivalent
+          min_effect: 0.05                    # the smallest effect that counts; null: any
+        - statement: The two scores differ by less than 0.02 nats.
           arm: model.attention=dot
-          is: equivalent
-          within: 0.02
-        - says: Post-norm needs a warm-up more than pre-norm does.
+          direction: equivalent
+          margin: 0.02
+        - statement: Post-norm needs a warm-up more than pre-norm does.
           arm: model.norm=post schedule.warmup=0
-          than: model.norm=post
-          is: worse
-          more_than: {arm: schedule.warmup=0, than: null}
-        - says: The loss rises beyond the length of training.
+          versus: model.norm=post
+          direction: worse
+          more_than: {arm: schedule.warmup=0, versus: null}
+        - statement: The loss rises beyond the length of training.
           arm: pos_enc=sinusoidal
-          than: nothing                       # its own values, not the difference from another arm
-          is: higher
+          versus: nothing                     # its own values, not the difference from another arm
+          direction: higher
           rising_over: {val/loss: 0, val/loss@long: 1}   # the slope of a line through them
-        - says: This reaches the published loss.
+        - statement: This reaches the published loss.
           arm: baseline
-          than: 1.88                          # a number
-          is: equivalent
-          within: 0.05
-        - says: The gap grows with the number of pairs.
+          versus: 1.88                        # a number
+          direction: equivalent
+          margin: 0.05
+        - statement: The gap grows with the number of pairs.
           arm: model.mixer=retention
-          is: worse
+          direction: worse
           rising_over: {val/accuracy/4_pairs: 4, val/accuracy/8_pairs: 8, val/accuracy/16_pairs: 16}
 
 In a study with blocks (study.blocks) a claim is about the mean over them, or about one with
 `block: NAME`; rising_over may name blocks, {16: 16, 64: 64}.
 
 A claim is about one number for each seed: a sum of values of arms times weights, less a constant.
-It is fixed with the plan; one that is added or changed when runs exist is marked, for ever.
+It is fixed with the plan; one that is added or changed when runs exist is permanently marked.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from typing import Any
 from ablate.errors import UserError, suggest
 from ablate.run_files.shape import misfit
 
-WAYS = ("better", "worse", "higher", "lower", "equivalent")
+DIRECTIONS = ("better", "worse", "higher", "lower", "equivalent")
 KEYS = (
-    "says", "source", "arm", "than", "is", "by", "within", "metric", "mode", "more_than",
-    "rising_over", "block",
+    "statement", "source", "arm", "versus", "direction", "min_effect", "margin", "metric", "mode",
+    "more_than", "rising_over", "block",
 )  # fmt: skip
 BASELINE = None
 NOTHING = "nothing"
@@ -71,15 +71,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Claim:
-    """way: of WAYS; terms: what it is about; by: the smallest effect that counts, 0: any; within:
-    of an equivalence; constant: a number that is subtracted from the sum of the terms."""
+    """direction: one of DIRECTIONS; terms: summed with their weights; min_effect: the smallest
+    effect that counts, 0: any; margin: of an equivalence; constant: subtracted from the sum."""
 
-    says: str
+    statement: str
     source: str
-    way: str
+    direction: str
     terms: tuple[Term, ...]
-    by: float = 0.0
-    within: float | None = None
+    min_effect: float = 0.0
+    margin: float | None = None
     mode: str | None = None
     constant: float = 0.0
 
@@ -115,31 +115,37 @@ def parse_claims(
 
 
 def _require_values(node: Mapping[str, Any], where: str) -> None:
-    """Raise UserError for a key, or the value of one, that no claim has."""
+    """Raise UserError for an unknown key or an invalid value."""
     if unknown := [key for key in node if key not in KEYS]:
         raise UserError(
-            f"{where}: has no key {unknown[0]}; its keys: {', '.join(KEYS)}"
+            f"{where}: unknown key {unknown[0]} (valid: {', '.join(KEYS)})"
             f"{suggest(unknown[0], KEYS)}"
         )
-    for key in ("says", "arm", "is"):
+    for key in ("statement", "arm", "direction"):
         if not isinstance(node.get(key), str):
-            raise UserError(f"{where}: needs {key}, a text")
-    way = node["is"]
-    if way not in WAYS:
-        raise UserError(f"{where}: is={way}: must be {', '.join(WAYS)}{suggest(way, WAYS)}")
-    for key in ("by", "within"):
+            raise UserError(f"{where}: needs {key}, a string")
+    direction = node["direction"]
+    if direction not in DIRECTIONS:
+        raise UserError(
+            f"{where}: direction={direction}: must be {', '.join(DIRECTIONS)}"
+            f"{suggest(direction, DIRECTIONS)}"
+        )
+    for key in ("min_effect", "margin"):
         value = node.get(key)
         if value is not None and number(value) is None:
             raise UserError(f"{where}: {key}={value}: must be a number")
         if value is not None and not value > 0:
             raise UserError(f"{where}: {key}={value}: must be above 0, in units of the metric")
-    if (way == "equivalent") != (node.get("within") is not None):
-        raise UserError(f"{where}: is=equivalent needs within, a number, and nothing else has it")
-    if way == "equivalent" and node.get("by") is not None:
-        raise UserError(f"{where}: is=equivalent has no by; within says what counts")
+    if (direction == "equivalent") != (node.get("margin") is not None):
+        raise UserError(
+            f"{where}: direction=equivalent requires `margin`, a number; other directions do not"
+            " take it"
+        )
+    if direction == "equivalent" and node.get("min_effect") is not None:
+        raise UserError(f"{where}: direction=equivalent takes `margin` instead of `min_effect`")
     metric = node.get("metric")
     if metric is not None and not isinstance(metric, str):
-        raise UserError(f"{where}: metric={metric}: must be a text")
+        raise UserError(f"{where}: metric={metric}: must be a string")
     if node.get("mode") not in (None, "min", "max"):
         raise UserError(f"{where}: mode={node['mode']}: must be min or max")
 
@@ -153,31 +159,33 @@ def _parse(
 ) -> Claim:
     _require_values(node, where)
     metric, block = node.get("metric"), node.get("block")
-    constant = number(node.get("than"))
+    constant = number(node.get("versus"))
     if block is not None and (block := str(block)) not in blocks:
-        raise UserError(f"{where}: there is no block {block}{suggest(block, blocks)}")
+        raise UserError(f"{where}: unknown block {block}{suggest(block, blocks)}")
 
     def difference(
         of: Mapping[str, Any], metric: str | None, weight: float, block: str | None
     ) -> list[Term]:
-        name, than = (of.get(key) for key in ("arm", "than"))
-        if than == NOTHING or number(than) is not None:
+        name, other = (of.get(key) for key in ("arm", "versus"))
+        if other == NOTHING or number(other) is not None:
             return [Term(_arm(name, where, arms, baseline), metric, weight, block)]
-        names = [_arm(each, where, arms, baseline) for each in (name, than)]
+        names = [_arm(each, where, arms, baseline) for each in (name, other)]
         if names[0] == names[1]:
             raise UserError(f"{where}: compares {names[0] or baseline} with itself")
         return [Term(names[0], metric, weight, block), Term(names[1], metric, -weight, block)]
 
     rising, more = node.get("rising_over"), node.get("more_than")
-    if node.get("than") == NOTHING and rising is None:
-        raise UserError(f"{where}: than=nothing needs rising_over")
+    if node.get("versus") == NOTHING and rising is None:
+        raise UserError(f"{where}: versus=nothing requires rising_over")
     if constant is not None and (rising is not None or more is not None):
-        raise UserError(f"{where}: than={constant:g} stands alone, without rising_over, more_than")
+        raise UserError(
+            f"{where}: versus={constant:g} cannot be combined with rising_over or more_than"
+        )
     over_blocks = isinstance(rising, Mapping) and set(map(str, rising)) <= set(blocks)
     if rising is not None and (more is not None or (metric is not None and not over_blocks)):
-        raise UserError(f"{where}: rising_over stands alone, without more_than and metric")
+        raise UserError(f"{where}: rising_over cannot be combined with more_than or metric")
     if over_blocks and block is not None:
-        raise UserError(f"{where}: rising_over names blocks already; leave out block")
+        raise UserError(f"{where}: `block` cannot be combined with rising_over of blocks")
     if rising is not None:
         terms = [
             term for name, slope in _slope(rising, where).items()
@@ -189,18 +197,18 @@ def _parse(
     else:
         terms = difference(node, metric, 1.0, block)
         if more is not None:
-            if not isinstance(more, Mapping) or set(more) - {"arm", "than"}:
-                raise UserError(f"{where}: more_than must be {{arm: ..., than: ...}}")
-            if number(more.get("than")) is not None:
-                raise UserError(f"{where}: more_than: than must be an arm")
+            if not isinstance(more, Mapping) or set(more) - {"arm", "versus"}:
+                raise UserError(f"{where}: more_than must be {{arm: ..., versus: ...}}")
+            if number(more.get("versus")) is not None:
+                raise UserError(f"{where}: more_than: versus must be an arm")
             terms += difference(more, metric, -1.0, block)
     return Claim(
-        says=node["says"],
+        statement=node["statement"],
         source=str(node.get("source") or ""),
-        way=node["is"],
+        direction=node["direction"],
         terms=tuple(terms),
-        by=float(node.get("by") or 0.0),
-        within=node.get("within"),
+        min_effect=float(node.get("min_effect") or 0.0),
+        margin=node.get("margin"),
         mode=node.get("mode"),
         constant=constant or 0.0,
     )
@@ -215,27 +223,29 @@ def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | N
     if name is None or name in ("baseline", baseline, NOTHING):
         return BASELINE
     if name not in arms:
-        raise UserError(f"{where}: there is no arm {name}{suggest(str(name), arms)}")
+        raise UserError(f"{where}: unknown arm {name}{suggest(str(name), arms)}")
     return str(name)
 
 
 def _slope(over: Any, where: str) -> dict[str, float]:
-    """The weights with which values at these places make the slope of a line through them."""
+    """The weights whose sum with values at these x is the slope of the least-squares line."""
     if not isinstance(over, Mapping) or len(over) < 2:
-        raise UserError(f"{where}: rising_over must be {{METRIC: NUMBER, ...}}, at least two")
+        raise UserError(
+            f"{where}: rising_over must be {{METRIC: X, ...}} with at least two metrics or blocks"
+        )
     if wrong := [x for x in over.values() if number(x) is None]:
-        raise UserError(f"{where}: rising_over: {wrong[0]} is no number")
+        raise UserError(f"{where}: rising_over: {wrong[0]} is not a number")
     mean = sum(over.values()) / len(over)
     squares = sum((x - mean) ** 2 for x in over.values())
     if not squares:
-        raise UserError(f"{where}: rising_over: all places are the same")
+        raise UserError(f"{where}: rising_over: all x values are the same")
     return {str(name): (x - mean) / squares for name, x in over.items()}
 
 
 def recorded(
     nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], *, begun: bool
 ) -> list[dict[str, Any]]:
-    """The claims as plan.json holds them: those of the request, then those that were dropped.
+    """The claims as stored in plan.json: those of the request, then those that were dropped.
 
     before: those of the existing plan; begun: whether a run of it exists. A claim
     that is new when runs exist is made `after` the fact, and stays so.
@@ -256,6 +266,6 @@ def recorded(
 
 
 def _identity(node: Mapping[str, Any]) -> str:
-    """As plan.json holds it, whose keys are texts: a block may be named by a number."""
+    """As stored in plan.json, with strings as keys: a block may be named by a number."""
     written = json.loads(json.dumps({k: v for k, v in node.items() if v is not None}))
     return json.dumps(written, sort_keys=True)

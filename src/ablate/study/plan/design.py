@@ -24,7 +24,7 @@ Row = dict[str, str]  # factor -> option, for every factor
 
 @dataclass(frozen=True)
 class Factor:
-    """What is changed. options: option -> its overrides, in the order they were written."""
+    """A factor. options: option -> its overrides, in the order they were written."""
 
     name: str
     options: Mapping[str, tuple[str, ...]]
@@ -59,7 +59,7 @@ def arm_named(name: str, arms: Collection[str], where: str) -> str:
     near = suggest(name, [*(arm.partition("=")[2] for arm in arms), *arms])
     if options:
         near = f"; it is the option of {listed(options)}"
-    raise UserError(f"{where}: there is no arm {name}{near} (there: {listed(arms, 12)})")
+    raise UserError(f"{where}: unknown arm {name}{near} (there: {listed(arms, 12)})")
 
 
 def count(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> int:
@@ -142,8 +142,8 @@ def _others(factor: Factor, baseline: Mapping[str, str]) -> list[str]:
     others = [option for option in factor.options if option != baseline[factor.name]]
     if not others:
         raise UserError(
-            f"study.factors: {factor.name} has no option beside {baseline[factor.name]}, which the"
-            " baseline has already"
+            f"study.factors: {factor.name} has no option other than {baseline[factor.name]}, the"
+            " baseline's"
         )
     return others
 

@@ -1,4 +1,4 @@
-"""What a change does to a model: its parameters, FLOPs, cache and outputs at initialisation."""
+"""The effect of a change on a model: its parameters, FLOPs, cache and initial outputs."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -35,11 +35,11 @@ class Side:
 
 @dataclass
 class Difference:
-    """What differs between two compositions.
+    """The differences between two compositions.
 
     keys: config key -> the two values. only_first, only_second, other_values: names of parameters.
     output: largest absolute difference of the outputs on the first validation example at
-    initialisation; None where they have different shapes or read different data. none: whether
+    initialization; None if they have different shapes or read different data. none: whether
     nothing changed but the spelling (see SameModel); None: the models are too large to tell.
     """
 

@@ -21,7 +21,7 @@ from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
 LARGE = 1000  # more runs than this need study.confirm_large=true
-SHOWN = 20  # refused arms that one message names
+SHOWN = 20  # rejected arms that one message names
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _legal(
 
 
 def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -> None:
-    """Raise UserError for an option that composes in no cell, whatever study.on_invalid says."""
+    """Raise UserError for an option that composes in no cell, for any study.on_invalid."""
     works = {option for row in composed for option in row.items()}
     lines = [line for row, line in lost if not row or any(o not in works for o in row.items())]
     if lines:
@@ -164,7 +164,7 @@ def _refuse_empty(layout: Layout) -> None:
     if not baseline:
         raise UserError(f"the baseline is not among the cells that can be run: {_left_out(layout)}")
     if layout.factors and len(layout.arms) == 1:
-        raise UserError(f"no arm is left beside the baseline: {_left_out(layout)}")
+        raise UserError(f"no arm is left to compare with the baseline: {_left_out(layout)}")
 
 
 def _left_out(layout: Layout) -> str:

@@ -1,6 +1,6 @@
 """study.match: set one width of each arm so that it costs as much as the baseline.
 
-Widths that the check refuses, such as a model.dim that the heads do not divide, are skipped. Counts
+Widths that the check rejects, such as a model.dim that the heads do not divide, are skipped. Counts
 are made on torch's meta device; nothing is computed.
 """
 
@@ -28,7 +28,7 @@ Measure = Callable[[DictConfig], int]
 def match(
     configs: Mapping[str, DictConfig], *, baseline: str, budget: str, by: str, sets: DataSets
 ) -> dict[str, int]:
-    """Return the width to set by arm; the baseline, and arms near enough to it, are left alone.
+    """Return the width to set by arm; the baseline, and arms near enough to it, keep theirs.
 
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
@@ -71,7 +71,7 @@ def _compared(value: int, target: int, unit: str) -> str:
 
 
 def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> None:
-    """Raise UserError unless a composition has this key and it takes whole numbers, or nothing is
+    """Raise UserError unless a composition has this key and it takes integers, or nothing is
     matched and the key is the default."""
     if not matched:
         if by != default_of("study.match_by"):
@@ -91,7 +91,7 @@ def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> N
 
 
 def _width(key: str, value: object, rule: Rule | None) -> bool:
-    """Whether a key is the model's and takes whole numbers; of external code, by its value."""
+    """Whether a key is the model's and takes integers; of external code, by its value."""
     takes = type(value) is int if rule is None else _whole(rule)
     return takes and key.split(".")[0] in MODEL_SIDE
 
@@ -104,14 +104,14 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
     """Raise UserError for a key that the arm does not have, or that it sets itself."""
     keys = [path for path, _ in leaves(cfg)]
     if by not in keys:
-        raise UserError(f"there is no study.match_by={by} in it{suggest(by, keys)}")
+        raise UserError(f"its model has no key study.match_by={by}{suggest(by, keys)}")
     value = OmegaConf.select(cfg, by)
     if value != OmegaConf.select(baseline, by):
         raise UserError(
             f"it sets study.match_by={by} itself; choose another key, such as model.dim"
         )
     if value is not None and not Int().allows(value):
-        raise UserError(f"study.match_by={by}: {value!r} is not a whole number")
+        raise UserError(f"study.match_by={by}: {value!r} is not an integer")
 
 
 def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> int:
@@ -129,7 +129,7 @@ def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -
     best = min((low, high), key=lambda width: _off(widths[width], target))
     if _off(widths[best], target) > NEAR:
         raise UserError(
-            f"no {by} comes within {NEAR:.0%}; the nearest is {by}={best} with"
+            f"no value of {by} matches the baseline within {NEAR:.0%}; closest: {by}={best} with"
             f" {_compared(widths[best], target, unit)}"
         )
     return best
@@ -149,7 +149,7 @@ class Widths:
         return value
 
     def get(self, width: int) -> int | None:
-        """Return the cost at a width; None if the width is refused."""
+        """Return the cost at a width; None if the width is rejected."""
         if width not in self.known:
             try:
                 cfg = self.cfg.copy()
@@ -175,7 +175,7 @@ class Widths:
         return high
 
     def narrow(self, low: int, high: int, target: int) -> tuple[int, int]:
-        """Return neighbouring widths on both sides of the target, if it lies between the two.
+        """Return neighboring widths on both sides of the target, if it lies between the two.
 
         Guesses alternate between linear interpolation and bisection: the first is exact for a
         feed-forward layer, the second is fast for costs that grow with the square of the width.

@@ -51,7 +51,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         lines = [f"{key}={before.get(key)} there and {now.get(key)} here" for key in differ]
         raise UserError(
             f"{folder} belongs to a study with another baseline ({few(lines, ', ', NAMED)}); choose"
-            " another study.name=, or, where the baseline is an arm of that study, write"
+            " another study.name=, or, if the baseline is an arm of that study, run"
             f" {command_line('ablate.report', folder)} --baseline ARM"
         )
     for seed, fingerprint in data.items():
@@ -100,7 +100,7 @@ def planned(
         "own": layout.baseline_options,
         "seeds": layout.seeds,
         "metric": metric,
-        "also": node["also"],
+        "also": node["extra_metrics"],
         "margin": node["margin"],
         "claims": _claims(folder, request),
         "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
@@ -121,7 +121,7 @@ def planned(
     return public_plan
 
 
-# What commands that run a study at the same time have in common, beside its runs.
+# Fields that commands which run a study at the same time must share, besides its runs.
 COMMON = (
     "study", "design", "factors", "seeds", "metric", "also", "margin", "match",
     "tune", "own_parts",
@@ -191,8 +191,8 @@ def write_together(
 
 
 def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An arm over all blocks: what it costs and what was set is said where it is the same. How it
-    was tuned stands in each block."""
+    """An arm over all blocks: its cost and the matched values are kept if all blocks agree. Its
+    tuning is in each block."""
     first = {key: value for key, value in arms[0].items() if key != "tuning"}
     same = {key: value for key, value in first.items() if all(arm[key] == value for arm in arms)}
     empty = dict.fromkeys(("parameters", "flops_per_step", "steps")) | {

@@ -12,7 +12,7 @@ from ablate.memory import written
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
-from ablate.study.metric_words import best_together
+from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import counted, duration, seeds_in_words
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.layout import Layout
@@ -48,14 +48,15 @@ def show(
         f"{counted(len(layout.arms), 'arm')}, {counted(len(layout.seeds), 'seed')},"
         f" {counted(len(folders), 'run')} in {folder}:"
         f" {ended} finished, {len(folders) - ended} to do{time}."
-        f" They are compared by {metric['name']} ({metric['mode']}){_weights(layout, metric)}.",
+        f" Arms are compared by {metric['name']}, {direction(metric['mode'])}"
+        f"{_weights(layout, metric)}.",
         soft_wrap=True,
     )
     console.print(_disk(layout, cells, folder), soft_wrap=True)
 
 
 def _disk(layout: Layout, cells: Sequence[Cell], folder: Path) -> str:
-    """What the checkpoints take, and what is free."""
+    """The size of the checkpoints, and the free space."""
     sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}  # type: ignore[union-attr]
     wanted = layout.baseline.config.checkpoint_keep
     arms = {cell.folder: cell.arm for cell in cells}
@@ -63,14 +64,14 @@ def _disk(layout: Layout, cells: Sequence[Cell], folder: Path) -> str:
     largest = max(size.at_most for size in sizes.values())
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return (
-        f"Checkpoints take about {written(kept)} when all have finished (checkpoint_keep={wanted}),"
-        f" and up to {written(largest)} of a run that trains; {written(disk_usage(place).free)} are"
-        " free there."
+        f"Checkpoints take about {written(kept)} when all runs have finished"
+        f" (checkpoint_keep={wanted}), and up to {written(largest)} per running run;"
+        f" {written(disk_usage(place).free)} are free."
     )
 
 
 def _weights(layout: Layout, metric: Mapping[str, str]) -> str:
-    """Of which weights a measure of validation is that does not choose them itself."""
+    """The weights that a validation metric refers to if it does not select them itself."""
     chosen_by = locate(layout.baseline.config.task._target_).metric
     if not metric["name"].startswith("val/") or best_together(metric["name"], chosen_by):
         return ""
@@ -88,8 +89,8 @@ def _arms(
     table = Table(
         Column("arm", overflow="fold"),
         Column("parameters", justify="right"),
-        Column("FLOPs a step", justify="right"),
-        Column("a run", justify="right"),
+        Column("FLOPs/step", justify="right"),
+        Column("time/run", justify="right"),
         Column("done", justify="right"),
         title=title,
         title_justify="left",
@@ -111,7 +112,7 @@ def _arms(
 
 
 def _also(layout: Layout) -> Iterator[str]:
-    """What an arm changes beside what its name says: other keys than those of its factors, and of
+    """Changes of an arm that its name does not show: other keys than those of its factors, and of
     the options that these choose."""
     for composed in layout.arms:
         if composed.same_as:
@@ -131,7 +132,7 @@ def _also(layout: Layout) -> Iterator[str]:
 
 
 def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[str]:
-    """Describe values set beside the factors, arms without effect, and cells left out."""
+    """Describe values set in addition to the factors, arms without effect, and cells left out."""
     lines = [
         f"{composed.name}: study.match={request.node['match']} sets {key}={value}"
         for composed in layout.arms
@@ -153,9 +154,9 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
         for composed in layout.arms
         if composed.budget is not None and composed.budget.no_effect
     ]
-    lines += [f"left out: {name}: {reason}" for name, reason in layout.invalid.items()]
+    lines += [f"skipped: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
-    lines += [f"claim: {claim['says']}" for claim in request.node["claims"]]
+    lines += [f"claim: {claim['statement']}" for claim in request.node["claims"]]
     return lines + _inestimable(request, layout)
 
 

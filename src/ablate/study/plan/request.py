@@ -21,11 +21,11 @@ from ablate.study.plan.design import Factor, Row
 UNRESOLVED = ("baseline", "blocks", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
-# Overrides that do not change what a study asks.
+# Overrides that do not change the question of a study.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every", "checkpoint_keep")
 # But for these, with which the arms are other runs.
 OTHER_RUNS = ("study.match", "study.tune")
-# Typed beside what a sweep asks: the same data may lie elsewhere.
+# Typed in addition to a sweep's question: the same data may lie elsewhere.
 BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate", "data.path", "data.root", "trainer=")
 
 
@@ -113,7 +113,7 @@ def _by_factors(
         if override.is_sweep_override():
             raise UserError(
                 f"'{override.input_line}' names several values in a study with study.factors; make"
-                f" it one of them, '++study.factors.{override.key_or_group}=[..]', or give one"
+                f" it one of them, '++study.factors.{override.key_or_group}=[..]', or set one"
                 " value"
             )
         owner = [factor.name for factor in factors if override.key_or_group in factor.keys]
@@ -147,7 +147,7 @@ def _by_commas(
     for setting in ("baseline", "exclude"):
         if node[setting]:
             raise UserError(
-                f"study.{setting} needs study.factors, which is empty: name what the study changes,"
+                f"study.{setting} needs study.factors, which is empty: list the factors,"
                 " as in model.attention: [additive, dot]"
             )
     if (design := node["design"]) not in ("factorial", None):
@@ -163,7 +163,7 @@ def _by_commas(
         if override.key_or_group == "seed":
             if node["seeds"] != 1:
                 raise UserError(
-                    f"'{override.input_line}' and study.seeds={node['seeds']}: give one"
+                    f"'{override.input_line}' and study.seeds={node['seeds']}: set one of them"
                 )
             seeds = _typed_seeds(override)
         elif not override.is_sweep_override():
@@ -178,7 +178,7 @@ def _by_commas(
     if not factors and (seeds is None or len(seeds) == 1):
         what = f"sweep={sweep} is empty" if sweep else "nothing varies"
         raise UserError(
-            f"{what}: name what a study changes in study.factors, or give a key several values, as"
+            f"{what}: set study.factors, or several values of a key, as"
             " in -m model.attention=additive,dot"
         )
     return StudyRequest(
@@ -223,7 +223,7 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
             values = (override.input_line or "").partition("=")[2]
             raise UserError(
                 f"'{override.input_line}' would be several studies; run each, or write"
-                f" {override.key_or_group}=[{values}] where a list is meant"
+                f" {override.key_or_group}=[{values}] for a list"
             )
 
 
@@ -249,7 +249,7 @@ def read_factor(name: str, node: Any, within: str = "study.factors") -> Factor:
     if name == "seed":
         raise UserError(f"{where}: the seeds of a study are study.seeds")
     if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(node, dict):
-        raise UserError(f"{where}: changes no result, so it is no factor")
+        raise UserError(f"{where}: changes no result, so it cannot be a factor")
     options = _named(where, node) if isinstance(node, dict) else _listed(name, node, where)
     _refuse_credentials(options, where)
     if not options:

@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is tuned in every arm: the values of each key, and the seeds."""
+    """The tuning of every arm: the values of each key, and the seeds."""
 
     keys: dict[str, list[Any]]
     seeds: list[int]
@@ -104,7 +104,7 @@ def _seeds(tune_seeds: int | Sequence[int], seeds: Sequence[int]) -> list[int]:
     if not chosen:
         raise UserError(f"{where}: at least one seed is needed for study.tune")
     if len(set(chosen)) < len(chosen):
-        raise UserError(f"{where} holds a seed twice")
+        raise UserError(f"{where}: duplicate seed")
     if both := sorted({*chosen} & {*seeds}):
         raise UserError(
             f"{where}: {both[0]} is one of study.seeds too; values that were chosen on a seed look"
@@ -251,7 +251,7 @@ class Trials:
                     composed.name, trials, results, metric=metric["name"], mode=metric["mode"]
                 )
             except UserError as error:
-                self.untuned[composed.name] = f"{error}; the same command tries them again"
+                self.untuned[composed.name] = f"{error}; the same command retries them"
                 continue
             composed.tuned, composed.tuning = choice.point, choice.rows
             composed.warnings = choice.warnings

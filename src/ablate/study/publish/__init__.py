@@ -1,6 +1,6 @@
 """python -m ablate.report STUDY_DIR --wandb: publish the report at Weights & Biases.
 
-The content is first written to wandb.json beside the report, and then sent. The same command
+The content is first written to wandb.json next to the report, and then sent. The same command
 resumes after W&B could not be reached, and updates what it sent before.
 """
 
@@ -41,7 +41,7 @@ def publish(written: Written) -> None:
         missing = send(spec, study.folder, where)
     except Exception as error:  # of many kinds; the local report is complete
         raise RunFailed(
-            f"W&B was not updated: {first_line(error)}; {path} holds what is to be sent,"
+            f"W&B was not updated: {first_line(error)}; the upload is kept in {path},"
             " and the same command sends it"
         ) from error
     finally:
@@ -52,5 +52,5 @@ def publish(written: Written) -> None:
     if missing:
         lacks = f"{missing} of {len(spec['summaries'])} runs of {study.name}"
         sync = sync_command(study)
-        how = f"send them by `{sync}`, then give" if sync else "when they have arrived, give"
+        how = f"upload them by `{sync}`, then run" if sync else "when they have arrived, run"
         raise RunFailed(f"{where['at']} lacks {lacks}; {how} this command again")

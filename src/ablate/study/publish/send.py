@@ -39,7 +39,7 @@ def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
         if where.get("state") != spec["run"]["state"]:  # else its history would get another row
             where["run"] = _log(spec, folder, entity, scratch)
             where["state"] = spec["run"]["state"]
-        missing = _summarise(api, path, spec["summaries"])
+        missing = _summarize(api, path, spec["summaries"])
         for key in spec["views"]:
             where[key] = save_view(spec, key, entity, known=where.get(key))
         where["report"], where["report_id"] = save_report(
@@ -70,20 +70,20 @@ def _connect() -> "wandb.Api":
     if current.mode != "online":
         raise RunFailed(f"it is switched off here (WANDB_MODE={current.mode})")
     if not has_key():
-        raise RunFailed("there is no API key; give it by `wandb login`, or in WANDB_API_KEY")
+        raise RunFailed("no API key; set it by `wandb login`, or in WANDB_API_KEY")
     try:
         return wandb.Api(timeout=START)
     except wandb.errors.AuthenticationError as error:
         response = getattr(error.__cause__, "response", None)
         status = response.http_status if response else None
         problem = (
-            f"refuses the API key (HTTP {status})" if status else f"did not answer in {START} s"
+            f"rejects the API key (HTTP {status})" if status else f"did not answer in {START} s"
         )
         raise RunFailed(f"{current.base_url} {problem}") from error
 
 
 def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
-    """Log the report as a run of its own; return its address."""
+    """Log the report as a separate run; return its address."""
     import wandb
 
     report_run, study = spec["run"], spec["study"]
@@ -115,7 +115,7 @@ def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
         run.finish()
 
 
-def _summarise(api: "wandb.Api", path: str, summaries: dict[str, dict[str, Any]]) -> int:
+def _summarize(api: "wandb.Api", path: str, summaries: dict[str, dict[str, Any]]) -> int:
     """Update the summaries that differ; return how many runs with a value are absent."""
     names, present = list(summaries), set()
     for first in range(0, len(names), AT_ONCE):

@@ -11,7 +11,7 @@ from ablate.study.analysis.collect import Study
 from ablate.study.analysis.offline import logger_of
 from ablate.study.metric_words import metric_words
 from ablate.study.report import Written
-from ablate.study.report.inline import COLOURS
+from ablate.study.report.inline import COLORS
 from ablate.study.report.points import curve_column
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.tables import markdown
@@ -71,7 +71,7 @@ def _destination(study: Study) -> dict[str, Any]:
 
 
 def _run(written: Written) -> dict[str, Any]:
-    """Describe the run that holds the report, always the same one: table, figures, files."""
+    """Describe the run of the report, always the same one: table, figures, files."""
     study = written.report.study
     names = [str(path.relative_to(study.folder)) for path in written.files]
     rows = [_values(row) for row in written.report.rows]
@@ -140,12 +140,12 @@ def _panels(report: Report) -> list[dict[str, str]]:
 
 
 def _arms(report: Report) -> dict[str, Any]:
-    """Describe the view with one line per arm, in the report's colours."""
-    colours = {arm: COLOURS[index - 1] for arm, index in report.colours.items()}
+    """Describe the view with one line per arm, in the report's colors."""
+    colors = {arm: COLORS[index - 1] for arm, index in report.colors.items()}
     return {
         "name": title(f"{report.study.name}: arms"),
         "group_by": "ablate.arm",
-        "colours": {report.baseline.arm.name: BASELINE, **colours},
+        "colors": {report.baseline.arm.name: BASELINE, **colors},
         "lines": len(report.rows),
         "baseline_run": None,
         **_table(report),
@@ -158,7 +158,7 @@ def _runs(report: Report) -> dict[str, Any]:
     return {
         "name": title(f"{report.study.name}: runs against the baseline"),
         "group_by": None,
-        "colours": {run.run_id: BASELINE for run in base},
+        "colors": {run.run_id: BASELINE for run in base},
         "lines": len(report.study.runs),
         "baseline_run": base[0].run_id if base else None,
         **_table(report),

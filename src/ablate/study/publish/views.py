@@ -29,8 +29,8 @@ def save_view(spec: dict[str, Any], key: str, entity: str, *, known: str | None)
         filters=_filters(spec),
         groupby=[ws.Config(view["group_by"])] if grouped else [],
         order=[ws.Ordering(ws.Summary(view["order_by"]), ascending=view["ascending"])],
-        group_colors=view["colours"] if grouped else {},
-        run_settings={} if grouped else {r: ws.RunSettings(c) for r, c in view["colours"].items()},
+        group_colors=view["colors"] if grouped else {},
+        run_settings={} if grouped else {r: ws.RunSettings(c) for r, c in view["colors"].items()},
         pinned_columns=view["columns"],
         baseline_run=view["baseline_run"],
     )
@@ -83,9 +83,9 @@ def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
 
     view = spec["views"]["arms"]
     arm = wr.Config(view["group_by"])
-    colours: dict[Any, Any] = {
-        wr.RunsetGroup("arms", (wr.RunsetGroupKey(arm, name),)): colour
-        for name, colour in view["colours"].items()
+    colors: dict[Any, Any] = {
+        wr.RunsetGroup("arms", (wr.RunsetGroupKey(arm, name),)): color
+        for name, color in view["colors"].items()
     }
     runs = wr.Runset(
         entity,
@@ -95,7 +95,7 @@ def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
         groupby=[f"config.{view['group_by']}"],
         order=[wr.OrderBy(wr.SummaryMetric(view["order_by"]), ascending=view["ascending"])],
     )
-    return wr.PanelGrid(runsets=[runs], panels=_panels(spec, view), custom_run_colors=colours)
+    return wr.PanelGrid(runsets=[runs], panels=_panels(spec, view), custom_run_colors=colors)
 
 
 def _figures(spec: dict[str, Any], table: str, entity: str) -> "PanelGrid":

@@ -44,7 +44,7 @@ def write(
     baseline: str | None = None,
     losses: Losses | None = None,
 ) -> Written:
-    """Write the files, each atomically; of another metric or baseline beside those of the plan's
+    """Write the files, each atomically; of another metric or baseline next to those of the plan's
     (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,
     for differences over examples. UserError: no study, no finished run, unknown metric or arm."""
     study = collect(study_dir)
@@ -59,7 +59,7 @@ def write(
 def write_report(report: Report, allow: Collection[str] = ()) -> Written:
     """Write the files of a report, as `write`; of results of other programs only FOREIGN."""
     study = report.study
-    points = gather(study, report.metric, report.mode, list(report.colours))
+    points = gather(study, report.metric, report.mode, list(report.colors))
     crossed = crossed_effects(report, allow)
     folder = None if study.source else study.folder / "figures"
     drawn, charts = figures.draw(report, points, crossed, folder)

@@ -1,6 +1,6 @@
 """A table of any runs, such as those of outputs/runs: what differs, and what they measured.
 
-Runs of no study have neither a baseline nor planned seeds, so the table holds no verdict.
+Runs of no study have neither a baseline nor planned seeds, so the table has no verdict.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         except (Damaged, OSError, UserError) as error:
             wrong = wrong or str(error)
         if wrong:
-            say(f"left out: {wrong}")
+            say(f"skipped: {wrong}")
             continue
         if result.get("status") == "finished":
             config["choices"] = config.get("choices") or result["choices"]
@@ -64,7 +64,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         Column("steps", justify="right"),
         Column("time", justify="right"),
         title=f"{counted(len(runs), 'finished run')} in {folder}" + (alike and f": {alike}"),
-        caption="Runs of no study: no baseline, no verdicts. python -m ablate -m KEY=A,B compares.",
+        caption="No verdicts: these runs are not of one study (python -m ablate -m KEY=A,B).",
         title_justify="left",
         caption_justify="left",
     )
@@ -83,9 +83,9 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
 
 
 def _words(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Model and data, then what the run sets beside what these bring."""
+    """Model and data, then the run's other settings."""
     choices = config["choices"]
-    # Those of one's own have no option's name.
+    # Custom ones have no option's name.
     called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
     keys = {key: choices.get(key) for key in FIRST} | differing(config) | called
     keys["seed"] = config.get("seed")

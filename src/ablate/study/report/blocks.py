@@ -10,23 +10,23 @@ from ablate.study.numbers import decimals, estimate, mean_and_sd, signed
 from ablate.study.report.rows import Report, Row
 
 NOTE = (
-    "Each block is a study of its own, with its own baseline; over all blocks each seed"
-    " counts once, by its mean over them. A verdict over all is on these blocks, not on others."
+    "Each block is a separate study, with its own baseline; over all blocks each seed"
+    " counts once, by its mean over them. A verdict over all blocks applies only to these blocks."
 )
 CLIMB = (
     "Slope: how much the difference grows with each doubling of the baseline's training FLOPs, by"
-    " seed. Speed-up: how many times the arm's FLOPs the baseline would need for the arm's value,"
-    " read off its own values between the blocks; * extrapolated beyond them."
+    " seed. Speed-up: compute the baseline needs to match the arm, as a multiple of the arm's"
+    " FLOPs, interpolated between the blocks; * extrapolated."
 )
 ALSO = (
-    "Other metrics that the study asked for: difference from the baseline and verdict. p values are"
+    "Additional metrics: difference from the baseline and verdict. p values are"
     " corrected over the arms of each metric, not over metrics."
 )
 
 
 MEASURED = (
-    "What else the task measures, of the same weights: mean ± standard deviation over the seeds,"
-    " without a test, which study.also=[METRIC] adds. Measures by length or class: runs.csv."
+    "Other metrics of the task, from the same weights: mean ± standard deviation over the seeds,"
+    " not tested; study.extra_metrics=[METRIC] adds tests. Measures by length or class: runs.csv."
 )
 
 
@@ -41,12 +41,12 @@ def by_block(report: Report) -> Table:
 
 
 def by_metric(report: Report) -> Table:
-    """The same by the metrics of study.also."""
+    """The same by the metrics of study.extra_metrics."""
     return _verdicts(report, [*report.also.items()])
 
 
 def measured(report: Report) -> Table:
-    """What else the task measures, by arm."""
+    """Other metrics of the task, by arm."""
     columns = []
     for by_arm in report.measures.values():
         means = [each.mean for each in by_arm.values() if each.mean is not None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled, settle
+from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, ClaimResult, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
 from ablate.study.analysis.noise import Noise
@@ -15,7 +15,7 @@ from ablate.study.numbers import amount, counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
 HEADS = ("verdict", "claim", "evidence")
-AFTER = "made after the first run"
+AFTER = "post hoc"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Entry:
     """A claim, its verdict, and when it was made. after: when runs existed already. scale: of the
     runs that it was judged on, as "815 k parameters, 2 M tokens"; "" if nothing was recorded."""
 
-    settled: Settled
+    settled: ClaimResult
     made: str
     after: bool
     scale: str = ""
@@ -34,16 +34,16 @@ class Entry:
 
     @property
     def scaled_verdict(self) -> str:
-        """A claim that holds or fails at one scale may do neither at another."""
+        """The verdict with its scale, as it may differ at another scale."""
         at = f" at {self.scale}" if self.scale and self.settled.effect is not None else ""
         return f"{self.verdict}{at}"
 
     @property
     def sentence(self) -> str:
-        """What is claimed, with its source."""
+        """The statement, with its source."""
         claim = self.settled.claim
-        says = claim.says.rstrip(".")
-        return f"{says} ({claim.source})" if claim.source else says
+        statement = claim.statement.rstrip(".")
+        return f"{statement} ({claim.source})" if claim.source else statement
 
     @property
     def evidence(self) -> str:
@@ -53,17 +53,17 @@ class Entry:
             parts = [settled.why]
         else:
             amount = estimate(settled.effect, settled.interval)
-            if claim.within is not None:
-                amount += f", claimed to be within ± {claim.within:g}"
-            elif claim.by:
-                amount += f", claimed to be more than {claim.by:g}"
+            if claim.margin is not None:
+                amount += f", claimed to be within ± {claim.margin:g}"
+            elif claim.min_effect:
+                amount += f", claimed to exceed {claim.min_effect:g}"
             parts = [amount, counted(settled.n, "seed"), f"Holm p {probability(settled.p)}"]
         if settled.verdict == UNDECIDED:
             needed = settled.seeds_needed
             parts.append(
                 f"about {needed} seeds would be needed"
                 if needed
-                else "too close to say how many seeds would decide it"
+                else "too close to the threshold to estimate the number of seeds needed"
             )
         if self.after:
             parts.append(AFTER)
@@ -86,7 +86,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     }
 
     def gone(term: Term) -> str:
-        """Why a term's arm has no runs; "" if it has."""
+        """Return why a term's arm has no runs, or ""."""
         return left_out.get(term.arm or "", "") if term.arm not in same[term.block] else ""
 
     def values(term: Term) -> dict[int, float]:
@@ -128,7 +128,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
 
     @cache
     def noise(metric: str | None, block: str | None) -> Noise:
-        """Of the arms that are comparable on the metric, each with runs of its own."""
+        """The noise of the arms that are comparable on the metric, each with its own runs."""
         part, name = study if block is None else study.blocks[block], metric or study.metric
         return Noise.of(
             {
@@ -140,7 +140,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
         )
 
     settled = settle(claims, values, noise, seeds=seeds, mode=study.mode, refused=refused)
-    dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
+    dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)
     return tuple(
         Entry(each, entry["made"], entry["after"], at)
@@ -172,10 +172,10 @@ def scale(study: Study) -> str:
 
 
 def kinds(claims: Collection[Entry]) -> list[str]:
-    """The colours of the page for the verdicts."""
-    colours = {CONFIRMED: "equivalent", REFUTED: "worse"}
-    return [colours.get(entry.verdict, "open") for entry in claims]
+    """The colors of the page for the verdicts."""
+    colors = {CONFIRMED: "equivalent", REFUTED: "worse"}
+    return [colors.get(entry.verdict, "inconclusive") for entry in claims]
 
 
 def remarks(dropped: Collection[str]) -> list[str]:
-    return [f"Dropped after the first run, and so not judged: {says}." for says in dropped]
+    return [f"Dropped after the first run, so not tested: {claim}." for claim in dropped]

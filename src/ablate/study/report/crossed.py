@@ -9,7 +9,7 @@ from ablate.study.report.rows import Report
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
-    """Estimate the effects; a text if nothing can be estimated. None without crossed factors: the
+    """Estimate the effects; a string if nothing can be estimated. None without crossed factors: the
     effect of a single one is in the table."""
     study = report.study
     baseline = study.plan.get("own", {})
@@ -38,8 +38,8 @@ def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
 
 TESTS = (
     "These p values differ from those of the table: they are of effects averaged over all arms,"
-    " adjusted by Holm for these effects; those of the table compare one arm with the baseline,"
-    " adjusted for its arms."
+    " Holm-corrected over these effects; those of the table compare one arm with the baseline,"
+    " Holm-corrected over the arms."
 )
 
 
@@ -54,7 +54,7 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
         _unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)
     ]
     if rest := listed(effect.name for effect in main if not effect.shown):
-        sentences.append(f"No main effect is shown of {rest}")
+        sentences.append(f"No main effect detected for {rest}")
     shown = [{*effect.factors} for effect in crossed.effects if effect.shown]
     arms = [
         report.labels[row.arm.name]
@@ -68,20 +68,20 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
 def _only_together(effect: Effect, report: Report) -> bool:
     """Whether a main effect is shown, and none of the arms that change this factor alone is."""
     alone = [row.kind for row in report.others if {*row.arm.changes} == {effect.name}]
-    return effect.shown and bool(alone) and {*alone} == {"open"}
+    return effect.shown and bool(alone) and {*alone} == {"inconclusive"}
 
 
 def _unlike_its_factors(arms: str) -> str:
     return (
-        f"That {arms} differ from the baseline while no effect of their factors is shown is no"
-        " contradiction: a verdict compares one combination with the baseline, an effect averages"
-        " over all combinations"
+        f"{arms}: different from the baseline, although no effect of the factors is shown. This is"
+        " not a contradiction: a verdict compares one combination with the baseline, an effect"
+        " averages over all combinations"
     )
 
 
 def _unlike_its_arms(factor: str) -> str:
     return (
-        f"That the options of {factor} differ while no arm that changes only {factor} is shown to"
-        " differ from the baseline is no contradiction: the test of a factor averages over all"
-        " arms; a verdict compares one arm with the baseline, and is adjusted for several arms"
+        f"{factor}: its options differ, although no arm that changes only {factor} is shown to"
+        " differ from the baseline. This is not a contradiction: the test of a factor averages over"
+        " all arms; a verdict compares one arm with the baseline, and is corrected for several arms"
     )

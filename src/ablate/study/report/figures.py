@@ -28,10 +28,10 @@ from ablate.study.report.inline import (
     VERDICTS,
     Drawing,
     Mark,
-    colour_of,
+    color_of,
     inline,
 )
-from ablate.study.report.points import COLOURS, Cost, Limits, Panel, Points, limits_of, robust
+from ablate.study.report.points import COLORS, Cost, Limits, Panel, Points, limits_of, robust
 from ablate.study.report.rows import Report, Row
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # an arm such as $x$ is not a formula
 }  # fmt: skip
 WIDEST = 9.5  # inches of a figure
-BESIDE = 5.6  # inches of those that stand beside the verdicts
+BESIDE = 5.6  # inches of those next to the verdicts
 LINE = 0.3  # inches of a row in the forest plot
-FEW = 8  # rows of the forest plot beside the verdicts
-LETTER, SIDE = 0.07, 0.55  # inches of a letter along an axis, and of the numbers beside it
+FEW = 8  # rows of the forest plot next to the verdicts
+LETTER, SIDE = 0.07, 0.55  # inches of a letter along an axis, and of the numbers at its side
 MOST_ROWS = 120
 MOST_PAIRS = 6  # interactions drawn
 NAME = 0.17  # inches from a name at the right to the next
 
 
 class Spot(NamedTuple):
-    """What a name is about: a place in data coordinates, the words, the class and the arm."""
+    """The target of a name: a position in data coordinates, the words, the class and the arm."""
 
     x: float
     y: float
@@ -132,19 +132,19 @@ def _grid(widths: Sequence[float], height: float) -> tuple[Drawing, list["Axes"]
         inner = rows_of_grid[n].subgridspec(1, len(ratios), width_ratios=ratios)
         axes_list += [figure.add_subplot(inner[column]) for column in range(len(row))]
     for axes in axes_list:
-        axes.patch.set_visible(False)  # the page has a ground of its own
+        axes.patch.set_visible(False)  # the page has its own background
     return Drawing(figure), axes_list
 
 
 def _kind(arm: str, report: Report) -> str:
-    """Return the page's class of an arm's colour."""
+    """Return the page's class of an arm's color."""
     if arm == report.baseline.arm.name:
         return "base"
-    return f"c{report.colours[arm]}" if arm in report.colours else "rest"
+    return f"c{report.colors[arm]}" if arm in report.colors else "rest"
 
 
 def _rank(arm: str, report: Report) -> tuple[bool, bool]:
-    """Order arms so that coloured ones cover grey ones, and the baseline all others."""
+    """Order arms so that colored ones cover gray ones, and the baseline all others."""
     kind = _kind(arm, report)
     return kind == "base", kind != "rest"
 
@@ -163,15 +163,15 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     drawing, (axes,) = _grid([BESIDE], 1.1 + LINE * len(rows))
     ends = around_zero(report)
     for y, row in enumerate(rows):
-        comparison, colour = row.comparison, VERDICTS[row.kind]
+        comparison, color = row.comparison, VERDICTS[row.kind]
         assert comparison is not None
         tip = f"{row.arm.name}\n{signed(comparison.difference, report.decimals)} from the baseline"
         if reach := comparison.interval:
-            axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=1.8)
+            axes.plot([reach.low, reach.high], [y, y], color=color, linewidth=1.8)
             tip += f"\n95 % interval {interval(reach, report.decimals)}"
         at = min(max(comparison.difference, ends.low), ends.high)
         shape = "o" if at == comparison.difference else ">" if at == ends.high else "<"
-        (spot,) = axes.plot([at], [y], shape, color=colour, markeredgewidth=0, clip_on=False)
+        (spot,) = axes.plot([at], [y], shape, color=color, markeredgewidth=0, clip_on=False)
         drawing.mark(spot, Mark(arm=row.arm.name, tip=tip))
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
     names = [shortened(report.labels[row.arm.name], 24) for row in rows]
@@ -187,8 +187,8 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
 
 
 def around_zero(report: Report) -> Limits:
-    """Return the ends of the axis for all compared arms: they hold zero, and every difference and
-    interval but outliers, which dwarf the rest."""
+    """Return the ends of the axis for all compared arms: they include zero, and every difference
+    and interval but outliers, which dwarf the rest."""
     ends = []
     for row in report.compared:
         assert row.comparison is not None
@@ -211,8 +211,8 @@ def _curves(report: Report, points: Points) -> Drawing:
         rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
         if curve.seeds > 1:
             around = [(x, m - s) for x, m, s in rows] + [(x, m + s) for x, m, s in reversed(rows)]
-            # The page shows the band of a grey arm when it brings out the arm.
-            (band,) = axes.fill(*zip(*around, strict=True), color=colour_of(kind), linewidth=0,
+            # The page shows the band of a gray arm when it brings out the arm.
+            (band,) = axes.fill(*zip(*around, strict=True), color=color_of(kind), linewidth=0,
                                 alpha=0.14 if shown else 0)  # fmt: skip
             drawing.mark(band, Mark(f"curve band {kind}", curve.arm))
         dots = [index for index, row in enumerate(rows) if shown and limits.inside(row[1])]
@@ -247,13 +247,13 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
     known = sorted(spots, key=lambda spot: spot.y)
     heights = [min(max(spot.y, low), high) for spot in known]
     shifted = spaced(heights, NAME / height * (high - low), high)
-    where = axes.get_yaxis_transform()  # x as a share of the axes, for a name beside them
+    where = axes.get_yaxis_transform()  # x as a share of the axes, for a name at their side
     for spot, y, text_y in zip(known, heights, shifted, strict=True):
         mark = Mark(f"label {spot.kind}", spot.arm, spot.arm)
         start = (spot.x - left) / (right - left)
         drawing.plot(axes, [start, 1.015], [y, text_y], ":", mark, transform=where, linewidth=0.8,
                      clip_on=False, zorder=1)  # fmt: skip
-        name = axes.text(1.02, text_y, spot.words, transform=where, color=colour_of(spot.kind),
+        name = axes.text(1.02, text_y, spot.words, transform=where, color=color_of(spot.kind),
                          va="center", fontsize=8.5)  # fmt: skip
         name.set_fontweight("bold" if spot.kind == "base" else "normal")
         drawing.mark(name, mark)
@@ -280,7 +280,7 @@ def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
     return drawing
 
 
-BEYOND = "beyond the axis"
+BEYOND = "outside the axis"
 
 
 def _beyond(
@@ -293,7 +293,7 @@ def _beyond(
     *,
     named: bool = False,
 ) -> None:
-    """Mark values beyond the vertical axis by a triangle at its edge, with their mean beside it
+    """Mark values beyond the vertical axis by a triangle at its edge, with their mean next to it
     unless a name has it. mark: with the head of the tip."""
     every, limits = list(values), Limits(*axes.get_ylim())
     sides = (("^", limits.high, [v for v in every if v > limits.high], -2),
@@ -308,7 +308,7 @@ def _beyond(
             continue
         name = axes.annotate(
             number(fmean(far), report.decimals), (x, edge), (6, down), textcoords="offset points",
-            va="top" if edge == limits.high else "bottom", fontsize=8, color=colour_of(mark.kind),
+            va="top" if edge == limits.high else "bottom", fontsize=8, color=color_of(mark.kind),
         )  # fmt: skip
         drawing.mark(name, Mark(f"label {mark.kind}", mark.arm))
 
@@ -319,7 +319,7 @@ def _far(value: float, limits: Limits, report: Report) -> str:
 
 
 def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
-    """Give all axes one vertical scale."""
+    """Set one vertical scale for all axes."""
     limits = robust(values)
     for axes in drawing.figure.axes:
         axes.set_ylim(limits)
@@ -329,7 +329,7 @@ def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
 
 
 def _label_width(panel: Panel) -> float:
-    """Return the inches that an option's name asks for."""
+    """Return the inches that an option's name needs."""
     return min(max(0.6, (max(map(len, panel.options)) + 3) * LETTER), 1.1)
 
 
@@ -374,7 +374,7 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
         (first, second), (along, apart) = effect.factors, effect.options
         ends, limits = [], Limits(*axes.get_ylim())
         for index, other in enumerate(apart):
-            kind = f"c{(index - 1) % COLOURS + 1}" if index else "base"
+            kind = f"c{(index - 1) % COLORS + 1}" if index else "base"
             means = {n: effect.means[option, other] for n, option in enumerate(along)
                      if (option, other) in effect.means}  # fmt: skip
             if not means:
@@ -407,7 +407,7 @@ def _sides(costs: Iterable[Cost]) -> list[Side]:
     """Return the measures of cost that are known, and in the second of which arms differ."""
     sides: list[Side] = [
         ("training time (s)", lambda cost: cost.seconds, duration),
-        ("floating-point operations of the training", lambda cost: cost.flops, amount),
+        ("training FLOPs", lambda cost: cost.flops, amount),
     ]
     values = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
     return [side for least, side in enumerate(sides) if len(values[least]) > least]

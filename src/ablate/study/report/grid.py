@@ -27,10 +27,10 @@ WORDS = {
     "better": "▲ better",
     "worse": "▼ worse",
     "equivalent": "≈ equivalent",
-    "open": "no difference shown",
-    "few": "too few seeds",
-    "refused": "not compared",
-    "base": "baseline",
+    "inconclusive": "no difference shown",
+    "too_few_seeds": "too few seeds",
+    "excluded": "not compared",
+    "baseline": "baseline",
 }
 
 
@@ -83,8 +83,8 @@ def _row(row: Row, report: Report) -> Markup:
 
 
 def _name(row: Row, report: Report) -> Markup:
-    colour = report.colours.get(row.arm.name)
-    kind = "base" if row.arm.is_baseline else f"c{colour}" if colour else "rest"
+    color = report.colors.get(row.arm.name)
+    kind = "base" if row.arm.is_baseline else f"c{color}" if color else "rest"
     swatch = tag("span", class_=f"swatch {kind}")
     badges = [tag("span", badge, class_="badge") for badge in row.badges]
     # Break before a value, not in it.
@@ -101,7 +101,7 @@ def _verdict(row: Row) -> Markup:
     small = ""
     if comparison is None and not row.arm.is_baseline:
         small = "; ".join(row.why)
-    elif comparison is not None and row.kind == "open":
+    elif comparison is not None and row.kind == "inconclusive":
         needed = comparison.verdict.seeds_needed
         small = f"about {needed:,} seeds needed" if needed else ""
     if row.allowed:
@@ -214,7 +214,7 @@ def _part(word: str) -> Markup:
 
 
 def plain(heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str] = ()) -> Markup:
-    """Make a sortable table of texts. kinds: the colour of each row's first cell."""
+    """Make a sortable table of texts. kinds: the color of each row's first cell."""
     body = []
     for n, row in enumerate(rows):
         first = f"plain {kinds[n]}" if kinds else "plain"
@@ -239,5 +239,5 @@ def versions(report: Report) -> Markup:
         for value, arms in values.items():
             whose = "every run" if len(values) == 1 else listed(arms)
             rows.append([head, value, whose])
-    rows.append(["plan", str(report.study.plan.get("written")), "written"])
-    return plain(("what", "value", "whose"), rows)
+    rows.append(["plan written", str(report.study.plan.get("written")), "every run"])
+    return plain(("property", "value", "runs"), rows)

@@ -19,7 +19,7 @@ from ablate.study.report.rows import Report
 from ablate.study.report.tables import latex
 
 HERE = Path(__file__).parent
-OF_KEYS = "Every config key with another value than in the baseline; all others are equal."
+OF_KEYS = "Config keys that differ from the baseline; all others are equal."
 
 
 Charts = Mapping[str, Sequence[Markup]]
@@ -45,10 +45,10 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
         _pictures(report),
-        _listed("What failed, was refused or left out", "", trouble.TROUBLES, troubles),
-        _listed("What exactly differed", OF_KEYS, trouble.DIFFERING, differing),
+        _listed("Failed, rejected and excluded runs", "", trouble.TROUBLES, troubles),
+        _listed("Config differences", OF_KEYS, trouble.DIFFERING, differing),
         _listed(trouble.TUNED, trouble.tuned(report), trouble.TUNING, trouble.tuning(report)),
-        "" if report.study.source else _section("Made with", grid.versions(report)),
+        "" if report.study.source else _section("Environment", grid.versions(report)),
     ]
     style, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     texts = {
@@ -87,7 +87,7 @@ def _answer(report: Report, crossed: Effects | str | None) -> Markup:
     points.append(tag("li", sentences.reference(report)))
     points = [*(tag("li", f"{line}.") for line in in_short(report, crossed)), *points]
     remarks = [*map(_warning, report.marks), *map(_note, sentences.sure(report))]
-    return _section("What came out", tag("ul", *points), *remarks, class_="answer")
+    return _section("Results", tag("ul", *points), *remarks, class_="answer")
 
 
 def _claims(report: Report) -> Markup:
@@ -95,9 +95,9 @@ def _claims(report: Report) -> Markup:
         return Markup()
     table = grid.plain(claims.HEADS, claims.rows(report.claims), kinds=claims.kinds(report.claims))
     lines = [_warning(line) for line in claims.remarks(report.dropped)]
-    words = "An effect is positive in the sense of its claim; p after Holm over the claims."
+    words = "Positive effects support the claim; p values are Holm-corrected across claims."
     if not report.study.source:
-        words = f"Said before the first run, unless marked. {words}"
+        words = f"Registered before the first run unless marked post hoc. {words}"
     return _section("Claims", _note(words), table, *lines)
 
 
@@ -140,19 +140,19 @@ def _plan(report: Report) -> Markup:
 
 def _table(report: Report, charts: Charts) -> Markup:
     words = (
-        "Click a heading to sort; point at a number, or tap it, for more; arrow keys lead from one"
-        " to the next. In the forest plot a dot is the mean difference, its line the 95 % interval;"
-        " a triangle lies beyond the axis."
+        "Click a column header to sort. Hover over or tap a value for details; arrow keys move"
+        " between values. In the forest plot a dot is the mean difference, its line the 95 %"
+        " interval; a triangle marks a value outside the axis."
     )
     parts = [_note(words), grid.table(report)]
     if "all_arms" in charts:
         plot = tag("figure", *charts["all_arms"])
-        parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
+        parts.append(tag("details", tag("summary", "Forest plot of all arms"), plot))
     rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
     if rules:
         again = f"{sentences.commands(report)[-1]} --allow {' '.join(rules)}"
-        parts.append(tag("p", "To compare the rest all the same: ", tag("code", again)))
-    return _section("Every arm against the baseline", *parts)
+        parts.append(tag("p", "To include the excluded arms: ", tag("code", again)))
+    return _section("Comparison with the baseline", *parts)
 
 
 def _copies(report: Report) -> Markup:
@@ -178,7 +178,7 @@ def _pictures(report: Report) -> Markup:
         parts += [tag("h3", "sample.txt"), tag("div", *written, class_="samples")]
     if not parts:
         return Markup()
-    words = "Of the first finished seed of each arm, in small; a name leads to the whole file."
+    words = "Thumbnails from the first finished seed of each arm; click a name for the full file."
     return _section("Figures and samples by arm", _note(words), *parts, id="pictures")
 
 
@@ -196,7 +196,7 @@ def _caption(report: Report, arm: str, path: Path) -> Markup:
 
 
 def _overview(report: Report, points: Points, charts: Charts) -> Markup:
-    """Draw what stands beside the verdicts: the forest plot and the learning curves."""
+    """Draw the charts next to the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
     return tag("div", *figures, _note(sentences.curve_words(report, points)))
 
@@ -207,7 +207,7 @@ def _charts(charts: Sequence[Markup]) -> Markup:
 
 def _triangles(charts: Sequence[Markup]) -> str:
     """Explain the marks of outliers, if there are any."""
-    return f" A triangle lies {BEYOND}, at its number." if any(BEYOND in c for c in charts) else ""
+    return f" A triangle marks a value {BEYOND}." if any(BEYOND in c for c in charts) else ""
 
 
 def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> Markup:
@@ -216,8 +216,8 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
     several = isinstance(crossed, Effects) and len(ranked(crossed)[0]) > 1
     over = " over all settings of the other factors" if several else ""
     words = (
-        f"Upwards: {sentences.metric_name(report)}. Every dot is a run, every bar the mean of an"
-        f" option{over}; * is the baseline's option.{_triangles(charts['effects'])}"
+        f"Vertical: {sentences.metric_name(report)}. Each dot is a run, each bar the mean of an"
+        f" option{over}; * marks the baseline's option.{_triangles(charts['effects'])}"
     )
     parts = [_note(words), _charts(charts["effects"])]
     if isinstance(crossed, str):
@@ -228,22 +228,22 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         parts.append(_note(TESTS))
         parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
-            note = "Interactions: means that are not on parallel lines. The surest come first."
+            note = "Interactions: non-parallel lines indicate an interaction. Sorted by p value."
             note += _triangles(charts["interactions"])
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
             parts += [_note(note), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
-    return _section("Every run by option" if crossed is None else "Main effects", *parts)
+    return _section("Runs by option" if crossed is None else "Main effects", *parts)
 
 
 def _cost(charts: Sequence[Markup]) -> Markup:
     if not charts:
         return Markup()
     words = (
-        "Means over the finished seeds, with one standard deviation up and down; colours are those"
-        f" of the table.{_triangles(charts)}"
+        "Means over the finished seeds ± one standard deviation, in the colors of the table."
+        f"{_triangles(charts)}"
     )
-    return _section("Cost against quality", _note(words), _charts(charts))
+    return _section("Cost and quality", _note(words), _charts(charts))
 
 
 def _listed(

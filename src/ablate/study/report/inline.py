@@ -1,4 +1,4 @@
-"""Figures as SVG inside the page, with its colours, tooltips and highlighting."""
+"""Figures as SVG inside the page, with its colors, tooltips and highlighting."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito (2008), darkened where it would not show on white; the baseline is nearly black.
-COLOURS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7a5195")
+COLORS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7a5195")
 BASE, REST, SOFT, RULE, BACK = "#1b1f24", "#b9c0c8", "#57606a", "#d5dae0", "#ffffff"
 VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c"} | dict.fromkeys(
-    ("open", "few"), "#57606a"
+    ("inconclusive", "too_few_seeds"), "#57606a"
 )
 # The page has other values of these in the dark.
-THEME = {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)} | {
+THEME = {color: f"var(--c{number})" for number, color in enumerate(COLORS, 1)} | {
     VERDICTS["better"]: "var(--better)",
     VERDICTS["worse"]: "var(--worse)",
     VERDICTS["equivalent"]: "var(--same)",
@@ -36,14 +36,14 @@ LEAST = 0.7  # to which a chart shrinks before it scrolls, so that it can be rea
 UNFIT = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"  # for XML
 
 
-def colour_of(kind: str) -> str:
-    """Return the colour of classes that end in base, rest, c1, c2, ..."""
+def color_of(kind: str) -> str:
+    """Return the color of classes that end in base, rest, c1, c2, ..."""
     last = kind.split()[-1]
-    return {"base": BASE, "rest": REST}.get(last) or COLOURS[int(last[1:]) - 1]
+    return {"base": BASE, "rest": REST}.get(last) or COLORS[int(last[1:]) - 1]
 
 
 class Mark(NamedTuple):
-    """What the page adds to an artist: classes, of which the last gives the colour; the arm that
+    """Additions of the page to an artist: classes, of which the last gives the color; the arm that
     pointing at it brings out; its tooltip, and those of its single markers.
     """
 
@@ -65,8 +65,8 @@ class Drawing:
         self.marks[gid] = mark
 
     def plot(self, axes: "Axes", x: Any, y: Any, style: str, mark: Mark, **looks: Any) -> None:
-        """Plot in the colour of the mark, and mark what was plotted."""
-        (line,) = axes.plot(x, y, style, color=colour_of(mark.kind), **looks)
+        """Plot in the color of the mark, and mark what was plotted."""
+        (line,) = axes.plot(x, y, style, color=color_of(mark.kind), **looks)
         self.mark(line, mark)
 
 
@@ -112,7 +112,7 @@ def inline(drawing: Drawing, name: str) -> list[Markup]:
 
 
 def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
-    """Shorten an element, colour it by the page's theme, and add what belongs to its artist."""
+    """Shorten an element, color it by the page's theme, and add what belongs to its artist."""
     element.tag = element.tag.rpartition("}")[2]
     element.text = (element.text or "").strip() or None
     element.tail = None
@@ -135,7 +135,7 @@ def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
 
 
 def _themed(style: str) -> str:
-    """Replace colours by the page's variables, and leave the font's family to the page."""
+    """Replace colors by the page's variables, and leave the font's family to the page."""
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
     style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)  # matplotlib before 3.11
     return re.sub(r"#[0-9a-f]{6}", lambda match: THEME.get(match[0], match[0]), style)

@@ -1,9 +1,9 @@
-"""report.json: what the report says, for programs (docs/reference/report.md)."""
+"""report.json: the report for programs (docs/reference/report.md)."""
 
 from dataclasses import asdict
 from typing import Any
 
-from ablate.study.analysis.claims import Settled
+from ablate.study.analysis.claims import ClaimResult
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.stats import Interval
 from ablate.study.report.blocks import climbs
@@ -12,7 +12,7 @@ from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import sure
 
-VERSION = 1
+VERSION = 2
 
 
 def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
     return {
         "version": VERSION,
         "study": study.name,
-        "asks": study.plan.get("asks") or "",
+        "question": study.plan.get("asks") or "",
         "command": study.plan.get("command") or [],
         "metric": {"name": report.metric, "mode": report.mode},
         "seeds": study.seeds,
@@ -31,7 +31,7 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "dropped_claims": list(report.dropped),
         "blocks": {block: machine(part) for block, part in report.blocks.items()},
         "ladder": asdict(found) if (found := climbs(report)) else None,
-        "also": {
+        "extra_metrics": {
             metric: [_arm(row) for row in other.rows] for metric, other in report.also.items()
         },
         "measures": {
@@ -42,7 +42,7 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
             asdict(each) | {"interval": _interval(each.interval)} for each in report.examples
         ],
         "effects": in_short(report, crossed),
-        "remarks": [*report.marks, *sure(report)],
+        "warnings": [*report.marks, *sure(report)],
     }
 
 
@@ -52,7 +52,7 @@ def _arm(row: Row) -> dict[str, Any]:
         "name": row.arm.name,
         "changes": dict(row.arm.changes),
         "verdict": row.kind,
-        "words": row.verdict,
+        "verdict_text": row.verdict,
         "n": row.summary.n,
         "mean": row.summary.mean,
         "sd": row.summary.sd,
@@ -70,16 +70,16 @@ def _arm(row: Row) -> dict[str, Any]:
 
 
 def _claim(entry: Entry) -> dict[str, Any]:
-    settled: Settled = entry.settled
+    settled: ClaimResult = entry.settled
     claim = settled.claim
     return {
-        "says": claim.says,
+        "statement": claim.statement,
         "source": claim.source,
         "verdict": settled.verdict,
         "scale": entry.scale,
-        "is": claim.way,
-        "by": claim.by,
-        "within": claim.within,
+        "direction": claim.direction,
+        "min_effect": claim.min_effect,
+        "margin": claim.margin,
         "constant": claim.constant,
         "terms": [asdict(term) for term in claim.terms],
         "effect": settled.effect,

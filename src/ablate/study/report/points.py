@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Arm, Run, Study
 
-COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
+COLORS = 7  # distinguishable by the color-blind; the baseline has its own
 MOST_CURVES = 60
 MOST_PANELS = 24
 TRAINING = "train/loss"
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(values: Iterable[float], margin: float = 0.06) -> Limits:
-    """Return the ends of an axis that holds all the values, with a margin on both sides."""
+    """Return the ends of an axis that includes all the values, with a margin on both sides."""
     known = [value for value in values if isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     room = (high - low) * margin or abs(high) * 0.1 or 1.0
@@ -112,18 +112,18 @@ def gather(study: Study, metric: str, mode: str, first: Sequence[str]) -> Points
     """Gather the numbers of all figures. first: the arms whose curves must be included."""
     column = curve_column(study, metric)
     drawn = curves(study, column, first)
-    if not drawn:  # validated once: a point is no curve
+    if not drawn:  # validated once: a point is not a curve
         column, drawn = TRAINING, curves(study, TRAINING, first)
     task = _task_metric(study)
     mode = "min" if column == TRAINING else task["mode"] if column == task.get("name") else mode
     return Points(column, mode, drawn, panels(study, metric), costs(study, metric))
 
 
-def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
-    """Map arms to colours 1, 2, ...: all arms if few, else those with the largest effects."""
+def colored(study: Study, effects: dict[str, float]) -> dict[str, int]:
+    """Map arms to colors 1, 2, ...: all arms if few, else those with the largest effects."""
     names = [arm.name for arm in study.others if arm.same_as is None]
-    if len(names) > COLOURS:
-        largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLOURS]
+    if len(names) > COLORS:
+        largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLORS]
         names = [name for name in names if name in largest]
     return {name: number for number, name in enumerate(names, 1)}
 

@@ -13,9 +13,9 @@ from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
 CLAIMS = {"confirmed": "green", "refuted": "red"}
-WIDE = 100  # columns of a terminal that shows relative differences, too
+WIDE = 100  # columns of a terminal that shows relative differences as well
 LONGEST_NAME = 32  # of an arm that is not broken, in columns
-STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
+STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "excluded": "yellow"}
 
 
 def show(written: Written) -> None:
@@ -59,7 +59,7 @@ def show(written: Written) -> None:
         console.print(line, style=CLAIMS.get(entry.verdict))
     lines = [*remarks(report.dropped), *blocks.lines(report)]
     lines += [
-        f"{arm}: {words} over {examples} examples, better {better} of them"
+        f"{arm}: {words} over {examples} examples, better on {better} of them"
         for arm, words, better, examples, _ in sentences.example_rows(report)
     ]
     lines += [f"{line}." for line in in_short(report, written.crossed)]
@@ -69,7 +69,7 @@ def show(written: Written) -> None:
     for path in written.files:
         console.print(f"  {path}", soft_wrap=True)
     if command := sync_command(report.study):
-        console.print("To send its runs to W&B:", style="bold")
+        console.print("To upload its runs to W&B:", style="bold")
         console.print(f"  {command}", soft_wrap=True)
     for line in written.refusals:
         say(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The content of the report, arm by arm, before it is worded and drawn."""
+"""The content of the report, arm by arm, before it is formatted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ from ablate.study.report.points import (
     TRAINING,
     Cost,
     Curve,
-    coloured,
+    colored,
     costs,
     curve_column,
     curve_of,
 )
 
-KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open", FEW: "few"}
-REFUSED = "refused"
+KINDS = {
+    BETTER: "better",
+    WORSE: "worse",
+    EQUIVALENT: "equivalent",
+    NONE: "inconclusive",
+    FEW: "too_few_seeds",
+}
+EXCLUDED = "excluded"
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,14 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """better, worse, equivalent, open (no difference shown), few (seeds), refused, or base."""
+        """One of KINDS, excluded (not compared), or baseline."""
         if self.arm.is_baseline:
-            return "base"
-        return KINDS[self.comparison.verdict.kind] if self.comparison else REFUSED
+            return "baseline"
+        return KINDS[self.comparison.verdict.kind] if self.comparison else EXCLUDED
 
     @property
     def badges(self) -> list[str]:
-        """Short marks beside the arm's name: baseline, no effect, an arm with the same runs."""
+        """Short marks next to the arm's name: baseline, no effect, an arm with the same runs."""
         badges = ["baseline"] if self.arm.is_baseline else []
         badges += ["no effect"] if self.arm.no_effect else []
         return badges + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
@@ -76,21 +82,21 @@ class Row:
     def verdict(self) -> str:
         """The verdict with its evidence, or why there is none."""
         if self.arm.is_baseline:
-            return "the baseline"
+            return "baseline"
         if self.comparison is None:
             return f"not compared: {'; '.join(self.why)}"
         return self.comparison.verdict.words()
 
     @property
     def short_verdict(self) -> str:
-        """The verdict without its evidence, which stands in other columns of a table."""
+        """The verdict without its evidence, which is in other columns of the table."""
         if self.comparison is None:
             return self.verdict
         verdict = self.comparison.verdict
         note = f" (about {verdict.seeds_needed:,} seeds needed)" if verdict.seeds_needed else ""
         if self.kind == "equivalent":  # the column is of the difference
             note = f" (p of equivalence {probability(verdict.p)})"
-        allowed = f" [in spite of: {', '.join(self.allowed)}]" if self.allowed else ""
+        allowed = f" [despite: {', '.join(self.allowed)}]" if self.allowed else ""
         return verdict.kind + note + allowed
 
 
@@ -106,12 +112,12 @@ class Report:
     objections: tuple[Objection, ...]
     warnings: tuple[str, ...]
     decimals: int
-    colours: Mapping[str, int]
+    colors: Mapping[str, int]
     claims: tuple[Entry, ...] = ()
     dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
     blocks: Mapping[str, Report] = field(default_factory=dict)
     examples: tuple[OverExamples, ...] = ()  # on demand
-    also: Mapping[str, Report] = field(default_factory=dict)  # of study.also, by metric
+    also: Mapping[str, Report] = field(default_factory=dict)  # of study.extra_metrics, by metric
 
     @property
     def baseline(self) -> Row:
@@ -120,7 +126,7 @@ class Report:
     @cached_property
     def measures(self) -> dict[str, dict[str, Summary]]:
         """What else the runs measured of the same split, by arm; not parts of a measure, as by
-        length or class, nor what is best where another is, nor what study.also has."""
+        length or class, nor what is best where another is, nor what study.extra_metrics has."""
         split = (derived.measured(self.metric) or "val/").partition("/")[0]
         names: list[str] = []
         for name in sorted(self.study.metrics, key=lambda name: not name.endswith("/loss")):
@@ -205,7 +211,7 @@ class Report:
                 by_rule.setdefault(objection.rule, []).append(
                     f"{objection.arm} ({objection.reason})"
                 )
-        lines = [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in by_rule.items()]
+        lines = [f"Included despite the rule '{r}': {listed(a)}." for r, a in by_rule.items()]
         cautions: dict[str, list[str]] = {}
         for row in self.rows:
             runs = self.study.runs_of(row.arm.name).values()
@@ -215,12 +221,12 @@ class Report:
         by = [name for name in self._chosen_by if not best_together(self.metric, name)]
         if self.metric.startswith("val/") and by:
             lines.append(
-                f"{self.metric} is that of the weights with the best {listed(by)}, which chooses"
-                f" the weights of a run; their {self.metric} need not be its best."
+                f"{self.metric} is evaluated at the checkpoint with the best {listed(by)}; it may"
+                f" not be the best {self.metric} of the run."
             )
         if self.study.plan.get("margin") and self.metric != self.study.metric:
             lines.append(
-                f"study.margin is one of {self.study.metric}: no arm is called equivalent on"
+                f"study.margin applies to {self.study.metric}, so equivalence is not tested for"
                 f" {self.metric}."
             )
         if "baseline" in self.chosen:
@@ -241,26 +247,26 @@ class Report:
         if not small:
             return []
         return [
-            f"{listed(small)}: less than the standard deviation of the baseline between seeds,"
-            f" {certain(sd)}: the pairs agree on the direction, but another seed"
+            f"Smaller than the baseline's standard deviation between seeds, {certain(sd)}:"
+            f" {listed(small)}. The pairs agree on the direction, but the choice of the seed"
             " changes the result by more."
         ]
 
 
 def _cautions(result: Mapping[str, Any]) -> list[str]:
-    """What a run says of its measures, and those that it does not have."""
+    """Warnings on a run's metrics, and on those that it lacks."""
     lacking = (result.get("not_evaluated") or {}).items()
     own = [str(result["caution"])] if "caution" in result else []
     if chosen := result.get("chosen_on"):
         own.append(
-            f"{chosen['examples']:,} of {chosen['of']:,} validation examples chose the best weights"
-            " (trainer.val_examples), which were then measured on all"
+            f"the best weights were chosen on {chosen['examples']:,} of {chosen['of']:,} validation"
+            " examples (trainer.val_examples) and then evaluated on all"
         )
-    return own + [f"not measured under evaluate.{name}: {why}" for name, why in lacking]
+    return own + [f"not evaluated under evaluate.{name}: {why}" for name, why in lacking]
 
 
 def _bare(label: str) -> bool:
-    """Whether it is a value that says nothing without its key: a number, null, true or false."""
+    """Whether it is a value that means nothing without its key: a number, null, true or false."""
     try:
         float(label)
     except ValueError:
@@ -277,8 +283,8 @@ def assemble(
         derived.require_known(metric)
         if study.metrics and derived.measured(metric) not in (None, *study.metrics):
             raise UserError(
-                f"--metric {metric}: no run of {study.name} has it{suggest(metric, study.metrics)}"
-                f" (there: {', '.join(study.metrics)})"
+                f"--metric {metric}: not measured in {study.name}{suggest(metric, study.metrics)}"
+                f" (available: {', '.join(study.metrics)})"
             )
     better = mode or (study.mode if name == study.metric else derived.mode(name))
     refusals = tuple(objections(study, name, allow))
@@ -297,7 +303,7 @@ def assemble(
         objections=refusals,
         warnings=compared.warnings if compared else (),
         decimals=decimals([v for row in rows for v in row.values.values()], spreads),
-        colours=coloured(study, effects),
+        colors=colored(study, effects),
         claims=claims,
         dropped=tuple(dropped),
         also={
@@ -342,10 +348,10 @@ def _row(
     comparison = compared.of(arm.same_as or arm.name) if compared else None
     why = [objection.reason for objection in of_arm if not objection.allowed]
     if arm.same_as == study.baseline.name:
-        why = ["its runs are the baseline's"]
+        why = ["same runs as the baseline"]
     if comparison is None and not why and not arm.is_baseline:
         every = " in every block," if study.blocks else ""
-        why = [f"no seed has {metric}{every} both here and for the baseline"]
+        why = [f"no seed has {metric}{every} for both the arm and the baseline"]
     return Row(
         arm=arm,
         values=study.values(arm.name, metric),
@@ -366,7 +372,7 @@ def never(report: Report) -> list[str]:
         count = sum(derived.censored(run, report.metric) for run in runs if run.finished)
         if count:
             late.append(f"{report.labels[row.arm.name]} ({count} of {len(row.values)} runs)")
-    reason = "Never reached, and counted as reached at the last step, the least that it can be"
+    reason = "Target value not reached; recorded as the last step (a lower bound)"
     return [f"{reason}: {listed(late)}."] if late else []
 
 
@@ -411,7 +417,7 @@ def undertrained(report: Report) -> list[str]:
         points = list(zip(share, curve.means, strict=True))
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
-        if curve.means and min(curve.means) < 0:  # a surrogate: its value says nothing
+        if curve.means and min(curve.means) < 0:  # a surrogate: its value is meaningless
             continue
         name = report.labels[row.arm.name]
         if not points and report.study.source:
@@ -432,7 +438,7 @@ def undertrained(report: Report) -> list[str]:
         whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
         sentences.append(
             f"Still falling: the training loss of {whose} fell by more than {STILL:.0%} of its"
-            " whole fall in the last quarter of training, so more steps may change the result."
+            " total decrease in the last quarter of training, so more steps may change the result."
         )
     if seldom:
         arms = "; ".join(
@@ -445,8 +451,8 @@ def undertrained(report: Report) -> list[str]:
         )
     if flat:
         sentences.append(
-            f"Hardly trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%},"
-            " so a verdict says little."
+            f"Barely trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%};"
+            " verdicts are not informative."
         )
     return sentences
 

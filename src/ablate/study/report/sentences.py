@@ -36,7 +36,7 @@ BROKEN = {
     "budget": "other budget",
     "leakage": "label leakage",
 }
-# Overrides that say where a study is written and logged, and do not describe its baseline.
+# Overrides that set where a study is written and logged, and do not describe its baseline.
 BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
 # The settings of a training that readers look for first.
 SETTINGS = (
@@ -49,9 +49,9 @@ HEADS = {
     "better": "Better than the baseline",
     "worse": "Worse than the baseline",
     "equivalent": "Equivalent to the baseline",
-    "open": "No difference shown",
-    "few": "Too few seeds for a verdict",
-    "refused": "Not compared",
+    "inconclusive": "No difference shown",
+    "too_few_seeds": "Too few seeds for a verdict",
+    "excluded": "Not compared",
 }
 
 
@@ -131,7 +131,7 @@ def reference(report: Report) -> str:
     row = report.baseline
     summary = row.summary
     if summary.mean is None:
-        return f"The baseline has no finished run with {report.metric}, so nothing can be compared."
+        return f"The baseline has no finished run with {report.metric}, so no arm can be compared."
     spread = ""
     if summary.sd is not None:
         spread = f" ± {number(summary.sd, report.decimals)} (standard deviation)"
@@ -147,32 +147,30 @@ def sure(report: Report) -> list[str]:
     pairs = sorted({comparison.n for comparison in comparisons})
     count = f"{pairs[0]} to " if len(pairs) > 1 else ""
     count += counted(pairs[-1], "pair")
-    text = f"Each arm is compared with the baseline seed by seed ({count})"
+    text = f"Each arm is compared with the baseline by paired differences over seeds ({count})"
     text += (
         ". The data, code and cost of the runs are not recorded, and were not checked. "
         if report.study.source
-        else ": runs of a pair share the order of the data and the draw of every parameter that"
-        " both models have. "
+        else ": paired runs share the data order and the initial values of all common parameters. "
     )
     if pairs == [1]:
-        text += "One seed gives neither an interval nor a verdict"
+        text += "One seed allows neither an interval nor a verdict"
     else:
         text += (
-            "Differences are tested against the noise that runs have beyond their seed, estimated"
+            "Differences are tested against the variation that seeds do not explain, estimated"
             " from every arm of the study"
         )
         if len(comparisons) > 1:
             text += (
-                f"; p values and the 95 % intervals are adjusted by Holm for {len(comparisons)}"
-                " arms, so that an interval leaves out zero exactly if a difference is shown"
+                f"; p values and the 95 % intervals are Holm-corrected for {len(comparisons)}"
+                " arms, so an interval excludes zero exactly if a difference is shown"
             )
     text += "."
     return [text, *(f"{line}." for line in report.warnings)]
 
 
 def curve_words(report: Report, points: Points) -> str:
-    """Describe the learning curves: what they show, and what is not in sight; or why there are
-    none."""
+    """Caption of the learning curves, or why there are none."""
     if not points.curves:
         return (
             "No learning curves: no finished run has recorded two values of its metric, or of its"
@@ -180,13 +178,13 @@ def curve_words(report: Report, points: Points) -> str:
         )
     words = "Learning curves are means over the finished seeds"
     if any(curve.seeds > 1 for curve in points.curves):
-        words += ", with bands of one standard deviation to each side"
+        words += ", with bands of ± one standard deviation"
     if points.column == TRAINING:
         words += "; the runs were validated only once, so this is the training loss"
     elif points.column != report.metric:
         words += f"; {report.metric} is measured at the end only, so this is {points.column}"
-    if len(points.curves) > len(report.colours) + 1:
-        words += f"; in colour the {len(report.colours)} arms with the largest differences"
+    if len(points.curves) > len(report.colors) + 1:
+        words += f"; in color the {len(report.colors)} arms with the largest differences"
     values = [mean for curve in points.curves for mean in curve.means]
     high, low = points.limits.high, points.limits.low
     beyond = [f"above {number(high, report.decimals)}"] if max(values) > high else []
@@ -215,7 +213,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         each = next(iter(study.blocks.values())).seeds
         seeds = (
             f"{', '.join(map(str, each))} in each of {len(study.blocks)} blocks, numbered here"
-            f" {EACH} times the block plus the seed"
+            f" as {EACH} times the block plus the seed"
         )
     set_ = (plan.get("baseline") or {}).get("overrides") or []
     baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or (
@@ -228,7 +226,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         ("Baseline", baseline),
         ("Settings", settings(report)),
         ("Design", str(report.study.plan.get("design", "")).replace("_", " ")),
-        ("Arms", f"{len(study.arms)}, the baseline included"),
+        ("Arms", f"{len(study.arms)}, including the baseline"),
         ("Seeds", seeds),
         ("Metric", metric_name(report)),
         ("Runs", runs_in_words(report)),
@@ -238,8 +236,8 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         lines.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
     if plan.get("match"):
         by, budget = plan["match"]["by"], BUDGETS[plan["match"]["budget"]]
-        words = f"{by} is set so that every arm has as many {budget} as the baseline, within 2 %"
-        lines.append(("Fairness", words))
+        words = f"{by} is set so that every arm matches the baseline's {budget} within 2 %"
+        lines.append(("Matching", words))
     if plan.get("tune"):
         keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
         lines.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
@@ -276,10 +274,9 @@ def commands(report: Report) -> Sequence[str]:
 
 EXAMPLES = ("arm", "difference from the baseline", "better", "examples", "seeds")
 OF_EXAMPLES = (
-    "How far this rests on the examples that were measured: the loss (of items of a table the"
-    " metric) of each, averaged over seeds,"
-    " minus the baseline's. This interval is over examples, with the trained models as they are;"
-    " that of the table of arms is over seeds, with the examples as they are."
+    "Uncertainty from the evaluation examples: loss per example (for items of a table: the"
+    " metric), averaged over seeds, minus the baseline's. This interval is over examples with the"
+    " models fixed; that of the main table is over seeds with the examples fixed."
 )
 
 

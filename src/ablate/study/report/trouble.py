@@ -39,8 +39,8 @@ def tuned(report: Report) -> str:
     seeds = report.study.plan.get("tune", {}).get("seeds", [])
     count = f"{counted(len(seeds), 'seed')} ({listed(map(str, seeds))})"
     return (
-        f"Every arm was tuned by itself, by the mean of {report.study.metric} over {count}, apart"
-        " from the seeds that count."
+        f"Each arm was tuned separately by the mean of {report.study.metric} over {count}, on"
+        " seeds not used in the comparison."
     )
 
 
@@ -72,7 +72,7 @@ def troubles(report: Report) -> list[list[str]]:
         rows.append([entry["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
     for row in report.others:
         if row.arm.no_effect and row.arm.same_as is None:
-            why = "the model is the baseline's: same parameters, same outputs at initialisation"
+            why = "the model is the baseline's: same parameters, same initial outputs"
             rows.append([row.arm.name, NOTHING, "no effect", why])
     return rows
 

@@ -23,7 +23,7 @@ class Noise:
         raise NotImplementedError
 
     def target(self, images: Tensor, noise: Tensor) -> Tensor:
-        """What the model learns to say of noisy images."""
+        """The training target of the model for noisy images."""
         raise NotImplementedError
 
     def levels(self, steps: int) -> list[float]:

@@ -67,7 +67,7 @@ class DDPM(Noise):
     def levels(self, steps: int) -> list[float]:
         if steps > self.timesteps:
             raise UserError(
-                f"{steps} steps of sampling are more than task.noise.timesteps={self.timesteps}"
+                f"{steps} sampling steps are more than task.noise.timesteps={self.timesteps}"
             )
         return [round(self.timesteps * (1 - n / steps)) / self.timesteps for n in range(steps + 1)]
 

@@ -1,6 +1,6 @@
-"""Pretrained weights, model.pretrained=NAME: loaded so that the outputs are equal, or refused.
+"""Pretrained weights, model.pretrained=NAME: loaded so that the outputs are equal, or rejected.
 
-A file for each family and library says of which parts a network is made (`parts`, by our keys) and
+A file for each family and library lists the components of a network (`parts`, by our keys) and
 what its parameters are called here (`translate`).
 """
 
@@ -84,4 +84,4 @@ def require_parts(cfg: DictConfig, required: dict[str, Any], what: str) -> None:
         for key, value in sorted(different.items())
         if not key.startswith(inside)
     ]:
-        raise UserError(f"{what} is made of other parts than this model: {' '.join(lines)}")
+        raise UserError(f"{what} has a different architecture than this model: {' '.join(lines)}")

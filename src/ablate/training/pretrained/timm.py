@@ -69,7 +69,7 @@ def parts(network: Any, what: str) -> dict[str, Any]:
 def _require_kind(part: nn.Module, kind: type[nn.Module], what: str) -> None:
     if type(part) is not kind:
         name = type(part).__name__
-        raise UserError(f"{what}: is made of timm's {name}; {kind.__name__} can be read")
+        raise UserError(f"{what}: is timm's {name}; only {kind.__name__} can be loaded")
 
 
 def translate(network: nn.Module, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:

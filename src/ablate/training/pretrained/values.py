@@ -1,4 +1,4 @@
-"""What a pretrained network says, as a value of our keys; UserError where we have none."""
+"""Settings of a pretrained network as values of ablate's keys; UserError if there are none."""
 
 from collections.abc import Mapping
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.kernel import Attend, Kernel
+from ablate.kernel import AttentionInputs, Kernel
 from ablate.model.attention import Score
 from ablate.model.attention.additive import Additive
 from ablate.model.attention.dot import Dot
@@ -149,7 +149,7 @@ class InLoop(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
-    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+    def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         self.kernel.compiled = self.compiled
         return self.kernel(attend)
 

@@ -21,7 +21,7 @@ Tensors = Sequence[Shaped[Tensor, "..."]]
 class Layers:
     """The steps of all layers of a Recurrent, with residuals and dropout between them.
 
-    masks: what dropout multiplies the input of each layer but the first by; None: nothing.
+    masks: dropout factors of the input of each layer but the first; None: no dropout.
     """
 
     def __init__(

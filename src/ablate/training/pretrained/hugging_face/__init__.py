@@ -43,10 +43,10 @@ def fetch(name: str) -> tuple[ModuleType, Any]:
         raise UserError(f"{what} could not be loaded: {line}") from error
     kind, saved = config.model_type, type(network).__name__
     if find_spec(f"{__name__}.{kind}") is None:
-        raise UserError(f"{what}: holds a {kind}; gpt2, bert and vit can be read")
+        raise UserError(f"{what}: is a {kind}; only gpt2, bert and vit can be loaded")
     family: Any = import_module(f"{__name__}.{kind}")
     if saved not in family.NETWORKS:
-        raise UserError(f"{what}: holds a {saved}; known: {', '.join(family.NETWORKS)}")
+        raise UserError(f"{what}: is a {saved}; known: {', '.join(family.NETWORKS)}")
     return family, network.float()
 
 
@@ -62,7 +62,7 @@ def special_tokens(what: str) -> list[int]:
 
 
 def activation(ours: str) -> str:
-    """Their name of a feed-forward network of ours; UserError if they have none."""
+    """Their name of a built-in feed-forward network; UserError if they have none."""
     names = {mine: theirs for theirs, mine in reversed(ACTIVATIONS.items())}
     if ours not in names:
         raise UserError(f"model.ffn={ours}: transformers' networks have {', '.join(names)}")

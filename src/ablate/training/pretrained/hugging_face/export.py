@@ -1,6 +1,6 @@
 """Our models as networks of transformers: the way of `translate` back.
 
-A family says with which config its network is made (`empty`). Where each of our numbers stands in
+A family defines the config of its network (`empty`). Where each of our numbers stands in
 it is found by reading a network whose numbers are their own places, so that no table of names is
 written twice.
 """

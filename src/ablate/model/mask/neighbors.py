@@ -1,4 +1,4 @@
-"""Neighbours: a node of a graph attends to those it has an edge from, itself among them.
+"""Neighbors: a node of a graph attends to those it has an edge from, itself among them.
 
 Velickovic et al. 2018, "Graph attention networks", section 2.1, https://arxiv.org/abs/1710.10903,
 calls it masked attention.
@@ -10,7 +10,7 @@ from ablate.config.facts import Conflict
 from ablate.model.mask.none import NoMask
 
 
-class Neighbours(NoMask):
+class Neighbors(NoMask):
     """Allows every position, because the kernel gets the edges themselves."""
 
     edges: ClassVar[bool] = True
@@ -18,12 +18,12 @@ class Neighbours(NoMask):
     conflicts = (
         Conflict(
             lambda c: "graph" not in c.stated("model", "kinds"),
-            "model.mask=neighbours needs a graph, and model={model} reads none; use model=gat, or"
+            "model.mask=neighbors needs a graph, and model={model} reads none; use model=gat, or"
             " another model.mask",
         ),
         Conflict(
             lambda c: c.states("kernel", "by_ranges"),
-            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbours follows"
+            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbors follows"
             " edges; use kernel=auto, or model.mask=none",
         ),
     )
