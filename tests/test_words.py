@@ -16,8 +16,9 @@ LOGS = {"CHANGELOG.md", "decisions.md"}  # which keep the words of their day
 
 
 def pages() -> Iterator[str]:
+    made = ROOT / "docs/options"  # by the site
     files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return (file.read_text() for file in files if file.name not in LOGS)
+    return (f.read_text() for f in files if f.name not in LOGS and f.parent != made)
 
 
 def options() -> Iterator[str]:

@@ -46,7 +46,7 @@ def draw_preference(
         axis.annotate(last, end, (-6, -3), **near)
     axis.set(
         xlabel="divergence from the reference model (KL, nats per response)",
-        ylabel="gain over the reference model (log-odds of being preferred)",
+        ylabel="gain over the reference model\n(log-odds of being preferred)",
         title="Scores of the responses by the reward model and by the gold rule",
     )
     axis.title.set_fontsize(10)
