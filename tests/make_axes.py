@@ -46,7 +46,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.out_heads": [1, 2],
     "model.shared": [True, False],
     "model.predict_residual": [True, False],
-    "model.masks": [3, 1],
+    "model.num_masks": [3, 1],
     "model.exchange": ["two_way", "one_way", "none"],
     "model.mask_prompt": [True, False],
     "model.decoder.ffn_dim": [12, None],
