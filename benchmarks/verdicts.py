@@ -2,12 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/verdicts.py [--studies 20000]
 
-Writes docs/results/benchmarks/verdicts.csv and the table of docs/explanation/verdicts.md. Of each
-shape of noise, number of arms and number of seeds:
+Writes docs/results/benchmarks/verdicts.csv, the table of docs/explanation/verdicts.md and those of
+docs/how-to/choose-seeds-and-steps.md (only these with --studies 0). Of each shape of noise, number
+of arms and number of seeds, of two seeds with a known noise of KNOWN_DF degrees of freedom:
 
 - false: share of studies without any effect in which a difference is shown
 - covered: share of arms whose difference lies within a 95 % interval that is not adjusted
-- all_covered: share of studies without any effect whose adjusted intervals all cover it
+- all_covered: share of studies without any effect whose adjusted intervals all cover it; where the
+  known noise is not used there are two seeds and no verdict, and the intervals count as covering
 - power: share of studies in which an effect of three standard deviations of one run is shown, with
   a residual of 0.71 of it (normal noise)
 
@@ -24,15 +26,19 @@ import numpy as np
 from scipy import stats
 
 from ablate.study.analysis.compare import compare
-from ablate.study.analysis.noise import ARM, BASELINE
+from ablate.study.analysis.noise import ARM, Part, level_of_baseline, two_sided
+from ablate.study.analysis.power import seeds_for, smallest_effect
 from ablate.study.analysis.stats import LEVEL
+from ablate.study.numbers import counted
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "verdicts.csv"
 PAGE = ROOT / "docs" / "explanation" / "verdicts.md"
 START, END = "<!-- benchmarks/verdicts.py -->\n", "<!-- end -->"
 FIELDS = ("noise", "arms", "seeds", "studies", "false", "covered", "all_covered", "power")
-ARMS, SEEDS = (2, 5, 10), (3, 5)
+HOW_TO = ROOT / "docs" / "how-to" / "choose-seeds-and-steps.md"
+ARMS, SEEDS = (2, 5, 10), (2, 3, 5)
+KNOWN_DF = 40  # of the known noise of studies with two seeds, such as of 11 arms with 5 seeds
 EFFECT = 3 / 0.71  # in standard deviations of the residual
 CHECKED = 50
 Rng = np.random.Generator
@@ -73,9 +79,24 @@ SHAPES: dict[str, Callable[[Rng, tuple[int, int, int]], np.ndarray]] = {
 }
 
 
-def errors(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+Errors = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def errors(y: np.ndarray, known: np.ndarray) -> Errors:
     """Difference, standard error and degrees of freedom. y: studies, arms, seeds, the baseline
-    first; returns studies, arms without the baseline."""
+    first; known: the variance known of each study with two seeds; returns studies, arms without the
+    baseline. The error of a study with two seeds that does not use the known noise is infinite."""
+    found = fitted(y, 0.0, 0)
+    if y.shape[2] > 2:
+        return found[:3]
+    *_, variance, df = found
+    agrees = two_sided(variance / known, df, KNOWN_DF) > LEVEL
+    difference, error, df, *_ = fitted(y, known, KNOWN_DF)
+    return difference, np.where(agrees, error, np.inf), df
+
+
+def fitted(y: np.ndarray, known: np.ndarray | float, known_df: int) -> tuple[np.ndarray, ...]:
+    """As `errors`, then the variance of a run within its seed and its degrees of freedom."""
     _, count, seeds = y.shape
     centered = y - y.mean(2, keepdims=True)
     residual = centered - centered.mean(1, keepdims=True)
@@ -84,36 +105,40 @@ def errors(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     df, rest_df = seeds - 1, (count - 2) * (seeds - 1)
     differences = y[:, 1:] - y[:, :1]
     own = differences.var(2, ddof=1)
+    squares, rest_df = squares + known * known_df, rest_df + known_df
     rest = (squares - own_squares) / rest_df
     p = stats.f.sf(own_squares / df / rest, df, rest_df)
-    pooled = 2 * squares / (df + rest_df)
+    pooled = squares / (df + rest_df)
     apart = rest[:, :1] + own_squares[:, :1] / df
     apart_df = apart**2 / (rest[:, :1] ** 2 / rest_df + (own_squares[:, :1] / df) ** 2 / df)
-    noisy = p[:, :1] <= BASELINE
-    variance = np.maximum(np.where(noisy, apart, pooled), own)
+    noisy = p[:, :1] <= level_of_baseline(seeds)
+    variance = np.maximum(np.where(noisy, apart, 2 * pooled), own)
     found_df = np.where(noisy, apart_df, df + rest_df)
+    of_run = np.where(noisy, rest[:, :1], pooled), np.where(noisy, rest_df, df + rest_df)
     alone = p[:, 1:] <= ARM
     variance, found_df = np.where(alone, own, variance), np.where(alone, df, found_df)
-    return differences.mean(2), np.sqrt(variance / seeds), found_df
+    return differences.mean(2), np.sqrt(variance / seeds), found_df, *of_run
 
 
 def simulate(shape: str, arms: int, seeds: int, studies: int) -> dict[str, object]:
     rng = np.random.default_rng([arms, seeds, [*SHAPES].index(shape)])
     size = (studies, arms + 1, seeds)
     y = SHAPES[shape](rng, size)
-    difference, error, df = errors(y)
+    known = rng.chisquare(KNOWN_DF, (studies, 1)) / KNOWN_DF
+    difference, error, df = errors(y, known)
     p = 2 * stats.t.sf(np.abs(difference) / error, df)
     shown = p.min(1) * arms <= LEVEL  # the first step of Holm's procedure
     for n in range(CHECKED):
         values = {str(arm): dict(enumerate(map(float, own))) for arm, own in enumerate(y[n])}
-        found = compare(values, baseline="0", mode="min").arms
+        part = Part(float(known[n, 0]), KNOWN_DF) if seeds == 2 else None
+        found = compare(values, baseline="0", mode="min", known=part).arms
         assert np.allclose([each.tests.p for each in found], p[n])
         assert any(each.tests.differs for each in found) == shown[n]
     covered = np.abs(difference) <= stats.t.isf(LEVEL / 2, df) * error
     power: object = ""
     if shape == "normal":
         y[:, 1] += EFFECT
-        difference, error, df = errors(y)
+        difference, error, df = errors(y, known)
         moved = 2 * stats.t.sf(np.abs(difference) / error, df)
         # Of one effect: shown if its p is small enough at its own step.
         step = arms - (moved < moved[:, :1]).sum(1)
@@ -138,10 +163,38 @@ def table(rows: list[dict[str, object]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def seeds_tables() -> tuple[str, str]:
+    """The seeds that show an effect, and the smallest effect shown by so many seeds, of noise of
+    one, as tables of Markdown."""
+    arms = (1, 3, 5, 10)
+    heads = [*(f"{counted(count, 'arm')}" for count in arms)]
+    needed = [["effect", *heads], ["---"] * (1 + len(arms))]
+    for effect in (1, 1.5, 2, 3, 5):
+        needed.append([f"{effect:g}", *(str(seeds_for(effect, count)) for count in arms)])
+    smallest = [["seeds", *heads], ["---"] * (1 + len(arms))]
+    for seeds, known_df in ((2, KNOWN_DF), (3, KNOWN_DF), (3, 0), (5, 0), (8, 0), (12, 0)):
+        effects = (smallest_effect(count, seeds, known_df) for count in arms)
+        name = f"{seeds}, known noise" if known_df else str(seeds)
+        smallest.append([name, *(f"{effect:.1f}" for effect in effects)])
+    first, second = ("".join(f"| {' | '.join(line)} |\n" for line in t) for t in (needed, smallest))
+    return first, second
+
+
+def put(page: Path, *tables: str) -> None:
+    """Replace the tables of a page, in order."""
+    before, *parts = page.read_text().split(START)
+    for text, part in zip(tables, parts, strict=True):
+        before += START + text + part[part.index(END) :]
+    page.write_text(before)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--studies", type=int, default=20_000)
     studies = parser.parse_args().studies
+    put(HOW_TO, *seeds_tables())
+    if not studies:
+        return
     rows = []
     for seeds in SEEDS:
         for arms in ARMS:
@@ -152,9 +205,7 @@ def main() -> None:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
-    page = PAGE.read_text()
-    before, rest = page.split(START)
-    PAGE.write_text(before + START + table(rows) + rest[rest.index(END) :])
+    put(PAGE, table(rows))
 
 
 if __name__ == "__main__":

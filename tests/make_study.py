@@ -159,7 +159,10 @@ def make_study(
         "margin": None,
         "match": None,
         "tune": {"keys": dict(tune), "seeds": [1000]} if tune else {},
-        "baseline": {"overrides": [], "config": CONFIG | {"choices": CHOICES}},
+        "baseline": {
+            "overrides": [],
+            **dict.fromkeys(("asked", "config"), CONFIG | {"choices": CHOICES}),
+        },
         "arms": [_arm(name, a, tune, baseline=not n) for n, (name, a) in enumerate(arms.items())],
         "cells": cells,
         "illegal": [],

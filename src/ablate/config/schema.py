@@ -58,6 +58,8 @@ VALUES: dict[str, Rule] = {
     "study.tune": or_null(Keys()),
     "study.tune_seeds": either(COUNT, ListOf(SEED)),
     "study.margin": or_null(POSITIVE),
+    "study.noise": or_null(either(Text(), ListOf(Text()))),
+    "study.effect": or_null(POSITIVE),
     "study.claims": ListOf(Keys(), least=0),
     "study.arms": or_null(ListOf(Text())),
     "study.rerun": one_of("missing", "failed", "all"),

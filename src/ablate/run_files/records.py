@@ -85,6 +85,7 @@ PLAN_SHAPE = {
     "factors?": {str: dict},
     "own?": dict,
     "margin?": NUMBER,
+    "noise?": (NoneType, {"files": [dict], "after": bool}),
     "claims?": [{"claim": dict, "made": str, "after": bool, "dropped": bool}],
     "blocks?": {"factor": str, "seeds": [int], "of": {str: {"folder": str}}},
     "match?": (NoneType, {"budget": str, "by": str}),

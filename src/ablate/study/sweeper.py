@@ -18,7 +18,7 @@ from ablate.config.keys import locate, plain, resolved
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
 from ablate.memory import freeze_imports
-from ablate.study.analysis import derived
+from ablate.study.analysis import derived, known
 from ablate.study.launch.claim import one_plan
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
@@ -53,6 +53,10 @@ def sweep(
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
     blocks = Blocks.of(request)
+    if blocks and request.node["noise"]:
+        raise UserError(
+            "study.noise with study.blocks: each block has its own noise; leave one out"
+        )
     made = [
         (part, block, lay_out(part, composer), composer)
         for block, part in blocks.requests(request)
@@ -181,6 +185,26 @@ class Study:
         self._leave_out(refused)
         for composed in self.layout.arms:
             composed.budget = measured[composed.name]
+        self._read_noise()
+
+    def _read_noise(self) -> None:
+        """Read the noise that the study assumes. UserError, also for an effect without noise."""
+        budget, node = self.layout.baseline.budget, self.request.node
+        assert budget is not None
+        self.noise = known.read(
+            node["noise"],
+            recipe=known.recipe(
+                self.question, budget.parameters, budget.flops_per_step, budget.steps
+            ),
+            data=self.data,
+            metric=self.metric["name"],
+            folder=self.folder,
+        )
+        if node["effect"] is not None and not self.noise:
+            raise UserError(
+                f"study.effect={node['effect']}: needs study.noise=FILE, the noise of an earlier"
+                f" study in units of {self.metric['name']}"
+            )
 
     def _leave_out(self, refused: Mapping[str, str]) -> None:
         """Leave out arms that cannot be built, which shows only when the data is read."""
@@ -274,7 +298,7 @@ class Study:
         say(f"{arms}, {seeds}: {runs} in {self.folder}, {finished} finished")
         notes = preview.notes(self.request, self.layout, self.tuning)
         more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
-        for line in [*notes[:SHOWN], *more]:
+        for line in [*notes[:SHOWN], *more, *self._power()]:
             say(line)
 
     def show(self, *, slots: int) -> None:
@@ -292,7 +316,12 @@ class Study:
             cells=cells,
             states={cell.folder: self._state(cell) for cell in cells},
             slots=slots,
+            power=self._power(),
         )
+
+    def _power(self) -> list[str]:
+        metric, effect = self.metric["name"], self.request.node["effect"]
+        return preview.power(self.layout, metric, known.pooled(self.noise, metric), effect)
 
     def _state(self, cell: Cell) -> State:
         return state_of(self.folder / cell.folder, cell.run_id)
@@ -307,6 +336,7 @@ class Study:
             tuning=self.tuning,
             data=self.data,
             own_parts=self.own_parts,
+            noise=self.noise,
             cells=cells,
         )
 

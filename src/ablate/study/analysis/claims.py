@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from ablate.study.analysis import derived
-from ablate.study.analysis.compare import FEWEST, seeds_needed
+from ablate.study.analysis.compare import FEWEST, FEWEST_KNOWN, seeds_needed
 from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
@@ -54,6 +55,7 @@ class _Tested:
     claim: Claim
     contrast: Pairs
     error: Error
+    known_df: float  # of the known noise in it
 
     @property
     def mean(self) -> float:
@@ -68,7 +70,7 @@ class _Tested:
 
     def p(self, *, confirms: bool) -> float:
         """p of the confirmation, or of the refutation."""
-        if len(self.contrast.seeds) < FEWEST:
+        if len(self.contrast.seeds) < (FEWEST_KNOWN if self.known_df else FEWEST):
             return 1.0
         if confirms and self.claim.margin is not None:
             return self.error.equivalent_p(self.mean, self.claim.margin)
@@ -93,9 +95,10 @@ def settle(
         for claim, contrast in zip(claims, contrasts, strict=True)
     ]
     tested = [
-        _Tested(claim, contrast, error(contrast.differences, _parts(claim, noises)))
+        _Tested(claim, contrast, error(contrast.differences, parts), known_df)
         for claim, contrast, why in zip(claims, contrasts, reasons, strict=True)
         if not why
+        for parts, known_df in [_parts(claim, noises)]
     ]
     confirm, refute = ([each.p(confirms=c) for each in tested] for c in (True, False))
     settled = (
@@ -115,12 +118,13 @@ def settle(
     ]
 
 
-def _parts(claim: Claim, noises: Noises) -> list[Part] | None:
-    """The variance of a claim's contrast within a seed, block by block; None if only its own spread
-    is known."""
+def _parts(claim: Claim, noises: Noises) -> tuple[list[Part] | None, float]:
+    """The variance of a claim's contrast within a seed, block by block, None if only its own spread
+    is known; and the degrees of freedom of the known noise in it."""
     if len({term.metric for term in claim.terms}) > 1:
-        return None
+        return None, 0
     parts: list[Part] = []
+    known_df = inf
     for block in dict.fromkeys(term.block for term in claim.terms):
         noise = noises(claim.terms[0].metric, block)
         weights: dict[str, float] = {}
@@ -130,9 +134,10 @@ def _parts(claim: Claim, noises: Noises) -> list[Part] | None:
                 weights[arm] = weights.get(arm, 0.0) + term.weight
         of_block = noise.parts(weights) if set(weights) <= set(noise.values) else None
         if of_block is None:
-            return None
+            return None, 0
         parts.extend(of_block)
-    return parts
+        known_df = min(known_df, noise.known.df)
+    return parts, known_df
 
 
 def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
@@ -178,6 +183,8 @@ def _settled(
         interval=tested.error.interval(tested.mean, levels[tested.beyond <= 0]),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
         seeds_needed=(
-            seeds_needed(tested.beyond, tested.error, family) if verdict == UNDECIDED else None
+            seeds_needed(tested.beyond, tested.error, family, tested.known_df)
+            if verdict == UNDECIDED
+            else None
         ),
     )

@@ -18,7 +18,7 @@ from ablate.errors import UserError, suggest
 from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
-from ablate.study.analysis import derived
+from ablate.study.analysis import derived, known
 from ablate.study.launch.state import state_of
 from ablate.study.plan.blocks import EACH
 from ablate.study.plan.design import arm_named
@@ -285,6 +285,8 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"it has runs of unknown kinds: {', '.join(sorted(other))}"
     elif described := misfit(plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)):
         wrong = f"own: {described}"
+    elif bad := next(filter(None, map(known.misfit_of, known.files(plan))), None):
+        wrong = f"noise: {bad}"
     elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
         wrong = f"tune: {tuned}"
     elif strange := sorted({f for arm in arms for f in arm.changes} - {*plan.get("factors", own)}):

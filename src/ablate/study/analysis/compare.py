@@ -17,7 +17,7 @@ from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict
-from ablate.study.numbers import certain, counted
+from ablate.study.numbers import certain, counted, probability
 
 FEWEST = 3  # pairs for a verdict
 FEWEST_KNOWN = 2  # with a known noise
@@ -107,18 +107,23 @@ def compare(
         {arm: values[arm] for arm in (baseline, *(each.arm for each in chosen))}, baseline, known
     )
     summaries = {arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()}
-    fewest = FEWEST_KNOWN if known else FEWEST
+    fewest = fewest_seeds(noise)
     tested = decide(chosen, noise, margin=margin, fewest=fewest)
     levels = holm_levels([tests.p for tests in tested])
     spread = _between_seeds([*summaries.values()])
     arms = tuple(
-        _comparison(each, tests, level, mode, margin, len(chosen), spread, fewest)
+        _comparison(each, tests, level, mode, margin, len(chosen), spread, noise)
         for each, tests, level in zip(chosen, tested, levels, strict=True)
     )
     warnings = [each.words() for each in chosen]
     if arms:
-        warnings += [*_noisy(noise), _few(arms, fewest)]
+        warnings += [*_assumed(noise), *_noisy(noise), _few(arms, fewest)]
     return Comparisons(summaries, arms, tuple(dict.fromkeys(filter(None, warnings))), noise)
+
+
+def fewest_seeds(noise: Noise) -> int:
+    """The seeds that a verdict needs."""
+    return FEWEST_KNOWN if noise.known.df else FEWEST
 
 
 def decide(
@@ -187,6 +192,21 @@ def _noisy(noise: Noise) -> list[str]:
     ]
 
 
+def _assumed(noise: Noise) -> list[str]:
+    """A sentence that compares the noise found with the noise assumed, if any was."""
+    if not noise.assumed.df:
+        return []
+    found, assumed = (
+        f"{certain(np.sqrt(part.variance))} ({counted(int(part.df), 'degree')} of freedom)"
+        for part in (noise.found, noise.assumed)
+    )
+    test = f"(F test, p {probability(noise.agreement)})"
+    line = f"the noise of this study, {found}, {{}} the noise assumed, {assumed}, {test}, so "
+    if noise.known.df:
+        return [line.format("agrees with") + "verdicts use both"]
+    return [line.format("differs from") + "verdicts do not use the noise assumed"]
+
+
 def _few(arms: Sequence[Comparison], fewest: int) -> str:
     """A warning for arms with too few seeds for a verdict."""
     least = min(each.n for each in arms)
@@ -201,12 +221,12 @@ def _comparison(
     margin: float | None,
     family: int,
     spread: float | None,
-    fewest: int,
+    noise: Noise,
 ) -> Comparison:
     difference, n = float(paired.differences.mean()), len(paired.seeds)
     interval = tests.error.interval(difference, level)
     loss = difference if mode == "min" else -difference
-    kind = FEW if n < fewest else _kind(tests, loss)
+    kind = FEW if n < fewest_seeds(noise) else _kind(tests, loss)
     verdict = Verdict(
         kind=kind,
         loss=loss,
@@ -216,7 +236,9 @@ def _comparison(
         p=None if kind == FEW else tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
         family=family,
         margin=margin,
-        seeds_needed=seeds_needed(difference, tests.error, family) if kind == NONE else None,
+        seeds_needed=(
+            seeds_needed(difference, tests.error, family, noise.known.df) if kind == NONE else None
+        ),
         spread=spread,
     )
     return Comparison(
@@ -229,15 +251,17 @@ def _comparison(
     )
 
 
-def seeds_needed(effect: float, found: Error, family: int) -> int | None:
+def seeds_needed(effect: float, found: Error, family: int, known_df: float = 0) -> int | None:
     """The seeds that would show an effect as large as the observed one with power `power.POWER`.
 
-    family: contrasts that are tested together. None: more than power.MOST, or the effect is within
-    its standard error. The effect observed with few seeds is uncertain, and so is this number.
+    family: contrasts that are tested together. known_df: of a known noise. None: more than
+    power.MOST, or the effect is within its standard error. The effect observed with few seeds is
+    uncertain, and so is this number.
     """
     if not effect or abs(effect) < found.se or not found.se:
         return None
-    needed = power.seeds_for(abs(effect) / (found.se * np.sqrt(found.n / 2)), family)
+    size = abs(effect) / (found.se * np.sqrt(found.n / 2))
+    needed = power.seeds_for(size, family, known_df)
     return needed if needed is None else max(needed, found.n + 1)
 
 

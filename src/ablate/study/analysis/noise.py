@@ -6,13 +6,14 @@ difference. Its variance is estimated from every arm with (arms - 1)(seeds - 1) 
 so that three seeds of several arms suffice for a verdict (Cochran and Cox 1957, Experimental
 Designs, section 4.2).
 
-Pooling is wrong where arms differ in noise, and is guarded in three ways:
+Pooling is wrong where arms differ in noise, and is guarded in several ways:
 
 - If the baseline's share of the residual sum of squares is too large for equal noise (F test at
   BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
   freedom of Satterthwaite 1946, Biometrics Bulletin 2.
 - If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
 - A contrast never has a smaller error than the spread of its own values over the seeds gives.
+- A known noise is used only if the study's own does not differ from it (F test at LEVEL).
 - A contrast from which the seed's term does not cancel has only its own spread.
 
 All of this is decided by residuals, which are independent of the estimated effects.
@@ -22,18 +23,21 @@ benchmarks/verdicts.py simulates the error rates and the power.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from ablate.study.analysis.pairs import PRECISION, Values, numbers
-from ablate.study.analysis.stats import Interval
+from ablate.study.analysis.stats import LEVEL, Interval
 
 BASELINE = 0.2
+BASELINE_OF_TWO = 0.1  # with two seeds its own variance has one degree of freedom: little power
 ARM = 0.02
+FAR = 0.001
 EVEN = 1e-9  # weights of a contrast that sum to less cancel
 
 
@@ -81,12 +85,12 @@ class Error:
 
 @dataclass(frozen=True)
 class Noise:
-    """Fitted to the values of a study. known: a variance from earlier studies of the same recipe,
-    which is pooled with that of this one."""
+    """Fitted to the values of a study. assumed: a variance from earlier studies of the same recipe,
+    which is pooled with that of this one unless they differ."""
 
     values: Mapping[str, Mapping[int, float]]
     baseline: str
-    known: Part = field(default=Part(0.0, 0))
+    assumed: Part = field(default=Part(0.0, 0))
 
     @classmethod
     def of(cls, values: Values, baseline: str, known: Part | None = None) -> Noise:
@@ -95,24 +99,54 @@ class Noise:
         return cls(finite, baseline, known or Part(0.0, 0))
 
     @cached_property
+    def found(self) -> Part:
+        """The variance of a run within its seed that this study alone shows."""
+        return replace(self, assumed=Part(0.0, 0)).pooled
+
+    @cached_property
+    def agreement(self) -> float:
+        """p of a two-sided F test that the variance found is the one assumed; 1 without either."""
+        if not (self.assumed.df and self.found.df):
+            return 1.0
+        ratio = self.found.variance / self.assumed.variance
+        return float(two_sided(ratio, self.found.df, self.assumed.df))
+
+    @cached_property
+    def known(self) -> Part:
+        """The variance assumed, unless that of the study differs from it."""
+        return self.assumed if self.agreement > LEVEL else Part(0.0, 0)
+
+    @cached_property
+    def usual(self) -> Part:
+        """The variance found, for other studies: of every arm but those far noisier than others."""
+        alone = replace(self, assumed=Part(0.0, 0))
+        far = {arm for arm, (_, p) in alone._ratios.items() if p <= FAR}
+        return self._residual(arm for arm in self.values if arm not in far)
+
+    @cached_property
     def noisy(self) -> dict[str, float]:
         """The arms with more noise than the others: the ratio of their variances."""
-        total, noisy = self._residual(self.values), {}
+        seeds = len(self.values.get(self.baseline, ()))
+        levels = dict.fromkeys(self.values, ARM) | {self.baseline: level_of_baseline(seeds)}
+        return {arm: ratio for arm, (ratio, p) in self._ratios.items() if p <= levels[arm]}
+
+    @cached_property
+    def _ratios(self) -> dict[str, tuple[float, float]]:
+        """By arm the ratio of its variance to that of the others, and p of a one-sided F test."""
+        total, ratios = self._residual(self.values), {}
         for arm in self.values:
             rest = self._residual(other for other in self.values if other != arm)
-            own, others = _beyond(total, rest), _together(rest, self.known)
+            own, others = _beyond(total, rest), together(rest, self.known)
             if own.df and others.df and own.variance:
                 ratio = own.variance / others.variance if others.variance else inf
-                level = BASELINE if arm == self.baseline else ARM
-                if stats.f.sf(ratio, own.df, others.df) <= level:
-                    noisy[arm] = ratio
-        return noisy
+                ratios[arm] = ratio, float(stats.f.sf(ratio, own.df, others.df))
+        return ratios
 
     @cached_property
     def pooled(self) -> Part:
         """The variance of a run within its seed, without that of a noisy baseline."""
         out = self.baseline if self.baseline in self.noisy else None
-        return _together(self._residual(arm for arm in self.values if arm != out), self.known)
+        return together(self._residual(arm for arm in self.values if arm != out), self.known)
 
     @cached_property
     def of_baseline(self) -> Part:
@@ -159,7 +193,17 @@ class Noise:
         return Part(squares / df, df) if df and squares > rounding else Part(0.0, df)
 
 
-def _together(a: Part, b: Part) -> Part:
+def level_of_baseline(seeds: int) -> float:
+    return BASELINE if seeds > 2 else BASELINE_OF_TWO
+
+
+def two_sided(ratio: Any, df: Any, other_df: Any) -> Any:
+    """p of a two-sided F test of a ratio of variances."""
+    sides = (test(ratio, df, other_df) for test in (stats.f.sf, stats.f.cdf))
+    return np.minimum(1.0, 2 * np.minimum(*sides))
+
+
+def together(a: Part, b: Part) -> Part:
     """The variance that two estimates of one variance give."""
     df = a.df + b.df
     return Part((a.variance * a.df + b.variance * b.df) / df, df) if df else a

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cache
+from math import inf
 
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.noise import ARM, BASELINE
+from ablate.study.analysis.noise import ARM, level_of_baseline, two_sided
 from ablate.study.analysis.stats import LEVEL
 
 POWER = 0.8
@@ -26,7 +27,9 @@ FEWEST = 3  # seeds of a verdict
 def smallest_effect(arms: int, seeds: int, known_df: float = 0, power: float = POWER) -> float:
     """The effect of one of `arms` arms that is shown with this power. known_df: degrees of freedom
     of a known noise, which is pooled with that of the study."""
-    return float(np.quantile(_shown_from(arms, seeds, known_df), power))
+    simulated = min(seeds, MOST)  # from there on the noise is as good as known
+    quantile = np.quantile(_shown_from(arms, simulated, known_df), power)
+    return float(quantile * np.sqrt(simulated / seeds))
 
 
 def seeds_for(effect: float, arms: int, known_df: float = 0) -> int | None:
@@ -59,19 +62,33 @@ def _shown_from(arms: int, seeds: int, known_df: float) -> np.ndarray:
         ((sign * difference / np.sqrt(2) + share * total) ** 2).sum(1) / (1 - 1 / count)
         for sign in (-1, 1)
     )
-    known = rng.chisquare(known_df, STUDIES) if known_df else np.zeros(STUDIES)
     own = 2 * of_difference / df
-    pooled = (squares + known) / (arms * df + known_df)
-    error, error_df = np.maximum(2 * pooled, own), np.full(STUDIES, arms * df + known_df)
-    if others_df := rest_df + known_df:
-        alike = (squares - of_baseline + known) / others_df
-        first = of_baseline / df
-        noisy = stats.f.sf(first / alike, df, others_df) <= BASELINE
-        sum_df = (alike + first) ** 2 / (alike**2 / others_df + first**2 / df)
-        error = np.where(noisy, np.maximum(alike + first, own), error)
-        error_df = np.where(noisy, sum_df, error_df)
-        without = (squares - of_arm + known) / others_df
-        alone = stats.f.sf(of_arm / df / without, df, others_df) <= ARM
-        error, error_df = np.where(alone, own, error), np.where(alone, df, error_df)
-    noise = rng.normal(scale=np.sqrt(2 / seeds), size=STUDIES)
-    return np.sqrt(error / seeds) * stats.t.isf(LEVEL / arms / 2, error_df) - noise
+
+    def fitted(known: np.ndarray, known_df: float) -> tuple[np.ndarray, ...]:
+        """The difference from which on the arm is shown, the variance of a run and its df."""
+        pooled_df = np.full(STUDIES, arms * df + known_df)
+        pooled = (squares + known) / pooled_df
+        error, error_df = np.maximum(2 * pooled, own), pooled_df
+        if others_df := rest_df + known_df:
+            alike = (squares - of_baseline + known) / others_df
+            first = of_baseline / df
+            noisy = stats.f.sf(first / alike, df, others_df) <= level_of_baseline(seeds)
+            sum_df = (alike + first) ** 2 / (alike**2 / others_df + first**2 / df)
+            pooled, pooled_df = np.where(
+                noisy, [alike, np.full(STUDIES, others_df)], [pooled, pooled_df]
+            )
+            error = np.where(noisy, np.maximum(alike + first, own), error)
+            error_df = np.where(noisy, sum_df, error_df)
+            without = (squares - of_arm + known) / others_df
+            alone = stats.f.sf(of_arm / df / without, df, others_df) <= ARM
+            error, error_df = np.where(alone, own, error), np.where(alone, df, error_df)
+        shown = np.sqrt(error / seeds) * stats.t.isf(LEVEL / arms / 2, error_df)
+        return shown, pooled, pooled_df
+
+    shown, found, found_df = fitted(np.zeros(STUDIES), 0)
+    if known_df:
+        known = rng.chisquare(known_df, STUDIES)
+        p = two_sided(found / (known / known_df), found_df, known_df)
+        unknown = shown if seeds >= FEWEST else inf
+        shown = np.where(p > LEVEL, fitted(known, known_df)[0], unknown)
+    return shown - rng.normal(scale=np.sqrt(2 / seeds), size=STUDIES)

@@ -85,6 +85,7 @@ def planned(
     tuning: Tuning | None,
     data: Mapping[str, str],
     own_parts: Mapping[str, str],
+    noise: Sequence[Mapping[str, Any]],
     cells: Sequence[Cell],
 ) -> dict[str, Any]:
     """Return the content of plan.json."""
@@ -102,6 +103,7 @@ def planned(
         "metric": metric,
         "also": node["extra_metrics"],
         "margin": node["margin"],
+        "noise": _noise(folder, noise),
         "claims": _claims(folder, request),
         "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
@@ -123,7 +125,7 @@ def planned(
 
 # Fields that commands which run a study at the same time must share, besides its runs.
 COMMON = (
-    "study", "design", "factors", "seeds", "metric", "also", "margin", "match",
+    "study", "design", "factors", "seeds", "metric", "also", "margin", "noise", "match",
     "tune", "own_parts",
 )  # fmt: skip
 
@@ -205,8 +207,22 @@ def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
     """The claims, with what the existing plan records of them."""
     before = read_plan(folder) or {"cells": []}
-    begun = any((folder / cell["folder"]).exists() for cell in before["cells"])
-    return recorded(request.node["claims"], before.get("claims", ()), begun=begun)
+    claims = before.get("claims", ())
+    return recorded(request.node["claims"], claims, begun=_begun(folder, before))
+
+
+def _noise(folder: Path, files: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The noise that verdicts assume, and whether it was chosen after the first run."""
+    before = read_plan(folder) or {"cells": []}
+    now: dict[str, Any] | None = {"files": [*files], "after": False} if files else None
+    known = before.get("noise")
+    if (known or {}).get("files") == (now or {}).get("files"):
+        return known
+    return now and now | {"after": _begun(folder, before)}
+
+
+def _begun(folder: Path, plan: Mapping[str, Any]) -> bool:
+    return any((folder / cell["folder"]).exists() for cell in plan["cells"])
 
 
 def counting(folder: Path, arms: Collection[str]) -> list[Cell]:

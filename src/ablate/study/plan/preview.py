@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import disk_usage
+from typing import TYPE_CHECKING
 
 from rich.table import Column, Table
 
@@ -20,6 +21,9 @@ from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.terminal.console import Console
 
+if TYPE_CHECKING:
+    from ablate.study.analysis.noise import Part
+
 KEYS = 4  # at most so many keys of an arm
 
 
@@ -33,13 +37,14 @@ def show(
     cells: Sequence[Cell],
     states: Mapping[str, State],
     slots: int,
+    power: Sequence[str],
 ) -> None:
-    """Print the plan. cells: those known now; states: of their folders."""
+    """Print the plan. cells: those known now; states: of their folders; power: lines on it."""
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     finished = done(state.result for state in states.values())
     console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
-    for line in [*_also(layout), *notes(request, layout, tuning)]:
+    for line in [*_also(layout), *notes(request, layout, tuning), *power]:
         console.print(line, soft_wrap=True)
     folders = {cell.folder for cell in cells}
     ended = sum(states[name].name == "finished" for name in folders)
@@ -166,6 +171,40 @@ def _inestimable(request: StudyRequest, layout: Layout) -> list[str]:
         return []
     cells = [layout.baseline_options | dict(composed.arm.changes) for composed in layout.arms]
     return [f"{line}." for line in inestimable(cells, varied(cells, layout.baseline_options))]
+
+
+def power(layout: Layout, metric: str, noise: "Part | None", effect: float | None) -> list[str]:
+    """Say which effect the study shows with `power.POWER`, and how many seeds show `effect`.
+
+    noise: known from earlier studies. Both in units of the metric.
+    """
+    from ablate.study.analysis import power  # scipy is slow to import
+    from ablate.study.analysis.compare import FEWEST, FEWEST_KNOWN
+
+    arms = sum(not each.arm.is_baseline and each.same_as is None for each in layout.arms)
+    if not arms:
+        return []
+    fewest, df = (FEWEST_KNOWN, noise.df) if noise else (FEWEST, 0)
+    sd = noise.variance**0.5 if noise else 1.0
+    unit, more = (
+        (f"on {metric}", f" (noise {sd:.3g}, {counted(int(df), 'degree')} of freedom)")
+        if noise
+        else ("standard deviations of the noise", f"; study.noise=FILE says it in {metric}")
+    )
+    seeds = len(layout.seeds)
+    line = f"{counted(seeds, 'seed')}: a verdict needs {fewest}"
+    line += "" if noise else f", or {FEWEST_KNOWN} with study.noise=FILE"
+    if seeds >= fewest:
+        shown = power.smallest_effect(arms, seeds, df) * sd
+        line = (
+            f"With {counted(seeds, 'seed')} an effect of {shown:.2g} {unit} is shown with a"
+            f" probability of {power.POWER:.0%}{more}"
+        )
+    if effect is None:
+        return [f"{line}."]
+    needed = power.seeds_for(effect / sd, arms, df)
+    count = counted(needed, "seed") if needed else f"more than {power.MOST} seeds"
+    return [f"{line}.", f"An effect of {effect:g} needs {count}."]
 
 
 def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None:

@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ablate.errors import UserError
 from ablate.run_files import write_text
+from ablate.study.analysis import known
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.effects import Effects
@@ -75,10 +77,20 @@ def write_report(report: Report, allow: Collection[str] = ()) -> Written:
     else:
         texts = {report.named(file): text for file, text in named.items()}
         texts["runs.csv"] = runs_csv(report)  # of every metric
+        if not report.chosen and (found := noise(report)):
+            texts[known.NOISE] = json.dumps(found, indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
     return Written(report, files, tuple(lines(report.objections)), crossed)
+
+
+def noise(report: Report) -> dict[str, Any] | None:
+    """The content of noise.json; None without a residual, and of blocks, each of which has its
+    own."""
+    reports = {report.metric: report, **report.also}
+    noises = {metric: each.noise for metric, each in reports.items() if each.noise}
+    return None if report.blocks else known.content(report.study.plan, noises)
 
 
 def refuse_unfinished(study: Study) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ablate.study.analysis import known
 from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, ClaimResult, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
@@ -137,6 +138,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
                 if arm == first and (name, arm) not in broken
             },
             study.planned_baseline,
+            known.pooled(known.files(part.plan), name),
         )
 
     settled = settle(claims, values, noise, seeds=seeds, mode=study.mode, refused=refused)

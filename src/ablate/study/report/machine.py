@@ -5,6 +5,7 @@ from typing import Any
 
 from ablate.study.analysis.claims import ClaimResult
 from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.noise import Noise, Part
 from ablate.study.analysis.stats import Interval
 from ablate.study.report.blocks import climbs
 from ablate.study.report.claims import Entry
@@ -41,6 +42,11 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "examples": [
             asdict(each) | {"interval": _interval(each.interval)} for each in report.examples
         ],
+        "noise": {
+            metric: _noise(of.noise)
+            for metric, of in {report.metric: report, **report.also}.items()
+            if of.noise
+        },
         "effects": in_short(report, crossed),
         "warnings": [*report.marks, *sure(report)],
     }
@@ -67,6 +73,19 @@ def _arm(row: Row) -> dict[str, Any]:
         "steps": row.arm.steps,
         "same_as": row.arm.same_as,
     }
+
+
+def _noise(noise: Noise) -> dict[str, Any]:
+    return {
+        "found": _part(noise.found),
+        "assumed": _part(noise.assumed),
+        "p": noise.agreement if noise.assumed.df else None,
+        "assumed_used": bool(noise.known.df),
+    }
+
+
+def _part(part: Part) -> dict[str, float] | None:
+    return {"sd": part.variance**0.5, "df": part.df} if part.df else None
 
 
 def _claim(entry: Entry) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from statistics import fmean
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.study.analysis import derived
+from ablate.study.analysis import derived, known
 from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
+from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
 from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
@@ -118,6 +119,7 @@ class Report:
     blocks: Mapping[str, Report] = field(default_factory=dict)
     examples: tuple[OverExamples, ...] = ()  # on demand
     also: Mapping[str, Report] = field(default_factory=dict)  # of study.extra_metrics, by metric
+    noise: Noise | None = None  # None if nothing was compared
 
     @property
     def baseline(self) -> Row:
@@ -229,6 +231,8 @@ class Report:
                 f"study.margin applies to {self.study.metric}, so equivalence is not tested for"
                 f" {self.metric}."
             )
+        if (self.study.plan.get("noise") or {}).get("after"):
+            lines.append("study.noise was set, or changed, after the first run.")
         if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
@@ -302,6 +306,7 @@ def assemble(
         rows=rows,
         objections=refusals,
         warnings=compared.warnings if compared else (),
+        noise=compared.noise if compared else None,
         decimals=decimals([v for row in rows for v in row.values.values()], spreads),
         colors=colored(study, effects),
         claims=claims,
@@ -324,11 +329,16 @@ def _compare(
         return None
     refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
-    known = {name: study.by_seed(name, metric) for name in (baseline, *names)}
-    values = {arm: {seed: v.get(seed) for seed in study.compared_seeds} for arm, v in known.items()}
+    found = {name: study.by_seed(name, metric) for name in (baseline, *names)}
+    values = {arm: {seed: v.get(seed) for seed in study.compared_seeds} for arm, v in found.items()}
     margin: Any = study.plan.get("margin") if metric == study.metric else None
     return compare(
-        values, baseline=baseline, mode=mode, margin=margin, allow_missing="seeds" in allow
+        values,
+        baseline=baseline,
+        mode=mode,
+        margin=margin,
+        allow_missing="seeds" in allow,
+        known=known.pooled(known.files(study.plan), metric),
     )
 
 
