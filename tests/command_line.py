@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from ablate.__main__ import main
-from ablate.cli import folder, job, summary
+from ablate.cli import job, summary
 from ablate.config.composition import Composition, compose
 from ablate.run_files import write_json
 from ablate.study import sweeper
@@ -84,7 +84,6 @@ def ablate_command(
     def command(*argv: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ablate", *argv])
         job.failures.clear()
-        folder.Folder.created.clear()
         capfd.readouterr()
         with pytest.raises(SystemExit) as stop:
             main()

@@ -25,7 +25,7 @@ HYDRA = words("""mode run.dir sweep.dir sweep.subdir job.name job.chdir job.env_
 
 SIGNS = ["", "", "", "", "+", "++", "++", "~"]
 TEXTS = words("""null true 0 -1 1e0 1e-320 1e400 nan inf -0.0 007 0x10 1_000 ??? [] {} {a:1} {1:2}
-    {a:{b:1}} [[[]]] [1,{a:[]}] [null] ${model} ${nothing} ${seed} ${.} ${..heads} ${run_folder:}
+    {a:{b:1}} [[[]]] [1,{a:[]}] [null] ${model} ${nothing} ${seed} ${.} ${..heads} ${study_mode:}
     ${a:} ${ ${study_mode:x} ${oc.env:HOME} ${oc.env:NOT_SET} ${oc.decode:'['} ${oc.create:{a:1}}
     ${${seed}} ${hydra:runtime.cwd} ${optimizer} glob(*) glob([) choice() choice(1) range(1,0)
     range(0,1,1e-12) range(x) interval(0,1) int(x) str([]) sort(3,1) shuffle(1,2) tag(a,1) 1,2 a,b ,

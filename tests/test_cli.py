@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,7 +20,6 @@ from tiny import in_a_process, overrides
 from ablate import diff, evaluate, export, generate, judge, report, show
 from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
-from ablate.cli import folder
 from ablate.cli.command import command
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
@@ -28,6 +28,7 @@ from ablate.config.rules import OneOf
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.run_files import named_folder
+from ablate.run_files.created import created
 from ablate.version import described
 
 pytest_plugins = ["command_line"]
@@ -125,7 +126,7 @@ def test_a_folder_that_cannot_be_written_and_one_outside_are_said(ablate_command
     (tmp_path / "file").write_text("")
     code, _, err = ablate_command(f"output_dir={tmp_path}/file")
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("ablate: output_dir: cannot write there")
+    assert err.startswith("ablate: output_dir: cannot write to")
     (tmp_path / "inside").mkdir()
     _, out, _ = ablate_command("output_dir=inside", "hydra.run.dir=escape")
     assert f"ablate: output in {tmp_path}/escape, outside output_dir=inside" in out.splitlines()
@@ -350,29 +351,37 @@ def test_code_of_somebody_else_that_ends_the_process_is_named(tmp_path, monkeypa
 
 def test_a_refused_run_removes_only_what_it_made(tmp_path):
     """No folder with checkpoints, none where another one trains, whichever made it."""
+
+    def refuse(folder, change=lambda: None, **options):
+        with suppress(UserError), created(folder, **options):
+            change()
+            raise UserError("no")
+
     run, last = tmp_path / "runs" / "one", tmp_path / "runs" / "two" / "checkpoints" / "last.ckpt"
-    folder.remember(run, of_sweep=False)
-    assert folder.Folder.created == [run, run.parent]
-    with FileLock(run / ".lock"):
-        folder.remove_created()
-        assert run.is_dir()
-    folder.remove_created()
+    lock = FileLock(run / ".lock")
+    refuse(run, lock.acquire)
+    assert run.is_dir()
+    lock.release()
+    shutil.rmtree(run)
+    refuse(run)
+    assert not run.exists()
+    assert run.parent.is_dir()
+    run.parent.rmdir()
+    refuse(run)
     assert not run.parent.exists()
     run.mkdir(parents=True)
-    for of_sweep in (False, True):
-        folder.remember(run, of_sweep=of_sweep)
-        folder.remove_created()
+    for of_study in (False, True):
+        refuse(run, of_study=of_study)
         assert run.is_dir()
-    (tmp_path / "runs").rename(tmp_path / "moved")
-    folder.remember(tmp_path / "runs" / "file", of_sweep=False)
-    (tmp_path / "runs" / "file").rmdir()
-    (tmp_path / "runs" / "file").touch()  # a lock there is refused
-    folder.remove_created()
     shutil.rmtree(tmp_path / "runs")
-    folder.remember(last.parents[1], of_sweep=False)
-    last.parent.mkdir()
-    last.touch()
-    folder.remove_created()
+
+    def locked():  # a lock there is refused
+        (tmp_path / "runs" / "file").rmdir()
+        (tmp_path / "runs" / "file").touch()
+
+    refuse(tmp_path / "runs" / "file", locked)
+    shutil.rmtree(tmp_path / "runs")
+    refuse(last.parents[1], lambda: (last.parent.mkdir(), last.touch()))
     assert last.exists()
 
 
@@ -404,7 +413,7 @@ def test_what_the_machine_lacks_is_refused_before_the_data_are_read(
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"ablate: {line}")
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("ablate.training.preflight.check_machine", Mock(side_effect=NO_TORCH))
+    monkeypatch.setattr("ablate.training.train.check_machine", Mock(side_effect=NO_TORCH))
     code, _, err = ablate_command()
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("ablate: torch cannot be imported; run `python -c")

@@ -72,7 +72,6 @@ MISTAKES = {
     "seed=${oc.env:NO_SUCH}": "seed: Environment variable 'NO_SUCH' not found",
     "model.layers.norm_eps=${oc.env:NO_SUCH}": "model.layers.norm_eps: Environment variable",
     "model.bias={1:2}": "model.bias={1:2}: must be true or false",
-    "optimizer.weight_decay=${run_folder:}": "${run_folder:} | optimizer.weight_decay",
     # what builds a part
     "schedule._target_=1e0": "schedule._target_=1.0: must be module.Class",
     "model.mask._target_=ablate.model.vit.ViT": "must be module.Class: a class of model.mask",

@@ -234,10 +234,10 @@ def test_the_command_of_a_run_knows_nothing_of_its_sweep():
         runtime=SimpleNamespace(config_sources=sources),
         job=SimpleNamespace(config_name="config"),
     )
-    job = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
+    job = ["sweep=x", "seed=1", "run_dir=/o/a=b-0123"]
     assert arguments(SimpleNamespace(hydra=node), job, Path("/o/a=b-0123")) == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
-        *["hydra.mode=RUN", 'hydra.run.dir="/o/a=b-0123"'],
+        *["hydra.mode=RUN", 'run_dir="/o/a=b-0123"'],
     ]
     assert not OF_SWEEPS.match("hydra.runtime.x=1")
 

@@ -4,11 +4,9 @@ from unittest.mock import Mock
 
 import pytest
 from make_sweep import tiny_for, write_sweep
-from omegaconf.errors import OmegaConfBaseException
 from refusals import refused
 from tiny import overrides
 
-from ablate.config.composition import compose
 from ablate.config.overrides import parse_all
 from ablate.config.tree import open_tree
 from ablate.study.launch.running import refuse_unknown
@@ -134,13 +132,6 @@ def test_a_mistake_is_one_line(study, typed, parts, ablate_command, tmp_path):
     said = refusal(ablate_command(*planned, *typed.split()))
     assert [part for part in parts if part not in said] == [], said
     assert not (tmp_path / "outputs").exists()
-
-
-def test_a_value_made_of_itself_is_refused():
-    cfg = compose("optimizer.weight_decay=0.5")
-    cfg.optimizer.weight_decay = "${run_folder:}"
-    with pytest.raises(OmegaConfBaseException, match="requires values"):
-        str(cfg.optimizer.weight_decay)
 
 
 def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_path):

@@ -184,7 +184,7 @@ def test_the_command_refuses_noise_that_it_cannot_use(ran, tmp_path):
     blocks = "study.blocks={optimizer.lr: [0.1, 0.2]}"
     for typed, says in [
         (["trainer.max_steps=24"], "is of another recipe: steps=12 there and 24 here"),
-        (["study.noise=outputs/frist/noise.json"], "there is no file outputs/frist/noise.json"),
+        (["study.noise=outputs/frist/noise.json"], "file not found: outputs/frist/noise.json"),
         (["study.noise=[]"], "study.noise=[]: must be"),
         (["study.noise=null", "study.effect=0.1"], "study.effect=0.1: needs study.noise=FILE"),
         ([blocks], "study.noise with study.blocks"),

@@ -184,7 +184,7 @@ def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_
             arm.config.seed = cell.seed
             assert cell.run_id == Composition(arm.config).id
             assert cell.folder == f"{cell.arm}-{cell.run_id}"
-            assert cell.job[-1] == f"hydra.sweep.subdir={value_text(cell.folder)}"
+            assert cell.job(Path("/o"))[-1] == f"run_dir={value_text(f'/o/{cell.folder}')}"
             assert {f"seed={cell.seed}", f"study.arm={value_text(cell.arm)}"} <= {*cell.overrides}
         assert len({cell.run_id for cell in cells}) == 6
 

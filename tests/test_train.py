@@ -195,7 +195,7 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
     assert ablate.run(cfg)["status"] == "finished"
     assert (folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
     other = ablate.compose(*overrides(folder.parents[2], "seed=1"))
-    with pytest.raises(UserError, match=r"hydra\.run\.dir=.*already contains run"):
+    with pytest.raises(UserError, match=r"run_dir=.*already contains run"):
         ablate.run(other, folder)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         ablate.load(folder.parent)

@@ -16,7 +16,6 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 
-from ablate.cli import folder
 from ablate.cli.command import command, full_error, near_flag
 from ablate.cli.job import failures, job
 from ablate.config import tree
@@ -72,9 +71,15 @@ def _arguments() -> Namespace:
     parser.error = partial(_refuse_flag, parser)  # type: ignore[method-assign]
     args = parser.parse_intermixed_args()
     flags = [word for word in sys.argv[1:] if word not in args.overrides]
-    args.overrides = named_search([*map(readable, args.overrides)])
+    args.overrides = named_search([*map(readable, map(_run_dir, args.overrides))])
     sys.argv[1:] = [*args.overrides, *flags]
     return args
+
+
+def _run_dir(override: str) -> str:
+    """hydra.run.dir=DIR as run_dir=DIR: Hydra would create it before the run is checked."""
+    key, equals, folder = override.partition("=")
+    return f"run_dir={folder}" if key == "hydra.run.dir" and equals else override
 
 
 def named_search(overrides: list[str]) -> list[str]:
@@ -143,7 +148,6 @@ def _explained(error: Exception, args: Namespace) -> Exception:
         return error
     if not isinstance(_origin(error), COMPOSITION_ERRORS):
         return _of_hydra(error, args)
-    folder.remove_created()
     with open_tree(args.config_dir, args.config_name or "config") as choices:
         return explain(error, args.overrides, choices, many=args.multirun)
 
@@ -162,10 +166,8 @@ def _of_hydra(error: Exception, args: Namespace) -> Exception:
             try:
                 choices.load(args.overrides)
             except COMPOSITION_ERRORS as known:
-                folder.remove_created()
                 return explain(known, args.overrides, choices, many=args.multirun)
         return error
-    folder.remove_created()
     why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 prints the traceback"
     return UserError(f"{' '.join(typed)}: Hydra cannot use it ({why})")
 

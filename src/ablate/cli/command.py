@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ablate import processes
-from ablate.cli.folder import remove_created
 from ablate.errors import (
     Interrupted,
     RunFailed,
@@ -105,8 +104,6 @@ def report(error: BaseException) -> int:
         return 1
     if processes.speaks(ours):
         say(one_line(ours), file=sys.stderr)
-    if isinstance(ours, UserError):
-        remove_created()
     codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
     return next(code for kind, code in codes.items() if isinstance(ours, kind))
 

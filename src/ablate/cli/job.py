@@ -4,10 +4,13 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from ablate.cli.command import TYPED, full_error, report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
@@ -15,6 +18,7 @@ from ablate.config.composition import Composition, as_typed, complete
 from ablate.config.keys import interpolations, plain
 from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.memory import freeze_imports
+from ablate.run_files import refuse_links
 
 log = logging.getLogger(__name__)
 IMPORTED = time.perf_counter()
@@ -43,29 +47,44 @@ def job(cfg: DictConfig) -> float | None:
                 check_alone(study, typed, searched=searched)
                 check_direction(hydra.sweeper, cfg.task)
             seeds = seeds_of(study["seeds"]) if searched else ()
-            composition = Composition.of(cfg)
+            composition = Composition(cfg)
             from ablate.cli.summary import show_result
-            from ablate.training.train import on_first_process, train
+            from ablate.training.train import folder_of, on_first_process, train
 
             freeze_imports()
-            run_dir = Path(hydra.runtime.output_dir)
             if len(seeds) < 2:
-                result = train(composition, run_dir, began)
-                on_first_process(show_result)(result, run_dir, composition.cfg)
+                with folder_of(composition) as run_dir:
+                    with read_write(hydra):  # type: ignore[arg-type]
+                        # Lightning starts its processes with it
+                        hydra.run.dir = str(run_dir)
+                    result = train(composition, run_dir, began)
+                    on_first_process(show_result)(result, run_dir, composition.cfg)
                 return value_of(result)
             values = []
             for seed in seeds:  # a trial of a search is the mean over its seeds
                 own = cfg.copy()
                 own.seed, own.study.seeds = seed, 1  # as in ablate.run of its config.yaml
-                of_seed = Composition.of(own)
-                result = train(of_seed, run_dir.parent / of_seed.folder_name)
-                values.append(value_of(result))
+                of_seed = Composition(own)
+                with folder_of(of_seed) as run_dir:
+                    values.append(value_of(train(of_seed, run_dir)))
             known = [value for value in values if value is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN:
             raise _logged(error) from error
         raise SystemExit(report(error)) from None
+
+
+class Links(Callback):
+    """Reject a folder of runs with links that lead out of it, before Hydra writes there."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            refuse_links(Path(str(config.hydra.sweep.dir)))
+        except OmegaConfBaseException:
+            return  # Hydra raises the same error
+        except UserError as error:  # Hydra passes on no Exception of a callback
+            raise SystemExit(report(error)) from None
 
 
 def process_seconds() -> float:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -15,7 +15,7 @@ from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
 from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, value_text
-from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
+from ablate.config.run_id import folder_name, readable, run_id
 from ablate.config.tree import COMPOSITION_ERRORS, open_tree
 from ablate.errors import UserError
 
@@ -78,13 +78,15 @@ class Composition:
             number of processes (`begun_by`).
     """
 
-    _named: ClassVar["Composition | None"] = None  # whose folder was named, but not yet taken
-
     def __init__(self, cfg: DictConfig) -> None:
         """Raises a one-line UserError that lists everything wrong with the configuration."""
-        self.values = resolved(cfg)
-        check(self.values)
+        values = resolved(cfg)
+        check(values)
+        self._run_dir = values["run_dir"]
+        self.values: Mapping[str, Any] = {**values, "run_dir": None}  # a folder may be moved
         self.cfg = cfg.copy()
+        OmegaConf.set_readonly(self.cfg, False)
+        self.cfg.run_dir = None
         OmegaConf.set_readonly(self.cfg, True)
         self.recorded = self.cfg
 
@@ -101,25 +103,6 @@ class Composition:
             if value != now[key]:
                 differs.append(f"trainer.{key}={value_text(value)}")
         return differs
-
-    @classmethod
-    def of(cls, cfg: DictConfig) -> "Composition":
-        """The composition of a run that Hydra starts.
-
-        Hydra needs the name of the folder before the run begins: what was checked and read for the
-        name is taken here, if it has the same values.
-        """
-        named, cls._named = cls._named, None
-        return named if named and named.values == resolved(cfg) else cls(cfg)
-
-    @classmethod
-    def begun(cls, cfg: DictConfig) -> "Composition":
-        """Check a configuration that still has Hydra's node; `of` takes it then."""
-        cfg = cfg.copy()
-        OmegaConf.set_readonly(cfg, False)
-        complete(cfg, cfg.hydra)
-        cls._named = named = cls.of(cfg)
-        return named
 
     @cached_property
     def data(self) -> "Data":
@@ -149,7 +132,9 @@ class Composition:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run, unless hydra.run.dir names another."""
+        """The folder of the run."""
+        if self._run_dir:
+            return Path(self._run_dir)
         return Path(self.values["output_dir"], self.values["study"]["name"], self.folder_name)
 
     @property
@@ -183,29 +168,6 @@ def as_typed(overrides: Any) -> list[str]:
     return [*map(str, texts)]
 
 
-def run_folder(*, _root_: DictConfig) -> str:
-    """Resolve ${run_folder:}, which names the folder before the run is checked.
-
-    A composition that will be rejected needs a folder too, since Hydra creates it first; its parts
-    are not instantiated.
-    """
-    global _resolving
-    if _resolving or "hydra" not in _root_:
-        raise UserError("${run_folder:}: requires values, from which a run's directory is named")
-    _resolving = True
-    try:
-        return Composition.begun(_root_).folder_name
-    except UserError:
-        arm = OmegaConf.select(_root_, "study.arm")
-        return folder_name(arm, digest(content(_root_), NO_DATA, {}))
-    finally:
-        _resolving = False
-
-
-_resolving = False
-
-
-OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
 OmegaConf.register_new_resolver("oc.env", public.from_environment, replace=True)
 # A sweep file always starts several runs.
 OmegaConf.register_new_resolver(

@@ -32,6 +32,7 @@ EXCLUDED = (
     "hydra",
     "logger",
     "output_dir",
+    "run_dir",
     "study",
     "sweep",
     *(f"data.{key}" for key in FILES),

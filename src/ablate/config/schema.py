@@ -42,6 +42,7 @@ VALUES: dict[str, Rule] = {
     "init_from": or_null(RunFolder()),
     "init_optimizer": Bool(),
     "output_dir": Text(),
+    "run_dir": or_null(Text()),
     "study.name": Below("output_dir"),
     "study.baseline": ListOf(Text(), least=0),
     "study.factors": or_null(Keys()),

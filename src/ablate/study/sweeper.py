@@ -13,11 +13,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli import job
-from ablate.cli.folder import Folder, remember
 from ablate.config.keys import locate, plain, resolved
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
 from ablate.memory import freeze_imports
+from ablate.run_files.created import created
 from ablate.study.analysis import derived, known
 from ablate.study.launch.claim import one_plan
 from ablate.study.launch.local import Settings
@@ -48,7 +48,6 @@ def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
     """Run what is missing of a study. Raises UserError (rejected), RunFailed, Interrupted."""
-    Folder.created.clear()  # a rejected study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
@@ -96,13 +95,13 @@ def sweep(
         for study in studies:
             study.begin(alone=alone)
 
-    if not folder.exists():
-        remember(folder.absolute(), of_sweep=True)  # a launcher may reject all runs
-    check_output(folder)
-    with one_plan(folder, decide):
-        for study in studies:
-            study.tune(launcher)
-        return run(studies, launcher, request, blocks)
+    # A launcher may reject all runs.
+    with created(folder, of_study=True):
+        check_output(folder)
+        with one_plan(folder, decide):
+            for study in studies:
+                study.tune(launcher)
+            return run(studies, launcher, request, blocks)
 
 
 def run(

@@ -1,5 +1,6 @@
 """One run: build, fit, measure, record."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,14 +30,21 @@ from ablate.model.layers.stack import kernels
 from ablate.parallel import Sharing
 from ablate.processes import watching
 from ablate.redact import redacted
-from ablate.run_files import RESULT, best_weights, unwritable_as_run_failed, write_json
+from ablate.run_files import (
+    RESULT,
+    best_weights,
+    refuse_links,
+    unwritable_as_run_failed,
+    write_json,
+)
+from ablate.run_files.created import created
 from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import misfit
 from ablate.stop import StopOfRun, stopping
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
-from ablate.terminal.say import printable, say
+from ablate.terminal.say import Formatter, printable, say
 from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
 from ablate.training.callbacks import EarlyStopping, own_callbacks
 from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resumable
@@ -67,9 +75,31 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     require_composed(cfg, "run")
     composition = Composition(cfg)
     refuse_study(composition.values)
+    with folder_of(composition, run_dir) as folder:
+        result = train(composition, folder)
+    return {**result, "folder": str(run_dir or composition.folder)}
+
+
+@contextmanager
+def folder_of(composition: Composition, run_dir: Path | None = None) -> Iterator[Path]:
+    """The folder of a run, with its log. It is removed if the block rejects the run and it was
+    created here. Raises UserError."""
     check_machine(composition.values)  # before the data are read, which the folder's name needs
-    folder = run_dir or composition.folder
-    return {**train(composition, folder), "folder": str(folder)}
+    folder = (run_dir or composition.folder).absolute()
+    refuse_links(folder)
+    outputs = composition.values["output_dir"]
+    if not folder.resolve().is_relative_to(Path(outputs).resolve()):
+        on_first_process(say)(f"output in {folder.resolve()}, outside output_dir={outputs}")
+    file = logging.FileHandler(folder / "train.log", delay=True)  # created at the first message
+    file.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
+    with created(folder):
+        check_output(folder)
+        logging.root.addHandler(file)
+        try:
+            yield folder
+        finally:
+            logging.root.removeHandler(file)
+            file.close()
 
 
 def train(composition: Composition, run_dir: Path, began: float | None = None) -> dict[str, Any]:
@@ -92,8 +122,6 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
 
 def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     """Return result.json if the run is finished; UserError if the folder contains another run."""
-    check_machine(composition.values)
-    check_output(run_dir)
     done, wrong = read_result(run_dir)
     if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
         wrong = f"{run_dir / RESULT} cannot be used: {lacks}"
@@ -112,7 +140,7 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         if known not in (None, composition.id):
             instead = "remove it" if planned else "choose another folder, or none"
             raise UserError(
-                f"hydra.run.dir={run_dir} already contains run {known}, which differs from this run"
+                f"run_dir={run_dir} already contains run {known}, which differs from this run"
                 f" ({wanted}); {instead}"
             )
     if done.get("status") != "finished" or composition.debugged:

@@ -100,7 +100,7 @@ def read(
             raise UserError(f"study.noise: {text} is of this study itself; leave it out")
         if not paths:
             there = map(str, folder.parent.glob(f"*/{NOISE}"))
-            raise UserError(f"study.noise: there is no file {text}{suggest(text, there)}")
+            raise UserError(f"study.noise: file not found: {text}{suggest(text, there)}")
         found |= {path.resolve(): path for path in paths if path.resolve() != own}
     return [{"file": str(path)} | _read(path, recipe, data, metric) for path in found.values()]
 
@@ -113,7 +113,7 @@ def _read(
     except Damaged as error:
         raise UserError(f"study.noise: {error}") from error
     if file is None:
-        raise UserError(f"study.noise: there is no file {path}; the study's report writes it")
+        raise UserError(f"study.noise: file not found: {path}; the study's report writes it")
     if wrong := misfit_of(file):
         raise UserError(f"study.noise: {path} is not the noise of a study: {wrong}")
     if differ := [*_differences(file, recipe, data)]:
@@ -127,7 +127,7 @@ def _read(
 
 
 def misfit_of(file: Any) -> str | None:
-    """Say how the content of a file is not that of noise.json; None if it is."""
+    """Describe how the content of a file is not that of noise.json; None if it is."""
     if wrong := misfit(file, SHAPE):
         return wrong
     parts = file["metrics"].items()

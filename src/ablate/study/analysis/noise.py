@@ -100,7 +100,7 @@ class Noise:
 
     @cached_property
     def found(self) -> Part:
-        """The variance of a run within its seed that this study alone shows."""
+        """The variance of a run within its seed that this study shows."""
         return replace(self, assumed=Part(0.0, 0)).pooled
 
     @cached_property

@@ -8,19 +8,20 @@ from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from ablate.cli.command import FULL_ERROR, TYPED
 from ablate.config.check import check_direction, value_of
-from ablate.config.composition import as_typed
-from ablate.config.overrides import parse_all, value_text
+from ablate.config.composition import Composition, as_typed, complete
+from ablate.config.overrides import key_of, parse_all, value_text
+from ablate.config.run_id import NO_DATA, content, digest, folder_name
 from ablate.errors import RunFailed, UserError
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
 # Overrides that set how a sweep is run, which a single run does not need.
 OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
-SUBDIR = "hydra.sweep.subdir"
+RUN_DIR = "run_dir"
 
 
 def launch_jobs(
@@ -47,21 +48,26 @@ def launch_jobs(
 def folder(
     hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
 ) -> Path:
-    """Return the folder of a run: from the sweeper's override, else from its composition."""
+    """Return the folder of a run: from the sweeper's override, else from its composition. A run
+    that will be rejected, in its process, has the folder of its values."""
     for override in parse_all(overrides):
-        if override.key_or_group == SUBDIR:
-            return Path(str(config.hydra.sweep.dir), str(override.value())).absolute()
+        if override.key_or_group == RUN_DIR:
+            return Path(str(override.value())).absolute()
     composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
-    with open_dict(composed):
-        composed.hydra.job.id = composed.hydra.job.num = number
-    return Path(composed.hydra.sweep.dir, composed.hydra.sweep.subdir).absolute()
+    try:
+        complete(composed, composed.hydra)
+        return Composition(composed).folder.absolute()
+    except UserError:
+        name = folder_name(None, digest(content(composed), NO_DATA, {}))
+        return Path(config.hydra.sweep.dir, name).absolute()
 
 
 def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
     """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
     all_overrides = [*as_typed(config.hydra.overrides.hydra), *overrides]
     of_run = [override for override in all_overrides if not OF_SWEEPS.match(override)]
-    return [*_flags(config), *of_run, "hydra.mode=RUN", f"hydra.run.dir={value_text(str(path))}"]
+    of_run = [override for override in of_run if key_of(override) != RUN_DIR]
+    return [*_flags(config), *of_run, "hydra.mode=RUN", f"{RUN_DIR}={value_text(str(path))}"]
 
 
 def _flags(config: DictConfig) -> Iterator[str]:

@@ -78,7 +78,7 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
     trouble: Exception | None = None
     if wanted:
         try:
-            returned = launcher.launch([cell.job for cell in wanted], initial_job_idx=0)
+            returned = launcher.launch([cell.job(folder) for cell in wanted], initial_job_idx=0)
             _record_refusals(wanted, returned, folder)
         except (Interrupted, UserError):
             raise

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -93,10 +94,9 @@ class Cell:
     kind: str
     overrides: tuple[str, ...]
 
-    @property
-    def job(self) -> list[str]:
-        """The overrides that a launcher gets."""
-        return [*self.overrides, f"hydra.sweep.subdir={value_text(self.folder)}"]
+    def job(self, root: Path) -> list[str]:
+        """The overrides that a launcher gets. root: the folder of the study."""
+        return [*self.overrides, f"run_dir={value_text(str(root.absolute() / self.folder))}"]
 
 
 def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Composed:

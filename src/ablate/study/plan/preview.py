@@ -174,7 +174,7 @@ def _inestimable(request: StudyRequest, layout: Layout) -> list[str]:
 
 
 def power(layout: Layout, metric: str, noise: "Part | None", effect: float | None) -> list[str]:
-    """Say which effect the study shows with `power.POWER`, and how many seeds show `effect`.
+    """Print which effect the study shows with `power.POWER`, and how many seeds show `effect`.
 
     noise: known from earlier studies. Both in units of the metric.
     """
@@ -189,7 +189,7 @@ def power(layout: Layout, metric: str, noise: "Part | None", effect: float | Non
     unit, more = (
         (f"on {metric}", f" (noise {sd:.3g}, {counted(int(df), 'degree')} of freedom)")
         if noise
-        else ("standard deviations of the noise", f"; study.noise=FILE says it in {metric}")
+        else ("standard deviations of the noise", f"; study.noise=FILE converts it to {metric}")
     )
     seeds = len(layout.seeds)
     line = f"{counted(seeds, 'seed')}: a verdict needs {fewest}"

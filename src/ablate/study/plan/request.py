@@ -22,7 +22,7 @@ UNRESOLVED = ("baseline", "blocks", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change the question of a study.
-NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every", "checkpoint_keep")
+NOT_WORK = ("study.", "output_dir", "run_dir", "logger", "checkpoint_every", "checkpoint_keep")
 # But for these, with which the arms are other runs.
 OTHER_RUNS = ("study.match", "study.tune")
 # Typed in addition to a sweep's question: the same data may lie elsewhere.

@@ -86,7 +86,7 @@ def write_report(report: Report, allow: Collection[str] = ()) -> Written:
 
 
 def noise(report: Report) -> dict[str, Any] | None:
-    """The content of noise.json; None without a residual, and of blocks, each of which has its
+    """The content of noise.json; None without a residual, and of blocks, since each has its
     own."""
     reports = {report.metric: report, **report.also}
     noises = {metric: each.noise for metric, each in reports.items() if each.noise}
