@@ -198,7 +198,7 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     cfg = compose()
     top = {key for key in cfg if not isinstance(cfg.get(key), dict) and key not in cfg.choices}
     assert top - {"choices"} == {
-        *("seed", "output_dir", "study", "checkpoint_every"),
+        *("seed", "output_dir", "run_dir", "study", "checkpoint_every"),
         *("init_from", "init_optimizer"),  # test_transfer.py
         *("checkpoint_keep", "compile", "evaluate"),  # test_train.py, _compiled.py, _conditions.py
     }

@@ -39,7 +39,7 @@ def optuna():
 )
 def test_the_direction_is_the_metrics_own(sweeper, best, refused):
     task = OmegaConf.create({"_target_": f"ablate.task.{TASKS[best]}"})
-    said = pytest.raises(UserError, match=r"write hydra\.sweeper\.direction=")
+    said = pytest.raises(UserError, match=r"set hydra\.sweeper\.direction=")
     with said if refused else nullcontext():
         check_direction(OmegaConf.create(sweeper), task)
 

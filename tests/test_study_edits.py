@@ -88,7 +88,7 @@ def test_a_run_is_the_planned_one_whatever_is_edited(
     option, *change = tmp_path / EDITS["option"][0], *EDITS["option"][1:3]
     trained.after = lambda: edit(option, *change)
     code, _, err = ablate_command(*argv)
-    said = "[pos_enc=none seed=0] refused not the run that was planned: optimizer.lr=0.1 in the"
+    said = "[pos_enc=none seed=0] rejected not the run that was planned: optimizer.lr=0.1 in the"
     assert (code, err.count("\n"), said in err) == (1, 1, True), err
     study = tmp_path / "outputs" / "mine"
     cells = json.loads((study / "plan.json").read_text())["cells"]

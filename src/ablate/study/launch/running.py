@@ -101,6 +101,7 @@ def _record_refusals(cells: Sequence[Cell], returned: Sequence[JobReturn], folde
             continue
         if isinstance(error := job._return_value, UserError):  # `return_value` prints it
             refused = {"run_id": cell.run_id, "status": "rejected", "error": str(error)}
+            (folder / cell.folder).mkdir(parents=True, exist_ok=True)
             write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
 
 
