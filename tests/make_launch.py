@@ -44,7 +44,7 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
     for seed in seeds:
         arguments = line(folder, seed, *more)
         place = Composition(ablate.compose(*arguments)).folder.absolute()
-        made.append(Run(place, [*arguments, "hydra.mode=RUN", f"hydra.run.dir={place}"]))
+        made.append(Run(place, [*arguments, "hydra.mode=RUN", f"run_dir={place}"]))
     return made
 
 

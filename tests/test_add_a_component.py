@@ -123,10 +123,9 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
         "every_key_of_a_model_acts[gpt-True]",
         "every_key_of_a_model_acts[transformer-True]",
         "every_key_of_a_block_acts_by_layer",
-        "a_run_of_the_first_version_has_its_id[model=gpt]",
         "the_axes_hold_every_value_that_is_allowed",
     ]
-    words = "l2 rotate nadam acts[gpt-True] acts[transformer-True] acts_by_layer first_version"
+    words = "l2 rotate nadam acts[gpt-True] acts[transformer-True] acts_by_layer"
     chosen = " or ".join([*words.split(), "axes_hold"])
     files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "run_id", "pairs")]
     # Whether an option's turn comes by default depends on its place in a list: ask for all (-m "").

@@ -320,7 +320,8 @@ def test_a_stop_of_one_process_in_a_validation_stops_both(started, tmp_path):
     line = overrides(straight.parent, *PRONE)
     stopped = command(line, tmp_path, "validation 1 8")
     assert (stopped.code, stopped.step) == (130, 8), stopped.errors
-    assert "stopped by SIGTERM after step 8" in stopped.errors
+    # By the signal, or because the other process was stopped by it.
+    assert "after step 8" in stopped.errors
     assert "Traceback" not in stopped.errors
     assert "\n8," not in (tmp_path / "metrics.csv").read_text()  # written after a validation
     ended = command(line, tmp_path, "none")

@@ -178,11 +178,10 @@ def refused(model: str, key: str, row: Row) -> bool:
     return False
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "every"),
     [
-        ("vit", 131),
+        pytest.param("vit", 131, marks=pytest.mark.ci),
         pytest.param("gpt", 127, marks=pytest.mark.ci),
         *(pytest.param(model, 1, marks=pytest.mark.slow) for model in MODELS),
     ],

@@ -174,7 +174,7 @@ def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
     for arguments, line in {
         ("--image", own): "--image needs a prompt: --point X,Y",
         ("--image", own, "--image", "a/own.jpg"): "two files have the same name; rename one",
-        ("--image", own, "--point", "30,5"): "must be X,Y in pixels .* 30 wide and 20 high",
+        ("--image", own, "--point", "30,5"): r"must be X,Y in pixels of the image \(30 x 20\)",
         ("--image", own, "--box", "9,9,3,3"): "the first corner must be the upper left",
         ("--index", "14"): "examples 0 to 13",
     }.items():

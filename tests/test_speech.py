@@ -268,7 +268,7 @@ def test_speech_is_measured_by_the_recognizer(runs):
 def test_what_is_no_recognizer_is_refused(runs, tmp_path):
     hears, says = runs
     for more, message in (
-        ([f"task.recognizer={says}"], "no recognizer"),
+        ([f"task.recognizer={says}"], "is not a recognizer"),
         ([f"task.recognizer={hears}", "data.codes=9"], "has another codebook"),
     ):
         with pytest.raises(UserError, match=message):

@@ -126,11 +126,10 @@ CLAIMED = {
 QUICK = [("by", "coin", 5), ("equivalent", "normal", 3), ("interaction", "skewed", 8)]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "shape", "seeds"),
     [
-        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
+        pytest.param(*case, marks=pytest.mark.ci if case in QUICK else pytest.mark.slow)
         for case in product(CLAIMED, SHAPES, (3, 5, 8))
     ],
 )
