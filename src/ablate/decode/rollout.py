@@ -1,4 +1,4 @@
-"""Rollouts: what a language model writes after each of a batch of prompts, and how likely it is."""
+"""Rollouts: a language model's continuations of a batch of prompts, with their probabilities."""
 
 from typing import NamedTuple
 

@@ -44,7 +44,7 @@ def truncated(
     if top_k is not None:
         scores[:, top_k:] = -torch.inf
     if top_p is not None:
-        # Summed from the lowest up, where small numbers count; the highest stays.
+        # Summed from the lowest up, to keep the precision of small numbers; the highest stays.
         from_here = scores.softmax(-1).flip(-1).cumsum(-1).flip(-1)
         scores[:, 1:][from_here[:, 1:] <= 1 - top_p] = -torch.inf
     return scores.softmax(-1), order

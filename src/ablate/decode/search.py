@@ -75,7 +75,7 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of a beam of `size` for each row of source: n_best, best first.
 
-    max_length: as for `greedy`, to which size 1 is equal.
+    max_length: as for `greedy`. Size 1 is greedy decoding.
     """
     assert 1 <= n_best <= size
     assert length_penalty >= 0, "longer would be worse, and the search would stop too early"

@@ -1,1 +1,1 @@
-"""Figures: what is drawn of data that others compute, as PNGs."""
+"""Figures: plots, as PNGs, of data that the caller computes."""

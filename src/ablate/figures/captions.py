@@ -31,7 +31,7 @@ def caption_drawer(
     """Draws a row for each example: the image, and for each word its attention weights.
 
     maps: the weights of each example, of words and of the cells of the feature map, i y x. stride:
-    pixels between two cells. caption: where the words come from. If the data knows the object of a
+    pixels between two cells. caption: the source of the words. If the data knows the object of a
     word, it is outlined.
     """
     known = any("index" in example for example in examples)

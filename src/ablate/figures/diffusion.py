@@ -1,4 +1,4 @@
-"""Images in rows, such as samples of a diffusion model, and where its blocks look."""
+"""Images in rows, such as samples of a diffusion model, and the attention maps of its blocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def block_drawer(
     image's blocks, how much each patch attends to every token of time and caption, and how much
     the patches are attended to, on average over all of them.
 
-    image: what the model reads, y x. labels: of the tokens of time and caption. grid: rows and
+    image: the input of the model, y x. labels: of the tokens of time and caption. grid: rows and
     columns of patches. tokens: their number before the patches."""
 
     def figure(map_: Map, heads: Sequence[int]) -> Figure:

@@ -25,9 +25,9 @@ def draw_forecast(
 ) -> Path:
     """The beginning of the validation part, a panel for each column, as a PNG.
 
-    truth: the values of as many `times`, of which the first are those before the part, as many as a
-    forecast is long: t c. one_step: the one-step forecast of each value of the part: t c. ahead:
-    autoregressive forecasts, each of which begins where that before it ends: n t c.
+    truth: the values at `times`, t c: as many before the part as a forecast is long, then the part.
+    one_step: the one-step forecast of each value of the part: t c. ahead: autoregressive forecasts,
+    each starting at the end of the last: n t c.
     """
     horizon = ahead.shape[1]
     begins = range(0, len(one_step), horizon)

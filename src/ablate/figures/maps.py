@@ -14,7 +14,7 @@ class Map:
     """The attention weights of the heads of a layer.
 
     kind: such as "cross"; `Model.map_kind`. layer: its number among `layers` of that kind, from 1.
-    weights: h i j. allowed: i j, True where the mask lets a query attend.
+    weights: h i j. allowed: i j, True if the mask lets query i attend to key j.
     """
 
     kind: str

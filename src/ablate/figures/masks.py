@@ -1,4 +1,4 @@
-"""Masks of a segmentation click by click, and what its mask decoder attends to."""
+"""Masks of a segmentation click by click, and the attention maps of its mask decoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INCH = 1.9  # width of a panel
 MASK, TRUTH = "#29a9ff", "#ffd23f"
-ON, OFF = "#3df26f", OUTLINE  # a click on the object, on what is not
+ON, OFF = "#3df26f", OUTLINE  # a click on the object, on the background
 SHEER = 0.65  # opacity of a mask over the image
 
 

@@ -43,7 +43,7 @@ def pair_drawer(
     """Draws a layer: a panel for each head, or for each example if there is a single head.
 
     alignments: the map of each example, if there is a single head.
-    caption: where the targets come from. If the data knows the alignment, it is outlined.
+    caption: the source of the targets. If the data knows the alignment, it is outlined.
     """
 
     def panel(map_: Map, head: int, example: dict[str, Any], title: str) -> Panel:

@@ -42,7 +42,7 @@ class Panel:
 
 
 def chosen(what: str, number: int | None, count: int) -> Sequence[int]:
-    """The numbers of what is drawn, such as "layer": this one, or all, counted from 1."""
+    """The numbers of the panels, such as "layer": this one, or all, counted from 1."""
     if number is None:
         return range(1, count + 1)
     if not 1 <= number <= count:

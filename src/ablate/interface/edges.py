@@ -15,10 +15,10 @@ class Edges:
 
     query: Int[Tensor, " e"]  # the query of each edge, in ascending order
     key: Int[Tensor, " e"]  # the key of each edge; no pair occurs twice
-    first: Int[Tensor, " i"]  # where the edges of each query begin
+    first: Int[Tensor, " i"]  # the index of the first edge of each query
     turned: Int[Tensor, " e"]  # the edges in the order of their keys
     turned_query: Int[Tensor, " e"]  # their queries in that order
-    turned_first: Int[Tensor, " j"]  # where the edges of each key begin in that order
+    turned_first: Int[Tensor, " j"]  # the index of the first edge of each key in that order
     keys: int
 
     @classmethod

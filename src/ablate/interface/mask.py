@@ -48,7 +48,7 @@ class Mask:
         return self.look_ahead
 
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
-        """True where a query at one of the positions i may attend to a key at one of j."""
+        """True if the query at a position of i may attend to the key at a position of j."""
         raise NotImplementedError
 
     def between(

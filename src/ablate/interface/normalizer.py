@@ -33,8 +33,8 @@ class Normalizer:
     ) -> Float[Tensor, "*bhi j"]:
         """Scores, and the mask (True = may attend; None: no mask) -> weights.
 
-        A fully masked query gets zeros: a finite fill keeps the gradient of such a row finite,
-        where -inf would result in NaN.
+        A fully masked query gets zeros. The fill value is finite, because -inf would make the
+        gradient of such a row NaN.
         """
         if not scores.shape[-1]:  # as for a query whose whole window lies beyond the keys
             return scores

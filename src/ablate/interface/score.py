@@ -24,7 +24,7 @@ class Score(nn.Module):
 
     Widths are per head. `length` is the longest key sequence of training. `projected` says whether
     the model projects queries and keys for every head before they are scored. `slot` is the config
-    group in which the score was chosen, for error messages.
+    group of the score, for error messages.
     """
 
     # Whether forward uses the query, the key. If not, the model makes no projection and passes a

@@ -134,7 +134,7 @@ def every_head(x: Float[Tensor, "b g j k"], heads: int) -> Float[Tensor, "b {hea
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a layer by which its kernel is chosen, before any tensor exists."""
+    """The parts of a layer that determine its kernel, before any tensor exists."""
 
     score: Score
     pos: PosEnc
@@ -240,8 +240,8 @@ class Kernel:
     )
     # Whether it runs on a CPU in Triton's interpreter.
     interprets: ClassVar[bool] = False
-    # Whether the whole model, this kernel included, is compiled in training; set by what compiles
-    # it. A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
+    # Whether the whole model, this kernel included, is compiled in training; set by the training.
+    # A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False
 
     def refuses(self, layer: Parts) -> str | None:

@@ -2,7 +2,7 @@
 """Triton kernels of additive attention: score_ij = sum_d v_d f(q_id, k_jd).
 
 f is LeakyReLU(q + k), or 1 / (1 + exp(2 (q + k))), which is (1 - tanh) / 2: with weights -2 v it
-equals the tanh score with weights v up to a constant, which the softmax ignores. Where `apart` is
+equals the tanh score with weights v up to a constant, which the softmax ignores. If `apart` is
 true, q and k are exp(2 q) and exp(2 k) already and f is 1 / (1 + q k): one exponential per pair
 less.
 
@@ -90,7 +90,7 @@ def scores(
     q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
     J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The score of every pair, with its bias; -inf where it is masked."""
+    """The score of every pair, with its bias; -inf if the pair is masked."""
     ii, jj = tl.expand_dims(i, J), tl.expand_dims(j, 1 - J)
     s = tl.zeros([ii.shape[0] * jj.shape[0], ii.shape[1] * jj.shape[1]], WIDE)
     # Unrolled by four, so that loads overlap with computation.
@@ -132,8 +132,8 @@ def matrix(x, rows, columns, height, width):
 def weighted(weights, x, WIDE: tl.constexpr):
     """The product of a block of weights and one of a matrix.
 
-    In 16 bits by tensor cores, of the weights and of what their rounding leaves: that is as exact
-    as a product in float32. The interpreter computes such products wrongly.
+    In 16 bits on tensor cores, the rounded weights and the rounding errors multiplied separately:
+    that is as exact as a product in float32. The interpreter computes such products wrongly.
     """
     if x.dtype.primitive_bitwidth == 16 and not INTERPRETED:
         high = weights.to(x.dtype)

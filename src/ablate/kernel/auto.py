@@ -11,7 +11,7 @@ from ablate.kernel.triton import Triton, interpreted
 
 
 class Auto(Kernel):
-    """The sparse kernel for graphs; SDPA where it is exact; the reference for other dot-product
+    """The sparse kernel for graphs; SDPA if it is exact; the reference for other dot-product
     scores; for sums over a width Triton's kernels if there is a GPU, but for small calls the
     reference; else chunks.
 

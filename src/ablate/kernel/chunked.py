@@ -35,7 +35,7 @@ class Chunked(Kernel):
     On a GPU, `GPU_ELEMENTS`: there a chunk of `ELEMENTS` costs more to start than to compute.
 
     `compile=true` fuses the score of a chunk into one loop in training (torch.compile): worth its
-    many seconds in long training where the score is not a dot product. `auto` compiles nothing; on
+    many seconds in long training if the score is not a dot product. `auto` compiles nothing; on
     a CPU it uses the score's own fused implementation if it has one, which `false` does not.
     """
 

@@ -1,8 +1,8 @@
 """torch's FlexAttention: dot products with a bias by relative position, fused on a GPU.
 
-For what SDPA's fast paths do not support: the biases of ALiBi, T5 and Shaw et al. are looked up in
-a table while the scores are computed, so that no tensor of queries x keys is made for them, and
-blocks of keys that are fully masked are skipped.
+SDPA's fast paths do not support these biases (ALiBi, T5, Shaw et al.). Here they are looked up in
+a table while the scores are computed, without a tensor of queries x keys, and blocks of keys that
+are fully masked are skipped.
 https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. It took more time than SDPA
 but for T5's bias at 8192 tokens, and a twelfth of the memory; kernel=auto never selects it:
 docs/results/benchmarks.md.
@@ -27,7 +27,7 @@ from ablate.kernel import (
     hides_weights,
 )
 
-PLAIN = {"cpu"}  # devices where it runs uncompiled
+PLAIN = {"cpu"}  # devices on which it runs uncompiled
 BLOCK = 128  # queries and keys of a block of the mask
 NARROWEST = 16  # least head width of its kernels; narrower heads are zero-padded
 # Recompilations of one function. A model whose layers differ in bias, padding and inputs needs a

@@ -24,9 +24,9 @@ class Triton(Kernel):
     """Computes in float32 for any dtype of the queries; float64 needs Triton's interpreter.
 
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
-    the interpreter is on; in float64 too where this kernel was `chosen` by kernel=auto. There the
-    reference computes what is `SMALL`, such as the single query of a decoder's step: starting
-    Triton's kernels takes longer (docs/results/benchmarks.md).
+    the interpreter is on. If kernel=auto has `chosen` this kernel, kernel=chunked also computes
+    float64, and the reference computes `SMALL` calls, such as the single query of a decoder's step:
+    starting Triton's kernels takes longer (docs/results/benchmarks.md).
     """
 
     name: ClassVar[str] = "triton"
@@ -48,11 +48,11 @@ class Triton(Kernel):
         self.chosen = False
         self.chunked: Kernel = Chunked(chunk=None, compile="auto")
         self.reference = Reference()
-        self.ran: set[Kernel] = set()  # what computed the calls so far
+        self.ran: set[Kernel] = set()  # the kernels that computed the calls so far
 
     def resolve(self, layer: Parts) -> "Triton":
         super().resolve(layer)
-        kernel = Triton()  # each layer records what ran
+        kernel = Triton()  # each layer records its own `ran`
         kernel.chunked = self.chunked.resolve(layer)
         return kernel
 

@@ -57,7 +57,7 @@ class RunLogger(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """One line that tells the user where to see the run."""
+        """One line with the address of the run, for the user."""
 
     @abstractmethod
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
@@ -72,8 +72,8 @@ class RunLogger(ABC):
         return reached.get(self.where, -1)
 
     def catch_up(self, rows: Iterable[Mapping[str, float]], reached: Mapping[str, int]) -> None:
-        """Log the rows of metrics.csv that are not there: an attempt that was killed may have left
-        nothing of what it had logged."""
+        """Log the missing rows of metrics.csv: an attempt that was killed may have lost the rows
+        that it had logged."""
         last = self.last_step(reached)
         for row in rows:
             if row["step"] > last:
@@ -82,7 +82,7 @@ class RunLogger(ABC):
                     each.log_metrics(values, step=int(row["step"]))
 
     def reached(self, step: int) -> dict[str, int]:
-        """After `finish`: the last step that is there, by `where`; empty if something was lost."""
+        """After `finish`: `where` and the last step logged there; empty if something was lost."""
         return {} if self.lost else {self.where: step}
 
     def finish(self, result: dict[str, Any], figures: Sequence[Path] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The role of a run in its study, by which loggers group it."""
+"""The role of a run in its study; loggers group runs by it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Role:
     """The role of a run. For a run outside a study, only the folder's name, `study`, is known.
 
     arm: its name; tuning runs append " (tuning)", so that runs with the same name differ only in
-    the seed. factor, option: what the arm changes and to what, "a + b" and "x + y" where it changes
-    several; None for the baseline. is_baseline: None without a plan.
+    the seed. factor, option: the key that the arm changes and its value, "a + b" and "x + y" for
+    several keys; None for the baseline. is_baseline: None without a plan.
     """
 
     study: str

@@ -1,4 +1,4 @@
-"""Autoencoder: images as a small grid of latent vectors, in which a diffusion model can draw.
+"""Autoencoder: images as a small grid of latent vectors, the space of a latent diffusion model.
 
 Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models", section 3.1 and
 appendix G, https://arxiv.org/abs/2112.10752: the latent is normal (KL-regularized), after Kingma

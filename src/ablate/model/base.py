@@ -30,9 +30,9 @@ class Model(nn.Module):
 
     # The kinds of data that it reads (`Data.kind`); any, if a class does not state them.
     kinds: ClassVar[tuple[str, ...]]
-    # Where pos_enc acts: in the "layers" of its stacks, only at the "input"; None: it takes none.
+    # pos_enc acts in the "layers" of its stacks, or only at the "input"; None: it takes none.
     positions: ClassVar[str | None]
-    # Its outputs, of which a task needs one (`Task.output`).
+    # Its outputs; a task needs one of them (`Task.output`).
     outputs: ClassVar[tuple[str, ...]]
     # Whether a position may depend only on earlier ones, unless model.mask allows others.
     causal: ClassVar[bool]
@@ -78,10 +78,10 @@ class Model(nn.Module):
         return None
 
     def roles(self) -> dict[str, str]:
-        """The role of each parameter, by which an optimizer may have rules (`ablate.optimizer`) and
-        weight decay is chosen: "vector" (biases, gains: fewer than two axes), "embedding", "head"
-        (a tied one is an embedding), "matrix", or "tensor" (more than two axes, such as the kernel
-        of a convolution)."""
+        """The role of each parameter: "vector" (biases, gains: fewer than two axes), "embedding",
+        "head" (a tied one is an embedding), "matrix", or "tensor" (more than two axes, such as the
+        kernel of a convolution). It determines the weight decay, and the rule of an optimizer that
+        has several (`ablate.optimizer`)."""
         return {name: self._role(name, p) for name, p in self.named_parameters()}
 
     def _role(self, name: str, parameter: nn.Parameter) -> str:
@@ -112,7 +112,7 @@ class Model(nn.Module):
         return token_drawer(example, maps, self.item)
 
     def map_kind(self, name: str, layer: nn.Module) -> str:
-        """The kind of the attention maps of a layer with this name, by which they are numbered."""
+        """The kind of the attention maps of a layer with this name; they are numbered by kind."""
         return "attention"
 
     def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
@@ -156,8 +156,7 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def _alone(owner: nn.Module, parameter: nn.Parameter) -> Iterator[None]:
-    """Move the other parameters of a module to the meta device, where no random numbers are
-    drawn."""
+    """Move the other parameters of a module to the meta device, which draws no random numbers."""
     others = [
         (module, name, other)
         for module in owner.modules()

@@ -172,7 +172,7 @@ class BERT(Model):
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens: norm(gelu(W x + b)) E^T + c, where E is the embedding table if `tied`."""
+    """Logits of tokens: norm(gelu(W x + b)) E^T + c; E is the embedding table if `tied`."""
 
     def __init__(
         self, vocab_size: int, dim: int, *, norm: nn.Module, tied: bool, bias: bool, std: float

@@ -22,7 +22,7 @@ from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 
-# Where model.base_dim is rejected, and with what it is not.
+# Configs whose model.base_dim is rejected, each with the options that it requires.
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
 UNLIKE: dict[Callable[[Facts], bool], str] = {
     lambda c: c("optimizer._target_") not in ADAMS: "optimizer=adam, adamw and lion",
@@ -43,10 +43,10 @@ class GPT(LanguageModel):
 
     `stack`: keys of Stack.
 
-    base_dim: b, the width at which the learning rate was tuned, for a width d to which it then
-    applies (muP for Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466): the rate of
-    matrices within the blocks is times b / d, logits are times b / d, and scores times sqrt(b / d);
-    None: the standard parametrisation.
+    base_dim: b, the width that the learning rate was tuned at; it then applies to width d (muP for
+    Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466). The rate of matrices within
+    the blocks is times b / d, logits are times b / d, and scores times sqrt(b / d); None: the
+    standard parametrization.
     """
 
     outputs = ("next tokens", "classes", "scores")

@@ -4,7 +4,7 @@ Kirillov et al. 2023, section 3 and appendix A, "Lightweight mask decoder",
 https://arxiv.org/abs/2304.02643: a block lets the tokens attend to each other, lets them read the
 image, applies a feed-forward network, and lets the image read the tokens. Each is followed by a
 residual and a layer norm; queries and keys, not values, have a positional encoding (of an
-image cell) or what they were at first (of a token) added again. The output of a mask token, through
+image cell) or their initial value (of a token) added again. The output of a mask token, through
 its own network, is compared with every pixel of the enlarged image.
 
 Not as there: attention between tokens and image is as wide as the rest (there of half the width),
@@ -45,7 +45,7 @@ class PositionedAttention(CrossAttention):
         *,
         use: int,
     ) -> Float[Tensor, "b i d"]:
-        """x, y and their positions -> what x reads of y. use: counts the passes
+        """x, y and their positions -> the output of attention from x to y. use: counts the passes
         of a training step."""
         q, k, v = self.queries(x + x_position), self.keys(y + y_position), self.values(y)
         return self.join(self.context(q, k, v, self.pos, use=use), x)
@@ -97,7 +97,7 @@ class DecoderBlock(nn.Module):
         cells: Float[Tensor, "j d"],
         use: int,
     ) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b j d"]]:
-        """start: what the tokens were at first; cells: positions in the image."""
+        """start: the initial tokens; cells: positions in the image."""
         positions = torch.zeros_like(start) if self.first else start
         read = self.to_itself(tokens, positions, tokens, positions, use=use)
         tokens = self.norm(read if self.first else tokens + read)
@@ -114,9 +114,9 @@ class DecoderBlock(nn.Module):
 class MaskDecoder(nn.Module):
     """num_masks: predicted for each prompt. exchange: tokens and image read each other (two_way),
     the tokens read the image (one_way), or neither (none). grid: the cells of the image. place: of
-    attention among the tokens, with the longest prompt as `length`. crosses: for each block what
-    makes the scores between tokens and image; those of the last one are also those of the attention
-    behind the blocks.
+    attention among the tokens, with the longest prompt as `length`. crosses: for each block the
+    constructor of the scores between tokens and image; the attention after the blocks has the one
+    of the last block.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """ResNet for small images: three stages of 3 x 3 convolutions with identity shortcuts.
 
 He et al. 2016, "Deep residual learning", section 4.2, https://arxiv.org/abs/1512.03385: 6 depth + 2
-layers. Where the width changes the shortcut is a 1 x 1 convolution (option B there). A gate may
+layers. If the width changes, the shortcut is a 1 x 1 convolution (option B there). A gate may
 weigh the channels of every block before they are added (model.gate).
 """
 

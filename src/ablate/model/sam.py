@@ -105,7 +105,7 @@ class PromptEncoder(nn.Module):
     def dense(
         self, before: Float[Tensor, "b 1 y x"] | None
     ) -> Float[Tensor, "b j d"] | Float[Tensor, "1 d"]:
-        """The mask before, or None -> what is added to the image."""
+        """The mask before, or None -> the term that is added to the image."""
         if before is None or self.masks is None:
             return self.no_mask.weight
         return rearrange(self.masks(before), "b d y x -> b (y x) d")
@@ -282,8 +282,8 @@ class SAM(Model):
 
     @torch.no_grad()
     def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        """Over the image, of the encoder what the clicked cell attends to, of the decoder what the
-        token of the chosen mask reads and where the click is read."""
+        """Maps over the image: attention of the clicked cell in the encoder, and in the decoder of
+        the token of the chosen mask and to the token of the click."""
         logits, iou = self(example["images"], example["points"], example["labels"])
         best, count = int(iou[0, 0].argmax()), logits.shape[2]
         x, y = example["points"][0, 0].tolist()

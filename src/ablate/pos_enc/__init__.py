@@ -37,7 +37,7 @@ class PosEnc(nn.Module):
     `j` (keys).
     """
 
-    # Where it acts: on the "input" of the first layer, in the "attention" of every one, or nowhere.
+    # It acts on the "input" of the first layer, in the "attention" of every one, or not at all.
     acts_in: ClassVar[str | None] = "attention"
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
@@ -148,11 +148,11 @@ class PosEnc(nn.Module):
 class Randomized(PosEnc):
     """Base of encodings that may take random positions.
 
-    randomize: M, from which each training step draws as many positions as there are tokens,
-    without replacement and in their order, so that larger ones than those of training are known
-    (Ruoss et al. 2023, section 3, https://arxiv.org/abs/2305.16843). Outside of training, where
-    the paper draws too, token n of L has the expected position, (n + 1)(M + 1) / (L + 1) - 1
-    rounded down. None: token n has position n.
+    randomize: M. Each training step samples as many of M positions as there are tokens, without
+    replacement and in their order, so that larger ones than those of training are known (Ruoss et
+    al. 2023, section 3, https://arxiv.org/abs/2305.16843). Outside of training (the paper also
+    samples there) token n of L has the expected position, (n + 1)(M + 1) / (L + 1) - 1 rounded
+    down. None: token n has position n.
     """
 
     measured_with: ClassVar[tuple[str, ...]] = ("randomize",)

@@ -1,8 +1,8 @@
 """Learned from sinusoidal: x -> x + W p, with p the sinusoids of a position and W a learned map.
 
-p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. It lies between
-pos_enc=sinusoidal, where W is the identity, and pos_enc=learned, which knows nothing of the order
-of positions, and takes any length. W is initialized so that W p is as large as the initial vectors
+p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. This encoding lies
+between pos_enc=sinusoidal (W is the identity) and pos_enc=learned (which knows nothing of the order
+of positions), and takes any length. W is initialized so that W p is as large as the initial vectors
 of pos_enc=learned.
 """
 

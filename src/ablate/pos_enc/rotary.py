@@ -14,10 +14,10 @@ base s^(r / (r - 2)), the NTK-aware base (for texts of any length; transformers'
 with the length of each text), and yarn, both of Peng et al. 2023,
 https://arxiv.org/abs/2309.00071: yarn interpolates a pair that turns less than once within the
 training length L, leaves one as it is that turns more than 32 times, and is linear in its turns in
-between; its scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). yarn_index is what the
-authors' code and transformers compute instead: linear in m between the pairs that turn 32 times and
-once, rounded outwards, so that angles of some pairs differ a lot; what is not rotated, of a share,
-is not scaled. None has parameters:
+between; its scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). yarn_index is the
+variant of the authors' code and of transformers: linear in m between the pairs that turn 32 times
+and once, rounded outwards, so that angles of some pairs differ a lot; dimensions that are not
+rotated (`share` < 1) are not scaled. None has parameters:
 python -m ablate.evaluate RUN pos_enc.scaling=yarn pos_enc.factor=4 data.seq_len=512
 """
 
@@ -94,7 +94,7 @@ class Rotary(Randomized):
         return self.turn(q, self.places(i)), self.turn(k, self.places(j))
 
     def periods(self, r: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, " {r}//2"]:
-        """The positions in which each pair of r dimensions turns by 1."""
+        """The number of positions over which each pair of r dimensions turns by 1."""
         base, s = self.base, self.factor
         if self.scaling == "ntk" and r > 2:
             base = base * s ** (r / (r - 2))

@@ -1,4 +1,4 @@
-"""Random numbers of training that depend on where they are used, and on nothing drawn before.
+"""Random numbers of training that depend on their use, not on numbers drawn before.
 
 A number is a function of (seed, step, name of the module that draws, example, head, row, column).
 Two runs that differ in one part therefore drop the same units everywhere else, and so do a kernel
@@ -42,8 +42,8 @@ class Source(NamedTuple):
 class Draws:
     """The random streams of a model, one per `Stream` module.
 
-    keys: those of a training batch, and what moves each to the place of the batch in that of the
-    step; None outside of training.
+    keys: those of a training batch, each with the offset of the batch within its step; None outside
+    of training.
     """
 
     def __init__(self, model: nn.Module) -> None:

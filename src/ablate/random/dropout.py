@@ -1,8 +1,8 @@
 """Dropout, Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, and stochastic
 depth, Huang et al. 2016, https://arxiv.org/abs/1603.09382.
 
-Unlike torch.nn.Dropout they drop the same units regardless of what else the model draws: see
-draws.py.
+Unlike torch.nn.Dropout they drop the same units regardless of the other random numbers of the
+model: see draws.py.
 """
 
 import torch

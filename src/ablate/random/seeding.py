@@ -18,7 +18,7 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def seed_torch(seed: int, device: "torch.device") -> None:
-    """Seed what torch draws on a device. torch.manual_seed seeds all devices, and takes a stack
+    """Seed torch's generator of a device. torch.manual_seed seeds all devices, and takes a stack
     trace for each kind that is not in use: a millisecond."""
     import torch
 

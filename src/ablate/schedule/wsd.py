@@ -22,8 +22,8 @@ def wsd(
     shape: Literal["linear", "sqrt"],
     floor: Probability,
 ) -> float:
-    """At the peak until the last `decay` steps, in which it falls to `floor`: as 1 - t, or as
-    1 - sqrt(t), for t from 0 to 1.
+    """At the peak; in the last `decay` steps falling to `floor`: as 1 - t, or as 1 - sqrt(t), for
+    t from 0 to 1.
 
     decay: steps, or a share of the training.
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ablate.errors import UserError
 
-SEEN = 20_000  # training frames that k-means sees; more hardly change what is lost
+SEEN = 20_000  # training frames for k-means; more hardly change the error
 Frames = NDArray[np.float32]
 
 

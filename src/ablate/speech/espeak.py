@@ -31,8 +31,8 @@ NO_VOICE = 3  # exit code of the process
 
 
 class Utterance(NamedTuple):
-    """samples: 16 bits. words: for each word that it reports, where in the text the word starts
-    and at which sample."""
+    """samples: 16 bits. words: for each word that it reports, its first character in the text and
+    its first sample."""
 
     samples: NDArray[np.int16]
     words: list[tuple[int, int]]

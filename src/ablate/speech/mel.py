@@ -14,7 +14,7 @@ from scipy.fft import dct, rfft
 
 Array = NDArray[np.float64]
 
-RATE = 22050  # samples a second, which is what espeak-ng writes
+RATE = 22050  # samples per second, as espeak-ng writes
 HOP = 441  # samples between frames
 FRAMES = RATE // HOP  # a second: 50
 WINDOW = 1024  # samples of a frame

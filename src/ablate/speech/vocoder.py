@@ -17,7 +17,7 @@ from ablate.speech.mel import HOP, WINDOW, filters
 
 ROUNDS = 60
 MOMENTUM = 0.99
-LOUDEST = 0.9  # the largest sample of what is written
+LOUDEST = 0.9  # the largest sample of a written file
 
 
 def sound(log_mels: NDArray[np.float32], *, rounds: int = ROUNDS, seed: int = 0) -> Tensor:
@@ -29,7 +29,7 @@ def amplitudes(mels: Tensor, *, rounds: int = 100) -> Tensor:
     """Frames x BANDS amplitudes of mel bands -> frequencies x frames (Lee and Seung 2001)."""
     bank = torch.from_numpy(filters())
     tiny = torch.finfo(mels.dtype).tiny
-    estimate = mels @ bank  # a smooth start; where no filter is, it is 0 and stays so
+    estimate = mels @ bank  # a smooth start; frequencies without a filter are 0 and stay so
     for _ in range(rounds):
         estimate = estimate * (mels @ bank) / (estimate @ bank.T @ bank).clamp(min=tiny)
     return estimate.T

@@ -1,6 +1,6 @@
 """No attention: a decoder reads one fixed vector, the last hidden state of the encoder.
 
-The ablated attention, and what came before it: Cho et al. 2014, "Learning phrase representations
+The ablated attention, and the models before it: Cho et al. 2014, "Learning phrase representations
 using RNN encoder-decoder", section 2.2, https://arxiv.org/abs/1406.1078; Sutskever et al. 2014,
 "Sequence to sequence learning with neural networks", section 2, https://arxiv.org/abs/1409.3215.
 """

@@ -1,7 +1,7 @@
 """Uniform: score = 0, so every position gets the same weight.
 
-The ablated score: attention as an average over what the mask allows, without queries or keys. You
-et al. 2020, "Hard-coded Gaussian attention for neural machine translation", section 3,
+The ablated score: attention as an average over the allowed keys, without queries. You et al.
+2020, "Hard-coded Gaussian attention for neural machine translation", section 3,
 https://arxiv.org/abs/2005.00742, is one study of how far attention goes without learned weights.
 """
 

@@ -64,7 +64,7 @@ def wide_on_cpu(x: Float[Tensor, ...]) -> bool:
 
 
 def decodes(x: Float[Tensor, "b i _"]) -> bool:
-    """Whether x is one step of decoding. It needs no gradient, and what torch's layers and kernels
-    do around a step takes longer than the step: docs/results/benchmarks.md."""
+    """Whether x is one step of decoding. It needs no gradient, and the overhead of torch's layers
+    and kernels takes longer than the step: docs/results/benchmarks.md."""
     alone = x.shape[1] == 1 and not torch.is_grad_enabled()
     return alone and wide_on_cpu(x) and not torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""adaLN-Zero: adaLN, with a gate on what each sublayer adds; all three start at zero.
+"""adaLN-Zero: adaLN, with a gate on the output of each sublayer; all three start at zero.
 
 Peebles and Xie 2023, section 3.2 and figure 5, https://arxiv.org/abs/2212.09748. At the start every
 block is the identity.

@@ -2,7 +2,7 @@
 
 Peebles and Xie 2023, section 3.2 and figure 5, https://arxiv.org/abs/2212.09748, after Rombach et
 al. 2022, "High-resolution image synthesis with latent diffusion models" (Stable Diffusion), section
-3.3, https://arxiv.org/abs/2112.10752, where only the caption enters so.
+3.3, https://arxiv.org/abs/2112.10752, who do so only with the caption.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Decoders of model=rnn_seq2seq: when they attend, and what they read out. One class per file.
+"""Decoders of model=rnn_seq2seq: the order of attention, cell and read-out. One class per file.
 
 Here: their state, their initial state, their interface. A decoder of a config group is constructed
 with the widths of embeddings and states, `context` (the attention over the encoder's states),
@@ -30,7 +30,7 @@ class RNNState(State):
     memory: Memory
     hidden: list[Hidden]  # of the layers, after the steps so far
     position: int = 0  # of the next step
-    feed: Float[Tensor, "b 1 d"] | None = None  # what Luong's decoder feeds to its next step
+    feed: Float[Tensor, "b 1 d"] | None = None  # Luong's attentional state, for input feeding
 
     def __post_init__(self) -> None:
         self.source = torch.arange(len(self.memory.keep), device=self.memory.keep.device)

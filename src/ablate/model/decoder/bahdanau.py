@@ -6,8 +6,8 @@ appendix A.2.2, https://arxiv.org/abs/1409.0473, with e(t) the embedding of the 
     c(t) = sum_j a(t, j) h_j, scores between s(t-1) and h_j
     s(t) = cell([e(t); c(t)], s(t-1))
     r(t) = max of each pair in U_o s(t-1) + V_o e(t) + C_o c(t)
-Here U_o, V_o, C_o are one concatenated matrix, and s is the output of the top layer. Where the
-paper leaves a choice: the read-out takes s(t-1), as its last formula prints it, although the
+Here U_o, V_o, C_o are one concatenated matrix, and s is the output of the top layer. Choices that
+the paper leaves open: the read-out takes s(t-1), as its last formula prints it, although the
 distribution is introduced as that of s(t); its width is dim / 2, as in the paper; the cell is
 torch's, with biases (see recurrent.py), of any kind; an lstm's c(0) has its own W_s; the last state
 of a unidirectional encoder serves as h, as in Cho et al. 2014, https://arxiv.org/abs/1406.1078.

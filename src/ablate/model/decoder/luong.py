@@ -1,4 +1,4 @@
-"""Luong's decoder: a(t) = tanh(W [c(t); s(t)]), where s(t) is the query and c(t) its context.
+"""Luong's decoder: a(t) = tanh(W [c(t); s(t)]), with s(t) the query and c(t) its context.
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section 3
 and equation 5, https://arxiv.org/abs/1508.04025: a(t) is its attentional state, s(t) its h_t. With

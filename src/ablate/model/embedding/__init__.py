@@ -1,7 +1,7 @@
 """Token embeddings: the vectors that a model reads for token ids. One class per file.
 
 A model makes one for each vocabulary it reads, `embedding(vocab_size, dim)`, whose forward maps
-`b i` to `b i dim`, and passes what only some options use:
+`b i` to `b i dim`, and passes two arguments that only some options use:
 
     draw    how a learned table is initialized in a model of this kind
     reads   the batch entries that it embeds, such as ("source",): word2vec learns from those

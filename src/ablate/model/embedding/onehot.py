@@ -1,7 +1,7 @@
 """One-hot: token n is the vector with a 1 at index n and zeros elsewhere; nothing is learned.
 
 Elman 1990, "Finding structure in time", section 3, https://doi.org/10.1207/s15516709cog1402_1: any
-two tokens are equally far apart, so the model has to find what they have in common. The vectors are
+two tokens are equally far apart, so the model has to learn their similarities. The vectors are
 zero-padded to the width of the model. A vocabulary larger than the width is rejected: a projection
 to fewer dimensions, learned or random, is an embedding table whose rows are more alike.
 """

@@ -5,8 +5,8 @@ https://arxiv.org/abs/1301.3781 (cbow: predict a token from the mean of its cont
 context from the token), with the negative sampling and the subsampling of frequent tokens of
 "Distributed representations of words and phrases and their compositionality", sections 2.2 and 2.3,
 https://arxiv.org/abs/1310.4546. gensim computes it (https://radimrehurek.com/gensim/), from the
-training split only and in one thread, so that the same seed returns the same vectors up to the
-seventh digit, where the rounding of BLAS, which gensim uses, depends on the processor.
+training split only and in one thread. The same seed returns the same vectors up to the seventh
+digit: the rounding of BLAS, which gensim uses, depends on the processor.
 """
 
 import logging

@@ -109,7 +109,7 @@ class MixtureOfExperts(Layer):
 
     def counts(self, chosen: Int[Tensor, "n k"]) -> list[int]:
         """How often each expert is chosen."""
-        if chosen.is_meta:  # where operations are counted: any split costs the same
+        if chosen.is_meta:  # operations are counted: any split costs the same
             less, more = divmod(chosen.numel(), len(self.experts))
             return [less + (number < more) for number in range(len(self.experts))]
         return chosen.flatten().bincount(minlength=len(self.experts)).tolist()

@@ -1,4 +1,4 @@
-"""Gates: factors by which the channels of a feature map are multiplied. One class per file.
+"""Gates: factors that scale the channels of a feature map. One class per file.
 
 Letters: b batch, c channels, y rows, x columns.
 """

@@ -13,7 +13,7 @@ from ablate.model.layers.linear import KaimingLinear
 
 
 class SqueezeExcitation(Gate):
-    """reduction: the factor by which the channels are squeezed, to one at least."""
+    """reduction: the hidden layer has channels / reduction units, at least one."""
 
     def __init__(self, channels: int, *, reduction: Count) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class LinearMixer(Layer):
     """A layer whose heads keep a state of fixed size instead of all keys and values.
 
     key_width, value_width: of all heads together. short_conv: queries, keys and values are silu of
-    a causal convolution over so many positions; None: maps of the input. What a head reads is
+    a causal convolution over so many positions; None: maps of the input. The output of a head is
     normalized by its root mean square and, if `gated`, gated by silu of a map of the input.
     """
 

@@ -11,8 +11,8 @@ a decay exp(g), and adds:
 Chunks: Hua et al. 2022, https://arxiv.org/abs/2202.10447, and Sun et al. 2023, section 2.3,
 https://arxiv.org/abs/2307.08621; the delta rule in chunks: Yang et al. 2024,
 https://arxiv.org/abs/2406.06484, with a decay https://arxiv.org/abs/2412.06464. Its updates are
-k_i u_i^T, where u_i = beta_i (v_i - exp(g_i) S_i-1^T k_i) depends on earlier ones of the chunk by a
-triangular system.
+k_i u_i^T with u_i = beta_i (v_i - exp(g_i) S_i-1^T k_i), which depend on earlier ones of the chunk
+by a triangular system.
 """
 
 import torch
@@ -41,7 +41,7 @@ def recurrence(
     beta: step of the delta rule, with one decay for all rows; None: the sum. state: None: zero.
     """
     exact = torch.promote_types(v.dtype, torch.float32)
-    # The meta device, where operations are counted, has no autocast.
+    # The meta device, which counts operations, has no autocast.
     with torch.autocast("cuda" if v.is_cuda else "cpu", enabled=False):
         q, k, v, g = (x.to(exact) for x in (q, k, v, g))
         length = v.shape[2]
@@ -81,7 +81,7 @@ def recurrence(
 def decayed_products(
     q: Float[Tensor, "b h c i k"], k: Float[Tensor, "b h c j k"], g: Float[Tensor, "b h c i #k"]
 ) -> Float[Tensor, "b h c i j"]:
-    """q_i . (exp(g_i - g_j) k_j) for j <= i, where no exponent is positive; 0 elsewhere."""
+    """q_i . (exp(g_i - g_j) k_j) for j <= i, so that no exponent is positive; 0 elsewhere."""
     size = g.shape[3]
     later = torch.ones(size, size, dtype=torch.bool, device=g.device).triu(1)[..., None]
     decay = (g[..., :, None, :] - g[..., None, :, :]).masked_fill(later, -torch.inf).exp()

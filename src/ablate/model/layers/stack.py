@@ -28,8 +28,8 @@ class Stack(nn.Module):
     """Position encoding, `depth` blocks and the final norm: the core of every Transformer here.
 
     The keys of a model's YAML arrive here by name, those of a block as `block`; `length`, `grid`,
-    `extra`, `causal` (see PosEnc) and `source` (see Mask) describe the input. layers: the keys of a
-    block, of `mask` and of `pos_enc` in which the layers differ, cycled over the layers.
+    `extra`, `causal` (see PosEnc) and `source` (see Mask) describe the input. layers: keys of a
+    block, of `mask` and of `pos_enc` that differ by layer, each with values to cycle through.
     `embedding_norm` adds a norm of the embeddings if the norm placement of the first block is post.
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
     (Vaswani et al. 2017, section 3.4).

@@ -34,7 +34,7 @@ class ValueResidual(nn.Module):
 
     def forward(self, v: Float[Tensor, "b g j k"], context: Context) -> Float[Tensor, "b g j k"]:
         ((step, first),) = context.first_values.items() or ((context.step, v),)
-        if step == context.step:  # a recomputed block finds what it left as well
+        if step == context.step:  # a recomputed block finds its own values as well
             context.first_values[step] = v
             # Not used here, but DDP waits for a gradient of every parameter.
             return v + 0 * self.shares.sum()
@@ -51,12 +51,12 @@ class Attention(MultiHeadAttention):
 
     short_conv: queries, keys and values are x + a causal convolution of x over so many positions
     (ShortConvolution); null: none.
-    key_shift: the key at a position is that of the token before it, so that one layer finds what
-    followed an earlier token: of an induction head (Olsson et al. 2022,
-    https://arxiv.org/abs/2209.11895) the half for which two layers are needed otherwise.
+    key_shift: the key at a position is that of the token before it, so that one layer finds the
+    token after an earlier one, as an induction head does with two layers (Olsson et al. 2022,
+    https://arxiv.org/abs/2209.11895).
     value_residual: the values of the first block are added to those of later ones (Zhou et al.
     2024, https://arxiv.org/abs/2410.17897).
-    exclusive: what a head reads loses its part along the value of the query's own position, o -
+    exclusive: the output of a head loses its part along the value of the query's position, o -
     (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
     """
 
@@ -130,7 +130,7 @@ class Attention(MultiHeadAttention):
     ]:
         """Queries, keys and values of the last `count` positions, from the input of up to `reach`
         positions before them and their own."""
-        missing = count + self.reach - wide.shape[1]  # before the first token, where all is zero
+        missing = count + self.reach - wide.shape[1]  # zeros before the first token
 
         def of(
             projection: Linear | None, conv: ShortConvolution | None, heads: int, shift: int = 0

@@ -1,4 +1,4 @@
-"""DeltaNet: a state in which the value of a key is replaced, not added to.
+"""DeltaNet: a linear-attention state that replaces the value of a key instead of adding to it.
 
 Schlag et al. 2021, "Linear transformers are secretly fast weight programmers", section 4.2,
 https://arxiv.org/abs/2102.11174, as in Yang et al. 2024, https://arxiv.org/abs/2406.06484: S_i =

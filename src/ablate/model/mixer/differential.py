@@ -3,8 +3,8 @@
 Ye et al. 2024, "Differential transformer", https://arxiv.org/abs/2410.05258, section 2.1: a head
 has two queries and two keys of half its width each, and reads (A1 - lambda A2) V, normalized by its
 root mean square and times 1 - `initial`; lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + initial.
-`initial` is one number for all layers here, where the paper has 0.8 - 0.6 exp(-0.3 (layer - 1)).
-Both maps come from one call of the kernel: what a head reads is linear in its weights.
+`initial` is one number for all layers here; in the paper it is 0.8 - 0.6 exp(-0.3 (layer - 1)).
+Both maps come from one call of the kernel: the output of a head is linear in its weights.
 """
 
 from dataclasses import replace

@@ -17,7 +17,7 @@ from ablate.model.layers.linear import Linear
 
 
 class Fixed(Layer):
-    """`weight` h i j: the weight of position j in the output of position i, zero where masked."""
+    """`weight` h i j: the weight of position j in the output of position i, zero if masked."""
 
     reads_mask = True
     caches = True

@@ -2,7 +2,7 @@
 
 Yang et al. 2024, "Gated delta networks", section 3, https://arxiv.org/abs/2412.06464: S_i = a_i
 (I - beta_i k_i k_i^T) S_i-1 + beta_i k_i v_i^T, y_i = S_i^T q_i / sqrt(k); a: `Decay`; beta,
-queries, keys and values: as model.mixer=delta; what a head reads is normalized, and gated by silu.
+queries, keys and values: as model.mixer=delta; head outputs are normalized, and gated by silu.
 Keys and values are of the model's width (the paper: 3/4 and 3/2 of it).
 """
 

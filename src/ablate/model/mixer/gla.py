@@ -2,8 +2,8 @@
 
 Yang et al. 2023, "Gated linear attention transformers with hardware-efficient training", section
 4, https://arxiv.org/abs/2312.06635: S_i = diag(a_i) S_i-1 + k_i v_i^T, y_i = S_i^T q_i / sqrt(k),
-a = sigmoid(W2 W1 x + b)^(1/16), with keys half of the model's width and W1 of rank 16; what a head
-reads is normalized, and gated by silu.
+a = sigmoid(W2 W1 x + b)^(1/16), with keys half of the model's width and W1 of rank 16; the output
+of a head is normalized, and gated by silu.
 """
 
 import torch.nn.functional as F

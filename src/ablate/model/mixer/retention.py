@@ -2,8 +2,8 @@
 
 Sun et al. 2023, "Retentive network", sections 2.1 to 2.3, https://arxiv.org/abs/2307.08621: S_i =
 gamma S_i-1 + k_i v_i^T, y_i = S_i^T q_i / sqrt(k), gamma = 1 - 2^(-5 - h) for head h from 0;
-queries and keys are rotated by pos_enc=rotary (the paper: xPos); what a head reads is normalized,
-and gated by silu.
+queries and keys are rotated by pos_enc=rotary (the paper: xPos); the output of a head is
+normalized, and gated by silu.
 """
 
 from typing import Annotated

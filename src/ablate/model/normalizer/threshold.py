@@ -47,7 +47,7 @@ class Threshold(Function):
         weights = (z - thresholds.gather(-1, last)).clamp(min=0) ** power
         ctx.save_for_backward(weights)
         ctx.power = power
-        # Not .to() where it does nothing: torch 2.11 compiles that to a wrong gradient.
+        # No .to() that does nothing: torch 2.11 compiles it to a wrong gradient.
         return weights if weights.dtype == scores.dtype else weights.to(scores.dtype)
 
     @staticmethod

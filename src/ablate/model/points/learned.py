@@ -1,6 +1,6 @@
 """Learned positions: concatenated vectors of the row and the column of pixels, half the width each.
 
-What pos_enc=learned_2d is for patches.
+As pos_enc=learned_2d for patches.
 """
 
 import torch

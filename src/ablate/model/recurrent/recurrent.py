@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
         """
         if keep is None and hidden is not None and not self.training and decodes(x):
             return self._step(x, hidden)
-        # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
+        # On the meta device, which counts FLOPs, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
             return self._layers(
                 x, hidden, lambda steps: steps, lambda y, layer: self.dropout(y, layer, start)

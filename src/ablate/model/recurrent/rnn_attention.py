@@ -126,7 +126,7 @@ class RNNAttention(nn.Module):
     def _step(
         self, query: Float[Tensor, "b 1 d"], memory: Memory, start: int
     ) -> Float[Tensor, "b 1 d"]:
-        """Of one step, without what kernels need for many."""
+        """Of one step, without the arguments that kernels need for many."""
         assert memory.keys is not None
         q = query[:, None, :, : query.shape[-1] * self.score.query]
         scores = self.score.compare(q, memory.keys)

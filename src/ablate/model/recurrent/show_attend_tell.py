@@ -7,9 +7,9 @@ the embedding of the previous word and a_j the annotation vectors:
     h(t) = cell([e(t); z(t)], h(t-1))
     logits of the word = L_o (e(t) + L_h h(t) + L_z z(t))
     beta(t) = sigmoid(w . h(t-1) + b), section 4.2.1, or 1
-Where the paper leaves a choice: the two networks of the initial state have one layer, as in the
-authors' code, and there is no tanh before L_o, as in equation 7, where that code has one. L_o
-belongs to the caller.
+Choices that the paper leaves open: the two networks of the initial state have one layer, as in the
+authors' code, and there is no tanh before L_o, as in equation 7 (that code has one). L_o belongs
+to the caller.
 """
 
 from typing import Any

@@ -2,8 +2,9 @@
 
 Autograd records some thirty operations for every step, and adds up a gradient of every weight for
 each. Here a step computes into buffers, and the way back computes gradients of states alone; those
-of the weights are one product over all steps afterwards, as in cuDNN's recurrent layers. It gives
-what the decoder's own steps give (tests/test_loop.py); how much faster: docs/results/benchmarks.md.
+of the weights are one product over all steps afterwards, as in cuDNN's recurrent layers. The
+results equal those of the decoder's own steps (tests/test_loop.py), and take less time
+(docs/results/benchmarks.md).
 
 It is part of kernel=auto, on a CPU in float32 or float64, and knows the decoders, cells and scores
 that it has a form of by their classes; all others take their own steps.
@@ -54,7 +55,7 @@ from ablate.model.recurrent.written_gradient.loop import (
 def decoded(
     decoder: Decoder, embedded: Float[Tensor, "b i e"], state: RNNState
 ) -> Float[Tensor, "b i _"]:
-    """What the decoder gives of these steps, and the state advanced."""
+    """The decoder's outputs of these steps, and the state advanced."""
     if isinstance(decoder, Luong) and decoder.input_feeding:
         assert state.feed is not None
         fed = [state.feed[:, 0], decoder.combine.weight]
@@ -84,7 +85,7 @@ def unroll(
     state: RNNState,
     own: Tensors,
 ) -> tuple[Float[Tensor, "b i d"], ...] | None:
-    """The outputs of the next steps, and the state advanced; None where a part has no written form.
+    """The outputs of the next steps, and the state advanced; None if a part has no written form.
 
     own: the tensors of the loop's class.
     """
@@ -121,8 +122,8 @@ def unroll(
 
 
 def of_scores(attention: RNNAttention, keys: Float[Tensor, "b j p"]) -> Tensors | None:
-    """What `Products`, or `TanhSums`, reads of the scores; None if there is no such form. keys: as
-    the score prepared them."""
+    """The tensors of the scores for `Products` or `TanhSums`; None if there is no such form. keys:
+    as the score prepared them."""
     score: Score = attention.score
     if attention.chosen or attention.kernel.compiled or attention.recorded is not None:
         return None
@@ -156,7 +157,7 @@ class InLoop(Kernel):
 
 @dataclass
 class Plan:
-    """What a loop is made of, beside the tensors of each layer, of the context and its own."""
+    """A loop without its tensors (of each layer, of the context, of its class)."""
 
     loop: Callable[..., Loop]
     cells: list[type[Steps]]
@@ -196,7 +197,7 @@ class Unrolled(torch.autograd.Function):
         loop = ctx.loop = plan.make([list(islice(rest, size)) for size in sizes])
         loop.run()
         after = [part for cells in loop.layers.cells for part in cells.after]
-        # Views: autograd marks what is returned, and the loop must not hold its own node.
+        # Views: autograd marks returned tensors, and the loop must not keep its own node alive.
         return tuple(x.view_as(x) for x in (*loop.outputs, *after))
 
     @staticmethod
@@ -211,7 +212,7 @@ class Unrolled(torch.autograd.Function):
 def layers_of(
     recurrent: Recurrent, layers: Sequence[Cell], embedded: Float[Tensor, "b i e"], state: RNNState
 ) -> tuple[list[Tensors], list[Float[Tensor, "i b d"] | None]]:
-    """The tensors of the steps of each layer, and what dropout multiplies their inputs by."""
+    """The tensors of the steps of each layer, and the dropout factors of their inputs."""
     groups: list[Tensors] = []
     masks: list[Float[Tensor, "i b d"] | None] = []
     batch, steps, width = embedded.shape

@@ -21,10 +21,10 @@ class Steps(ABC):
 
     sums: W x + the biases, of the part of the input that is known before the first step. w: the
     columns of W for the rest of the input, which comes with each step. u: U; bias: that of U h.
-    before: the state before the first step. Time is the first axis of what is kept.
+    before: the state before the first step. Time is the first axis of stored tensors.
 
-    A subclass computes a step from `gates[t]`, which holds the sums and becomes what the gradient
-    needs, and the gradient of those sums, in `d_gates[t]`.
+    A subclass computes a step from the sums in `gates[t]`, overwrites them with the values that the
+    gradient needs, and computes the gradient of those sums in `d_gates[t]`.
     """
 
     # Whether U h + its bias is not simply added to W x.
@@ -204,12 +204,12 @@ STEPS: dict[type[Cell], type[Steps]] = {RNN: RNNSteps, GRU: GRUSteps, LSTM: LSTM
 def tanh_gradient(
     d: Float[Tensor, "*n"], y: Float[Tensor, "*n"], out: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """d (1 - y^2), the gradient of x where y = tanh(x)."""
+    """d (1 - y^2), the gradient of x for y = tanh(x)."""
     return torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=out)
 
 
 def sigmoid_gradient(
     d: Float[Tensor, "*n"], y: Float[Tensor, "*n"], out: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """d y (1 - y), the gradient of x where y = sigmoid(x)."""
+    """d y (1 - y), the gradient of x for y = sigmoid(x)."""
     return torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=out)

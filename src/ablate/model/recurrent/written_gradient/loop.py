@@ -1,6 +1,4 @@
-"""All steps of a decoder, forward and back. Time is the first axis of what is kept, the batch the
-second.
-"""
+"""All steps of a decoder, forward and back. Stored tensors begin with the axes time and batch."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ class Products:
 class TanhSums:
     """Scores v . tanh(q w + k), by the exponentials of kernel/additive_cpu.py.
 
-    bound: the largest |q|. Where q w or k could be too large for exponentials, tanh is a sigmoid.
+    bound: the largest |q|. If q w or k could be too large for exponentials, tanh is a sigmoid.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class Context:
         scores, weights = self.scores.forward(t, q), self.weights_at[t]
         if self.masked is None:
             torch.softmax(scores, -1, out=weights)
-        else:  # as Normalizer does: no weight at all where nothing may be attended to
+        else:  # as in Normalizer: a fully masked query gets zeros
             masked = self.masked[t]
             scores.masked_fill_(masked, torch.finfo(scores.dtype).min)
             torch.softmax(scores, -1, out=weights).masked_fill_(masked, 0.0)
