@@ -1,14 +1,14 @@
 """Verdicts on the claims of a study: confirmed, refuted or undecided.
 
 Each claim is about one number for each seed, the contrast: a sum of the values of arms times
-weights, oriented so that the claim says it is positive, less the smallest effect that counts. It is
-confirmed if its mean differs from zero upwards, refuted if downwards, and undecided else: an effect
-that is there but smaller than what counts refutes a claim, too. An equivalence is confirmed by two
+weights, oriented so that the claim predicts a positive value, less the smallest effect that counts.
+It is confirmed if its mean differs from zero upwards, refuted if downwards, and undecided else: an
+effect below the smallest that counts also refutes a claim. An equivalence is confirmed by two
 one-sided t tests (Schuirmann 1987), and refuted if the difference is beyond its bounds. The error
-of a contrast comes from the noise of the whole study (`noise`), block by block where its terms are
-of several blocks; a contrast of several metrics, or one from which the seeds do not cancel, has
-only its own spread. Holm's correction (1979) runs over the claims of the study, of confirmations
-and of refutations apart.
+of a contrast comes from the noise of the whole study (`noise`), block by block if its terms are of
+several blocks; a contrast of several metrics, or one whose seeds do not cancel, has only its own
+spread. Holm's correction (1979) runs over the claims of the study, separately for confirmations and
+for refutations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ Noises = Callable[[str | None, str | None], Noise]  # of a metric and a block, a
 
 @dataclass(frozen=True)
 class _Tested:
-    """A claim with its contrast. beyond: by how much it is on the claim's side of what counts."""
+    """A claim with its contrast. beyond: the margin by which it exceeds the smallest effect that
+    counts, positive on the claim's side."""
 
     claim: Claim
     contrast: Pairs
@@ -147,7 +148,7 @@ def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
 
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
-    """What is claimed to be more, and to be less, by seed."""
+    """By seed, the sides that the claim predicts to be larger and to be smaller."""
     best = claim.mode or (derived.mode(claim.metrics[0]) if claim.metrics else mode)
     lower = claim.direction == "lower" or (
         claim.direction in ("better", "worse") and (best == "min") == (claim.direction == "better")

@@ -1,7 +1,7 @@
 """Read a study's folder: its plan, the state of every run, and the curves.
 
 A run's folder that is half written, foreign or gone is not an error: it is a run without a result,
-and `Run.detail` says what was found instead. Curves are read on demand.
+and `Run.detail` describes it. Curves are read on demand.
 """
 
 import csv
@@ -206,7 +206,7 @@ class Study:
 
     @property
     def compared_seeds(self) -> list[int]:
-        """The seeds by which arms are compared; of a study with blocks those of each block."""
+        """The seeds over which arms are compared; of a study with blocks those of each block."""
         return (
             sorted({seed % EACH for seed in self.seeds}) if self.plan.get("blocks") else self.seeds
         )
@@ -241,7 +241,8 @@ def _value(option: str) -> Any:
 
 
 def _differs(of_arm: Mapping[str, Any], of_other: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from another arm, from what differs from the baseline, [there, here] by key."""
+    """The differences from another arm, [there, here] by key, computed from both arms' differences
+    from the baseline."""
     differs = {}
     for key in {**of_other, **of_arm}:
         base = (of_arm.get(key) or of_other[key])[0]
@@ -268,8 +269,8 @@ def collect(study_dir: str | Path) -> Study:
 
 def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm]) -> None:
     """Raise UserError unless there is one baseline, every run is of an arm, or of the tuning of one
-    that was left out for it, every factor and what was tuned is described, and no arm, no seed and,
-    where factors are crossed, no combination of options is there twice."""
+    that was left out for it, every factor and every tuned key is described, and no arm, no seed
+    and, if factors are crossed, no combination of options occurs twice."""
     names, wrong = {arm.name for arm in arms}, ""
     own, crossed = plan.get("own", {}), plan.get("design") == "factorial"
     alone = [arm for arm in arms if arm.same_as is None]
@@ -304,7 +305,7 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
 
 
 def not_a_study(folder: Path) -> str:
-    """Describe in one line what was given, and where the nearest studies are."""
+    """Describe in one line the folder that is not a study, and name the nearest studies."""
     if (folder.parent / PLAN).exists():
         return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
     what = "it has no plan.json" if folder.is_dir() else "no such folder"

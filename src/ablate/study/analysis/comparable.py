@@ -1,8 +1,8 @@
 """Rules that decide which arms may be compared with the baseline.
 
 Runs are compared in pairs of one seed, so data, code and budget must agree with the baseline's run
-of the same seed, and both or none may see what they predict. The user can allow the violation of a
-rule by its name.
+of the same seed, and both or none may see their targets. The user can allow the violation of a rule
+by its name.
 """
 
 from collections.abc import Callable, Collection, Mapping

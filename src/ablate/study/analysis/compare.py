@@ -266,7 +266,7 @@ def seeds_needed(effect: float, found: Error, family: int, known_df: float = 0) 
 
 
 def _kind(tests: Tests, loss: float) -> str:
-    """Choose the verdict. Equivalence comes first: a margin says what difference would matter."""
+    """Choose the verdict. Equivalence comes first: differences within the margin do not matter."""
     if tests.equivalent:
         return EQUIVALENT
     if not tests.differs:
@@ -275,5 +275,5 @@ def _kind(tests: Tests, loss: float) -> str:
 
 
 def _oriented(interval: Interval, mode: str) -> Interval:
-    """Turn an interval of the difference into one of the loss, of which positive is worse."""
+    """Turn an interval of the difference into one of the loss, whose positive values are worse."""
     return interval if mode == "min" else Interval(-interval.high, -interval.low)

@@ -1,5 +1,5 @@
-"""Metrics of a finished run beside those in its result.json: what it cost, and how soon it got
-where.
+"""Metrics of a finished run besides those in its result.json: its cost, and the cost of reaching a
+value.
 
     cost/seconds, cost/throughput, ...     a figure of result.json
     steps_to:val/loss:2.0                  steps until a validation first reached this value
@@ -33,7 +33,7 @@ UNITS = ("steps_to", "tokens_to", "seconds_to", "flops_to")
 
 
 class Record(Protocol):
-    """What is read of a run."""
+    """The part of a run that these metrics need."""
 
     @property
     def result(self) -> Mapping[str, Any]: ...

@@ -1,8 +1,8 @@
 """Main effects and interactions of factorial designs.
 
 Each seed gives its own estimates, by least squares with sum-to-zero coding, so that a main effect
-is an average over the options of all other factors, given all other terms. What is tested is
-their mean over the seeds against their own spread between seeds: an effect that differs from seed
+is an average over the options of all other factors, given all other terms. The test compares
+their mean over the seeds with their own spread between seeds: an effect that differs from seed
 to seed is no better known for being seen with several options of another factor, nor for the
 residuals of other effects (pooled with them, two effects that vary were shown in 10 % of simulated
 studies without any). Of one number this is the t test; of several the F test of repeated measures,
@@ -153,7 +153,7 @@ def _cells(runs: Iterable[Run], factors: Factors) -> tuple[dict[Term, dict[int, 
 
 
 def _left(cells: Sequence[Term], factors: Factors) -> tuple[list[Term], Factors, list[str]]:
-    """The cells and factors of what has runs, and a line for each option that has none."""
+    """The cells and the factors that have runs, and a line for each option without a run."""
     used = {factor: {cell[n] for cell in cells} for n, factor in enumerate(factors)}
     gone = [
         f"{factor}={option} has no result"

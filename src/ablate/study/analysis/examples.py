@@ -1,10 +1,10 @@
 """Differences for each example: how far a verdict rests on the examples that were measured.
 
-The seeds' interval says what other seeds would give on the same examples; this one says what other
-examples of the same kind would give with the same trained models. For each example the losses of an
-arm and of the baseline are averaged over the seeds that both have, and their difference is one
-value of a sample, whose mean has a t interval. Examples that belong together, such as windows of
-one text, make it too narrow.
+The seeds' interval is about other seeds on the same examples; this one is about other examples of
+the same kind with the same trained models. For each example the losses of an arm and of the
+baseline are averaged over the seeds that both have, and their difference is one value of a sample,
+whose mean has a t interval. Examples that belong together, such as windows of one text, make it too
+narrow.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ difference. Its variance is estimated from every arm with (arms - 1)(seeds - 1) 
 so that three seeds of several arms suffice for a verdict (Cochran and Cox 1957, Experimental
 Designs, section 4.2).
 
-Pooling is wrong where arms differ in noise, and is guarded in several ways:
+Pooling is wrong if arms differ in noise, and is guarded in several ways:
 
 - If the baseline's share of the residual sum of squares is too large for equal noise (F test at
   BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
@@ -210,7 +210,7 @@ def together(a: Part, b: Part) -> Part:
 
 
 def _beyond(total: Part, rest: Part) -> Part:
-    """The variance of what a larger layout has and a smaller one has not."""
+    """The variance of the part of a larger layout that a smaller one lacks."""
     df = total.df - rest.df
     squares = total.variance * total.df - rest.variance * rest.df
     return Part(max(squares, 0.0) / df if df else 0.0, df)

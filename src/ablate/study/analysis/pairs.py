@@ -56,7 +56,7 @@ class Pairs:
         return differences
 
     def words(self) -> str:
-        """Describe what is missing, as "'x' has no result for seeds 3, 4"; "" if nothing is."""
+        """Describe missing results, as "'x' has no result for seeds 3, 4"; "" if none is."""
         lacks = ((repr(self.arm), self.missing), ("the baseline", self.baseline_missing))
         return "; ".join(f"{who} has no result for {seeds_in_words(s)}" for who, s in lacks if s)
 

@@ -2,7 +2,7 @@
 
 Simulated with the test of `noise` on normal noise. The errors do not depend on the effects, so of
 each simulated study the effect from which on its arm is shown is known in closed form. The arm is
-tested at LEVEL / arms, where Holm's correction is strictest.
+tested at LEVEL / arms, the strictest level of Holm's correction.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def study_of(
     claims: Sequence[Mapping[str, Any]] = (),
     command: Sequence[str] = (),
 ) -> Foreign:
-    """Check the results and make a study of them. folder: where its report is written."""
+    """Check the results and make a study of them. folder: of its report."""
     source, values = results.source, results.values
     names = list(dict.fromkeys(value.metric for value in values if value.metric))
     if not names:

@@ -18,9 +18,9 @@ class Verdict:
     interval: Interval | None  # of the loss, at the level of the arm's test
     n: int  # seeds compared
     planned: int  # seeds that were planned for the arm or the baseline
-    p: float | None  # after Holm; of equivalence where that is the verdict
+    p: float | None  # after Holm; of equivalence if that is the verdict
     family: int  # arms that Holm ran over
-    margin: float | None  # within which a difference does not matter, in units of the metric
+    margin: float | None  # smaller differences do not matter, in units of the metric
     seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
     spread: float | None = None  # standard deviation of an arm between its seeds
 

@@ -1,7 +1,7 @@
 """python -m ablate.report STUDY_DIR --wandb: publish the report at Weights & Biases.
 
 The content is first written to wandb.json next to the report, and then sent. The same command
-resumes after W&B could not be reached, and updates what it sent before.
+resumes after W&B could not be reached, and updates an earlier upload.
 """
 
 from importlib.util import find_spec

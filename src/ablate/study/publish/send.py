@@ -24,7 +24,7 @@ AT_ONCE = 500  # runs in one query
 def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
     """Send everything; return how many runs with a difference W&B does not have.
 
-    where: addresses of what was made last time; updated in place as far as sending gets.
+    where: the addresses from the last time; updated in place as far as sending gets.
     """
     with _scratch() as scratch:
         api = _connect()
@@ -36,7 +36,7 @@ def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
         if where.get("at") != at:
             where.clear()
             where["at"] = at
-        if where.get("state") != spec["run"]["state"]:  # else its history would get another row
+        if where.get("state") != spec["run"]["state"]:  # else its history would get a second row
             where["run"] = _log(spec, folder, entity, scratch)
             where["state"] = spec["run"]["state"]
         missing = _summarize(api, path, spec["summaries"])
@@ -50,7 +50,7 @@ def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A temporary folder for what W&B is about to send, removed afterwards."""
+    """A temporary folder for W&B's files before they are sent, removed afterwards."""
     before = os.environ.get("WANDB_DIR")
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["WANDB_DIR"] = folder

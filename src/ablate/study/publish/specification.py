@@ -1,4 +1,4 @@
-"""The content of wandb.json: what W&B shows of a study, as plain values."""
+"""The content of wandb.json: a study for W&B, as plain values."""
 
 import json
 import unicodedata

@@ -138,7 +138,7 @@ def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
 def _filters(spec: dict[str, Any]) -> str:
     """Select the finished runs that count: neither those of the tuning nor the report's own."""
     conditions = {
-        'Config("ablate.value.study")': spec["study"],  # where W&B keeps config["ablate"]["study"]
+        'Config("ablate.value.study")': spec["study"],  # W&B's path of config["ablate"]["study"]
         'Metric("JobType")': spec["job_type"],
         'Metric("State")': "finished",
     }

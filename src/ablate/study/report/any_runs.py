@@ -1,4 +1,4 @@
-"""A table of any runs, such as those of outputs/runs: what differs, and what they measured.
+"""A table of any runs, such as those of outputs/runs: their differences and their metrics.
 
 Runs of no study have neither a baseline nor planned seeds, so the table has no verdict.
 """
@@ -23,7 +23,7 @@ from ablate.terminal.say import say
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
 BESIDE = ("study.", "output_dir", "logger", "checkpoint_", "debug", "sweep", "experiment")
-FIRST = ("model", "data")  # named above the table where no run differs in them
+FIRST = ("model", "data")  # named above the table if all runs share them
 
 
 def has_runs(folder: Path) -> bool:

@@ -105,7 +105,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     broken: dict[tuple[str, str], dict[str, str]] = {}
     for metric in metrics:
         for objection in objections(study, metric, allow):
-            # A claim may be that the loss of an arm which sees what it predicts is lower.
+            # A claim may be that the loss of an arm which sees its targets is lower.
             if not objection.allowed and objection.rule != LEAKAGE:
                 of_arm = broken.setdefault((metric, objection.arm), {})
                 of_arm[objection.rule] = objection.reason
@@ -156,8 +156,8 @@ def rows(claims: Collection[Entry]) -> list[tuple[str, str, str]]:
 
 
 def scale(study: Study) -> str:
-    """The size and the training of the baseline's runs: parameters, and what they were trained on;
-    with blocks, from the smallest to the largest."""
+    """The size and the training of the baseline's runs: parameters and training data, such as
+    tokens; with blocks, from the smallest to the largest."""
     runs = [run for run in study.runs_of(study.baseline.name).values() if run.finished]
     sizes = {run.number("parameters", "total") for run in runs}
     unit = str(next((run.result.get("throughput") or {} for run in runs), {}).get("unit", ""))

@@ -314,7 +314,7 @@ def _beyond(
 
 
 def _far(value: float, limits: Limits, report: Report) -> str:
-    """Return what a name has of a value beyond the axis."""
+    """Return the suffix of a name whose value is beyond the axis."""
     return "" if limits.inside(value) else f" ({number(value, report.decimals)})"
 
 
@@ -404,7 +404,7 @@ Side = tuple[str, Callable[[Cost], float | None], Callable[[float], str]]
 
 
 def _sides(costs: Iterable[Cost]) -> list[Side]:
-    """Return the measures of cost that are known, and in the second of which arms differ."""
+    """Return the known measures of cost; the second only if arms differ in it."""
     sides: list[Side] = [
         ("training time (s)", lambda cost: cost.seconds, duration),
         ("training FLOPs", lambda cost: cost.flops, amount),

@@ -227,7 +227,7 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[s
 
 
 def _table(heads: Iterable[str], rows: Iterable[str], **attributes: object) -> Markup:
-    """Make a table that scrolls where it is wider than the page, from the keyboard too."""
+    """Make a table that scrolls if it is wider than the page, also with the keyboard."""
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), **attributes)
     return tag("div", table, class_="wide", tabindex=0)
 

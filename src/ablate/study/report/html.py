@@ -163,7 +163,7 @@ def _copies(report: Report) -> Markup:
 
 
 def _pictures(report: Report) -> Markup:
-    """Draw and write side by side what the first runs of the arms drew and wrote."""
+    """Show side by side the figures and the samples of the first run of each arm."""
     chosen = runs.shown(report)
     parts = []
     for name in runs.figures([*chosen.values()]):

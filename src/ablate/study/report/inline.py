@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito (2008), darkened where it would not show on white; the baseline is nearly black.
+# Okabe and Ito (2008), darkened for contrast on white; the baseline is nearly black.
 COLORS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7a5195")
 BASE, REST, SOFT, RULE, BACK = "#1b1f24", "#b9c0c8", "#57606a", "#d5dae0", "#ffffff"
 VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c"} | dict.fromkeys(
@@ -32,7 +32,7 @@ THEME = {color: f"var(--c{number})" for number, color in enumerate(COLORS, 1)} |
     BACK: "var(--back)",
 }
 PIXELS = 4 / 3  # of CSS in a point
-LEAST = 0.7  # to which a chart shrinks before it scrolls, so that it can be read
+LEAST = 0.7  # a chart shrinks to this scale before it scrolls, so that it can be read
 UNFIT = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"  # for XML
 
 
@@ -43,8 +43,8 @@ def color_of(kind: str) -> str:
 
 
 class Mark(NamedTuple):
-    """Additions of the page to an artist: classes, of which the last gives the color; the arm that
-    pointing at it brings out; its tooltip, and those of its single markers.
+    """Additions of the page to an artist: classes, the last of which sets the color; the arm to
+    highlight while the mouse is over it; its tooltip, and those of its single markers.
     """
 
     kind: str = ""
@@ -65,7 +65,7 @@ class Drawing:
         self.marks[gid] = mark
 
     def plot(self, axes: "Axes", x: Any, y: Any, style: str, mark: Mark, **looks: Any) -> None:
-        """Plot in the color of the mark, and mark what was plotted."""
+        """Plot in the color of the mark, and mark the line."""
         (line,) = axes.plot(x, y, style, color=color_of(mark.kind), **looks)
         self.mark(line, mark)
 
@@ -112,7 +112,7 @@ def inline(drawing: Drawing, name: str) -> list[Markup]:
 
 
 def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
-    """Shorten an element, color it by the page's theme, and add what belongs to its artist."""
+    """Shorten an element, color it by the page's theme, and add the additions of its artist."""
     element.tag = element.tag.rpartition("}")[2]
     element.text = (element.text or "").strip() or None
     element.tail = None

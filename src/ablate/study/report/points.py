@@ -36,7 +36,7 @@ def limits_of(values: Iterable[float], margin: float = 0.06) -> Limits:
 
 
 FAR = 8  # times the usual distance from the median, beyond which a value may be an outlier
-FLAT = 0.1  # share of the axis to which outliers press the rest before they are left out
+FLAT = 0.1  # share of the axis: outliers that press the rest into less are left out
 
 
 def robust(values: Iterable[float]) -> Limits:
@@ -96,7 +96,7 @@ class Points:
 
     @cached_property
     def limits(self) -> Limits:
-        """The vertical axis of the curves, for what follows their steep start."""
+        """The vertical axis of the curves, for their values after the steep start."""
         return robust(self.settled())
 
     def settled(self) -> Iterator[float]:

@@ -127,8 +127,8 @@ class Report:
 
     @cached_property
     def measures(self) -> dict[str, dict[str, Summary]]:
-        """What else the runs measured of the same split, by arm; not parts of a measure, as by
-        length or class, nor what is best where another is, nor what study.extra_metrics has."""
+        """Other metrics of the same split, by arm; without parts of a metric, as by length or
+        class, without study.extra_metrics, and only one of those that are best together."""
         split = (derived.measured(self.metric) or "val/").partition("/")[0]
         names: list[str] = []
         for name in sorted(self.study.metrics, key=lambda name: not name.endswith("/loss")):
@@ -158,7 +158,7 @@ class Report:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What was chosen for this report in place of the plan's: metric, mode, baseline."""
+        """The choices of this report that replace the plan's: metric, mode, baseline."""
         study = self.study
         own = self.metric == study.metric
         choices = {
@@ -198,7 +198,7 @@ class Report:
 
     @property
     def _chosen_by(self) -> list[str]:
-        """The metrics by which the runs chose their weights."""
+        """The metrics that chose the weights of the runs."""
         metrics = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
         return sorted({metric["name"] for metric in metrics if "name" in metric})
 
@@ -415,8 +415,8 @@ HARDLY = 0.05  # share of the training loss below which its whole fall is report
 
 
 def undertrained(report: Report) -> list[str]:
-    """Return a sentence on arms whose training loss was still falling, one on those where it has
-    hardly fallen, and one on those where it was logged too seldom to say. A loss below zero, as
+    """Return a sentence on arms whose training loss was still falling, one on those whose loss has
+    hardly fallen, and one on those whose loss was logged too seldom to judge. A loss below zero, as
     that of task=rlhf, is a surrogate and not judged."""
     falling, flat = [], []
     seldom: dict[str, list[str]] = {}

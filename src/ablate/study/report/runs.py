@@ -1,4 +1,4 @@
-"""The runs behind the arms: links to their folders and W&B pages, and what they drew and wrote."""
+"""The runs of the arms: links to their folders and W&B pages, their figures and samples."""
 
 import os
 import re
@@ -73,7 +73,7 @@ def embedded(path: Path) -> str | None:
 
 
 def samples(runs: dict[str, Run]) -> Iterator[tuple[str, Run, str]]:
-    """Yield arm, run and the beginning of what it wrote (sample.txt)."""
+    """Yield arm, run and the beginning of its sample (sample.txt)."""
     for arm, run in runs.items():
         try:
             text = read_text(run.folder / "sample.txt", longest=LONGEST)

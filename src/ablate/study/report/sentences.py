@@ -36,7 +36,7 @@ BROKEN = {
     "budget": "other budget",
     "leakage": "label leakage",
 }
-# Overrides that set where a study is written and logged, and do not describe its baseline.
+# Overrides of the study's folder and logging, which do not describe its baseline.
 BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
 # The settings of a training that readers look for first.
 SETTINGS = (
@@ -204,7 +204,7 @@ def relative(row: Row, report: Report) -> str:
 
 
 def plan_lines(report: Report) -> list[tuple[str, str]]:
-    """Describe the plan in a few lines: (what, words)."""
+    """Describe the plan in a few lines: (heading, text)."""
     study, plan = report.study, report.study.plan
     seeds = ", ".join(map(str, study.seeds))
     if len(study.seeds) > 12:

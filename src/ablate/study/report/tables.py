@@ -30,7 +30,7 @@ TEX = {
 PLAIN = re.compile(
     "[ -~À-ÏÑ-ÝßŁłŒœà-ïñ-ýÿĆćČčĎďĚěĞğİıŃńŇňŐőŘřŚśŞşŠšŤťŮůŰűŹźŻżŽž\u2014\u2018\u2019\u201c\u201d]"
 )
-# Any other character, where the document can print it; else its code point.
+# Any other character if the document can print it; else its code point.
 UNICODE = r"""\makeatletter
 \DeclareRobustCommand\unicodechar[2]{\ifdefined\Umathchar#1\else\def\@tempa{OT1}%
   \ifx\@tempa\f@encoding#2\else\ifcsname u8:\detokenize{#1}\endcsname#1\else#2\fi\fi\fi}

@@ -1,4 +1,4 @@
-"""Rows of the other tables: what differed, how arms were tuned, what failed or was left out."""
+"""Rows of the other tables: differences, tuning, and failed or excluded runs."""
 
 from collections.abc import Sequence
 
