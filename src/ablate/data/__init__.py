@@ -53,14 +53,14 @@ class Data(LightningDataModule):
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
     kind: the content of a batch, such as "text"; a model and a task have it among their `kinds`.
-    unit: what an example is, in the plural.
+    unit: the noun for examples, in the plural.
     reads_text: whether `own` takes a user's text.
-    sizes: what the model needs to know, as its keyword arguments; there after `setup`.
+    sizes: keyword arguments of the model, such as the vocabulary size; set by `setup`.
     batch_size: examples in a global batch, summed over all processes.
-    for_training: keys that change nothing that a finished run is measured on.
+    for_training: keys that do not change the data that a finished run is evaluated on.
     dividing: keys that move the boundary between training, validation and test.
-    whole: whether all of a file without splits is for validation, since it is another than
-    that of training.
+    whole: whether a file without splits is used for validation as a whole, since training has read
+    another one.
     """
 
     kind: ClassVar[str]
@@ -170,11 +170,11 @@ class Data(LightningDataModule):
         return None
 
     def use_fitted(self, fitted: dict[str, Any]) -> None:
-        """Take over what `fitted` returned."""
+        """Take over the state that `fitted` returned."""
         raise NotImplementedError
 
     def save_as_hf(self, folder: Path) -> None:
-        """Write what transformers needs to prepare such data for an exported model."""
+        """Write the files by which transformers prepares such data for an exported model."""
 
     def run_state(self) -> dict[str, Any] | None:
         """`fitted`, with sizes and the examples that figures show, for `restore_run`."""
@@ -192,7 +192,7 @@ class Data(LightningDataModule):
         }
 
     def restore_run(self, state: dict[str, Any]) -> None:
-        """Be what a model was trained on, without its data: they are read when `splits` is."""
+        """Restore `run_state`. The data are read only when `splits` is."""
         self.use_fitted(state["fitted"])
         self.sizes, self.kept, self.measured_as = state["sizes"], state, self
 

@@ -5,7 +5,7 @@
 
 Files in sub-folders of a class belong to it, as in torchvision's ImageFolder; hidden files and
 folders are skipped. With train/ but without val/, the validation split is held out of train/ by a
-hash of the paths; without test/ no test split. What is split here has the same shares of
+hash of the paths; without test/ no test split. Splits made here have the same shares of
 every class.
 """
 
@@ -42,8 +42,8 @@ OTHER_NAMES = {
 
 
 class ClassFolders:
-    """root: the folder, as given in data.root. what: "images", or "texts". only: the one folder
-    that is read instead of one for each class.
+    """root: the folder, as given in data.root. what: "images" or "texts". only: the single folder
+    to read instead of one for each class.
 
     Files with other endings than those given are ignored. UserError if files are missing.
     """

@@ -1,8 +1,9 @@
 """Date formats of many languages: their texts, the positions of the fields, and ambiguous dates.
 
 The patterns and names are those of Unicode's CLDR (Unicode Technical Standard 35, part 4), as
-provided by Babel. A form follows one pattern, such as "EEEE d MMMM y", and writes exactly what
-`babel.dates.format_date` writes, piece by piece, so that the characters of each field are known.
+provided by Babel. A form follows one pattern, such as "EEEE d MMMM y", and equals the output of
+`babel.dates.format_date`, but is written piece by piece, so that the characters of each field are
+known.
 """
 
 from collections import defaultdict

@@ -198,7 +198,7 @@ class DigitStrings(Targets):
 
     @property
     def reduction(self) -> int:
-        """Pixels of the canvas along a side of what `image_size` counts."""
+        """Pixels of the canvas along a side of one unit of `image_size`."""
         return 1 if self.latents is None else self.latents.reduction
 
     def originals(self, split: str, indices: Tensor) -> Tensor:
@@ -284,9 +284,9 @@ class DigitStrings(Targets):
 class Latents:
     """The images of a data set as the autoencoder of a finished run has them.
 
-    mean, std: of each of its channels over the training images, c 1 1, by which a model reads them
-    (Rombach et al. 2022, appendix G, rescale by one standard deviation). values: of the splits, b c
-    y x.
+    mean, std: of each of its channels over the training images, c 1 1; a model's input is
+    normalized by them (Rombach et al. 2022, appendix G, rescale by one standard deviation). values:
+    of the splits, b c y x.
     """
 
     mean: Tensor

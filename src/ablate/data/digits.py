@@ -23,8 +23,8 @@ from ablate.data.split import BOUNDS, three_way
 class Digits(Images):
     """The split of each image is chosen by a hash of its pixels.
 
-    shift: pixels that the images of validation and test are moved down and to the right, with black
-    where nothing was. As a condition of `evaluate` it shows what a model makes of moved images.
+    shift: pixels that the images of validation and test are moved down and to the right, filled
+    with black. As a condition of `evaluate` it measures a model on moved images.
     """
 
     side: ClassVar[int] = 8  # pixels

@@ -1,4 +1,4 @@
-"""Image files as pixels of 8 bits: what a viewer shows, or a one-line UserError.
+"""Image files as pixels of 8 bits, as a viewer shows them, or a one-line UserError.
 
 Colors of every kind become RGB, 16 bits become 8, a PNG's gamma is applied and EXIF's rotation.
 Of an animation the first frame is read; color profiles are ignored, as in torchvision and timm.

@@ -96,7 +96,7 @@ class Normalized(Dataset[Batch]):
 class Images(Data):
     """Base of the image sets: a subclass reads the splits and names the classes.
 
-    train_examples: training images that are used, of which fewer are among more; None: all.
+    train_examples: number of training images, None: all; a smaller number is a subset of a larger.
     flip: mirrors half of the training images.
     randaugment: timm's policy string for training images, or null.
     workers: processes that prepare batches; affects only the speed.
@@ -164,7 +164,7 @@ class Images(Data):
             )
             for split, source in sources.items()
         }
-        # In units where black is 0 and white 1, as they are usually quoted.
+        # In units of black 0 and white 1, as they are usually quoted.
         self.mean, self.std = mean / self.white, std / self.white
         self.sizes = {
             "image_size": (height, width),

@@ -4,8 +4,8 @@
     root/train/images/... root/val/images/...      the given splits: see ablate.data.class_folders
 
 In a mask each color that a viewer shows is an object, but black, which is none. A mask whose
-colors are those of smoothed edges, of JPEG or of a photograph is rejected, and so is one for which
-transparency or EXIF leaves open what is shown. Images and masks are scaled to a square.
+colors are those of smoothed edges, of JPEG or of a photograph is rejected, and so is one whose
+display is ambiguous because of transparency or EXIF. Images and masks are scaled to a square.
 """
 
 import logging
@@ -142,7 +142,7 @@ class MaskFolder(Segments):
         def convert(mask: Image.Image) -> NDArray[np.int32]:
             _require_labels_fit(mask)
             if orientation in range(2, 9) and mask.getexif().get(ORIENTATION, 1) == 1:
-                # The mask of what is stored, or of what is shown: only their sizes can tell.
+                # The mask of the stored or of the displayed image: only their sizes can tell.
                 if stored == image.size:
                     raise image_file.Unclear(
                         f"is not turned as EXIF turns its image (orientation {orientation}), so"
@@ -184,7 +184,7 @@ class MaskFolder(Segments):
         *lower, last = np.unique(numbers[labels > 0]).tolist() or [0]
         if last == VOID and lower and lower[0] >= 0 and lower[-1] < CLASSES:
             self._like_void.append(name)
-        if mask.mode == "P":  # in the order of its numbers, of which 0 may be an object
+        if mask.mode == "P":  # in the order of its numbers; 0 may be an object
             labels = np.where(labels > 0, np.where(numbers == 0, VOID + 1, numbers), 0)
         labels[void] = NO_LABEL
         return labels

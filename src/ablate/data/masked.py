@@ -9,8 +9,8 @@ epoch, as in Liu et al. 2019 (https://arxiv.org/abs/1907.11692), in validation o
 
 A running text has no sentences, so segments are spans of tokens: the first ends anywhere in the
 middle half of the example, and the second is the span that follows, or, for half of the examples, a
-span of that length from anywhere else in the split that does not touch the first and what follows
-it. Without pairs an example is one span: [CLS] text [SEP].
+span of that length from elsewhere in the split, not touching these two. Without pairs an example is
+one span: [CLS] text [SEP].
 """
 
 import re

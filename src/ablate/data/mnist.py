@@ -78,7 +78,7 @@ class Mnist(Images):
         return files
 
     def _files_in(self, root: Path) -> list[Path]:
-        """The four files, or none: directly in `root`, or where torchvision puts them."""
+        """The four files, or none: directly in `root`, or in torchvision's folder of them."""
         for folder in (root, root / self.title / "raw"):
             either = [(folder / name, folder / f"{name}.gz") for name in FILES]
             files = [path for pair in either for path in [p for p in pair if p.is_file()][:1]]

@@ -1,10 +1,10 @@
 """Images of handwritten digits that overlap, and the visible pixels of one of them.
 
 The digits are those of data=digits, enlarged, each with its own brightness, at random positions of
-a black canvas; a later one hides what is behind it. A digit is where its ink is at least a quarter
-of the darkest. A digit's image is used in one split only. Training has no digits of the
-`unfamiliar` classes, and every second image of validation and test has only these: they show what
-a model makes of objects that it has never seen.
+a black canvas; a later one hides earlier ones. The pixels of a digit are those whose ink is at
+least a quarter of the darkest. A digit's image is used in one split only. Training has no digits of
+the `unfamiliar` classes, and every second image of validation and test has only these: they measure
+a model on objects that it has never seen.
 """
 
 from pathlib import Path

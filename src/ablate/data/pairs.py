@@ -111,7 +111,7 @@ class Pairs(Targets):
     max_length: training pairs with more tokens on a side are dropped, with a message; null: none.
 
     texts: the remaining pairs of each split; `index` in a batch is an index into them.
-    numbers: the index of each of them in what `read` returned.
+    numbers: the index of each of them in the return value of `read`.
     """
 
     kind: ClassVar[str] = "pairs"

@@ -92,9 +92,9 @@ class Parallel(Translations):
     """source, target: the training files. val_*, test_*: files, or null.
 
     val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
-    that the same sentence, as `text_key` compares, is never in two splits; null if files are given,
-    of which those are counted in a message. By default 1 line in 20 is for validation; without a
-    test file or share, no test split.
+    that the same sentence, as `text_key` compares, is never in two splits. null if files are given;
+    a message then counts their sentences that are also in training. By default 1 line in 20 is for
+    validation; without a test file or share, no test split.
     """
 
     def __init__(

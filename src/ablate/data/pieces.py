@@ -1,4 +1,4 @@
-"""Texts of any length in pieces: cut where no tokenizer joins characters, or in lines."""
+"""Texts of any length in pieces: cut between characters that no tokenizer joins, or in lines."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -24,8 +24,8 @@ def recut(pieces: Iterable[str], size: int = PIECE) -> Iterator[str]:
     """The same text in pieces of about `size` characters, to tokenize one by one.
 
     A piece ends before a space or newline that follows another character: there the pre-tokenizers
-    of GPT-2 and later models divide, regardless of what follows, so the tokens are those of the
-    whole text. A run of `LONGEST` characters without such a place is cut at its end.
+    of GPT-2 and later models divide, regardless of the next characters, so the tokens are those of
+    the whole text. A run of `LONGEST` characters without such a place is cut at its end.
     """
     rest, searched = "", 0
     for piece in pieces:

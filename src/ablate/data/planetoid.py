@@ -172,7 +172,7 @@ def _integers(numbers: NDArray[Any], least: int | None = 0) -> NDArray[np.int64]
 
 
 def _require_whole(graph: Graph) -> None:
-    """Raise ValueError for sizes and numbers that do not go together, some of which numpy takes."""
+    """Raise ValueError for inconsistent sizes and numbers; numpy accepts some of them."""
     count = len(graph.features)
     numbers = {
         "features": (graph.features.ndim == 2 and np.isfinite(graph.features).all()),
@@ -214,7 +214,7 @@ class _Arrays(pickle.Unpickler):
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
             ("collections", "defaultdict"): collections.defaultdict,
-            ("_codecs", "encode"): codecs.encode,  # bytes, where Python 3 wrote them
+            ("_codecs", "encode"): codecs.encode,  # bytes, if Python 3 wrote them
             ("copy_reg", "_reconstructor"): copyreg._reconstructor,  # type: ignore[attr-defined]
             **builtins,
         }

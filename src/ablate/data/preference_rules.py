@@ -1,8 +1,8 @@
 """Rules that replace human annotators: each maps a text to a score; higher is better.
 
-No person's judgment ships with any package, so that preferences made here are those of a rule. It
-is known exactly, which people's taste is not: a reward model, and what is trained on it, can be
-measured against it (the "gold" reward of Gao et al. 2022, https://arxiv.org/abs/2210.10760).
+No human preferences ship with any package, so generated preferences are those of a rule. Unlike
+people's taste it is known exactly: a reward model, and a model trained on it, can be measured
+against it (the "gold" reward of Gao et al. 2022, https://arxiv.org/abs/2210.10760).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Pairs of responses to a prompt, one of which is preferred: for a reward model, DPO and RLHF.
+"""Pairs of a preferred and a rejected response to a prompt, for a reward model, DPO and RLHF.
 
 A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}; it is
 split by a hash of the prompts, so that all pairs of a prompt are in one split. Pairs whose
@@ -7,7 +7,7 @@ message. Without a file the pairs are made. The responses are two that a finishe
 writes, or, without one, passages of Python's help: the one that follows the prompt, and one
 from elsewhere. A rule scores both (preference_rules.py), in place of people. It errs as people do:
 the first one is chosen with probability sigmoid((score - score of the other) / temperature), the
-model of Bradley and Terry 1952 (Biometrika 39), which is what a reward model's loss assumes.
+model of Bradley and Terry 1952 (Biometrika 39), which a reward model's loss assumes.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ def padded(texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
 
 
 class Preferences(Data):
-    """path: a file of pairs; null: they are made.
+    """path: a file of pairs; null: they are generated.
     policy_run: a finished run of a language model, whose responses are compared; its data
     are the source of prompts. null: passages of Python's help.
     preference_rule: scores responses. Of a file, which has its own preferences, it is only measured
     with them. null: `RULE`; of a file none.
-    temperature: of the noise of made preferences, in units of the rule; null: 1.
-    prompt: the most tokens of a prompt, of which the last ones are kept. The other tokens of
+    temperature: of the noise of generated preferences, in units of the rule; null: 1.
+    prompt: the maximum number of tokens of a prompt; the last ones are kept. The other tokens of
     `seq_len` are for the response, which is cut after them.
     train_examples and the like: generated pairs, null: `MADE`; or the maximum number of pairs of a
     file's split, null: all of them.

@@ -61,10 +61,10 @@ def box_prompt(masks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def correction(predicted: Tensor, masks: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The next click, where an error has the largest of `values`, which are positive there.
+    """The next click: the wrong pixel with the largest of `values`, which are positive there.
 
-    predicted, masks, values: b y x -> point b 2, label b: OBJECT where the mask misses a part of
-    it, BACKGROUND where it has too much, PADDING where nothing is wrong.
+    predicted, masks, values: b y x -> point b 2, label b: OBJECT for a missed part of the object,
+    BACKGROUND for a part beyond it, PADDING if no pixel is wrong.
     """
     wrong = predicted != masks
     point = largest(values * wrong)
@@ -73,5 +73,5 @@ def correction(predicted: Tensor, masks: Tensor, values: Tensor) -> tuple[Tensor
 
 
 def error_depths(predicted: Tensor, masks: Tensor) -> Tensor:
-    """How deep every pixel lies in what is missed, or in what is too much: b y x."""
+    """The depth of every pixel in the missed part, or in the part beyond the object: b y x."""
     return depths(masks & ~predicted) + depths(predicted & ~masks)

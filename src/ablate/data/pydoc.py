@@ -1,7 +1,7 @@
 """The language reference that comes with CPython: English with code, without a download.
 
-`pydoc_data.topics` is what `help("yield")` prints. Its text differs a little from one version of
-Python to the next, and so do the fingerprint and the results.
+`pydoc_data.topics` is the text that `help("yield")` prints. It differs a little from one version
+of Python to the next, and so do the fingerprint and the results.
 """
 
 import hashlib

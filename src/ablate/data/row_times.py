@@ -28,8 +28,8 @@ CLOCKS = ["", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%SZ"]
 NUMBERED = {"time", "timestamp", "datetime", "date", "unixtime", "epoch", "t", "ts", "ds", "step"}
 PARTS = ("year", "month", "day", "hour", "minute")
 TOTALS = {"total", "totals", "grand total", "subtotal", "sum", "average", "mean", "overall"}
-TRIED = 100  # rows from which the form of a date is taken
-LONG = 1.5  # times the usual step: what is longer is a gap
+TRIED = 100  # rows that determine the form of a date
+LONG = 1.5  # times the usual step: a longer one is a gap
 
 
 def in_order(header: Sequence[str], rows: list[Row], shown: str) -> tuple[list[Row], list[str]]:
@@ -113,7 +113,7 @@ def _times(
 
 
 def _with_clock(dates: list[Time], columns: Sequence[Sequence[str]]) -> list[Time]:
-    """With the time of day, where another column has it."""
+    """With the time of day, if another column has it."""
     for cells in columns:
         with suppress(ValueError):
             clocks = [time.fromisoformat(cell) for cell in cells]

@@ -26,7 +26,7 @@ from ablate.data.images import Arrays, statistics
 from ablate.data.loader import Batch, Request
 from ablate.data.prompts import FIRST, PADDING, centers, first_click
 
-NO_LABEL = -1  # the owner of a pixel of which nothing is known
+NO_LABEL = -1  # the owner of a pixel without a label
 CHUNK = 256  # masks whose centers are computed at a time, which bounds the memory
 
 
@@ -43,7 +43,7 @@ class Objects(NamedTuple):
 
 
 class Segmented(Dataset[Batch]):
-    """points: of every prompt, of which those after the first click are padding."""
+    """points: of every prompt; those after the first click are padding."""
 
     def __init__(self, objects: Objects, *, mean: Tensor, std: Tensor, points: int) -> None:
         self.pixels = torch.from_numpy(objects.pixels).movedim(-1, 1)

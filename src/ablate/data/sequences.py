@@ -80,7 +80,7 @@ class Sequences(Pairs):
 
     def _drawn(self, split: str) -> list[Pair]:
         count, mean = self.counts[split], (self.min_length + self.longest[split]) / 2
-        # A number is 8 bytes where it is drawn, a list item and two characters twice in the texts.
+        # A number is 8 bytes when sampled, a list item, and two characters twice in the texts.
         memory.require(
             20 * mean * count, f"data.{split}_examples={count}: of {mean:g} numbers each"
         )

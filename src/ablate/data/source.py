@@ -179,8 +179,8 @@ def text_pieces(path: str, sha256: str | None, *, key: str = KEY) -> Iterator[st
 
 
 def decoded(pieces: Iterable[bytes], path: str, *, key: str = KEY) -> Iterator[str]:
-    """Decode strict UTF-8, without a byte order mark. What no text is, is named: a known format of
-    files, or NUL, since UTF-16 without a mark would be read as letters with NULs in between."""
+    """Decode strict UTF-8, without a byte order mark. UserError names a known binary format, or
+    NUL, since UTF-16 without a mark would be read as letters with NULs in between."""
     decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
     for piece in chain(pieces, [b""]):
         if at == 0:

@@ -65,8 +65,8 @@ class Codes(PairTokenizer):
 
 
 class Spoken(NamedTuple):
-    """A text, its speech as log-mels (frames x bands), and where words start: the character of the
-    text and the sample; None if that is unknown."""
+    """A text, its speech as log-mels (frames x bands), and the start of each word: the character of
+    the text and the sample; None if that is unknown."""
 
     text: str
     log_mels: Frames
@@ -108,7 +108,7 @@ class SpokenPairs(Pairs):
 
     @cached_property
     def codebook(self) -> Codebook:
-        """That of the data that a finished model was trained with, where it is measured on this."""
+        """Of these data, or, if a finished run is measured on them, of its training data."""
         if isinstance(self.measured_as, SpokenPairs):
             if self.direction != (trained := self.measured_as.direction):
                 raise UserError(
@@ -172,7 +172,7 @@ class SpokenPairs(Pairs):
         ]
 
     def alignment(self, split: str, index: int) -> list[Link] | None:
-        """The tokens of each word and the frames in which it is spoken."""
+        """The tokens and the spoken frames of each word."""
         text, log_mels, words = self.utterance(split, index)
         if words is None:
             return None

@@ -57,7 +57,7 @@ def three_way(keys: list[bytes]) -> dict[str, list[int]]:
 
 
 def warn_of_shared(texts: Mapping[str, Iterable[str]], what: str) -> None:
-    """Warn of texts of the other splits that are also in training. what: their name."""
+    """Warn of texts of the other splits that are also in training. what: the noun for them."""
     keys = {split: list(map(text_key, of_split)) for split, of_split in texts.items()}
     training = set(keys.pop("train"))
     for split, of_split in keys.items():
@@ -80,7 +80,7 @@ def stratified(
     keys: Sequence[bytes], classes: Sequence[str], shares: Mapping[str, float] = SHARES
 ) -> dict[str, list[int]]:
     """Numbers of the keys in each split, in order: the same shares of every class, and at least one
-    example in every split where a class has as many. Equal keys share a split."""
+    example in every split if a class has as many. Equal keys share a split."""
     class_of = dict(zip(reversed(keys), reversed(classes), strict=True))  # of the first of equals
     by_class: dict[str, list[bytes]] = {}
     for key in sorted(class_of, key=position):

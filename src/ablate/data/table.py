@@ -24,8 +24,8 @@ OFTEN = 10  # times as often as any other value
 
 
 def read_columns(path: str, columns: Sequence[str] | None) -> tuple[NDArray[np.float64], list[str]]:
-    """rows x columns of a file, plain or gzip, or of a download, in order of time, and what is to
-    be said of its rows. Its first row names the columns.
+    """rows x columns of a file, plain or gzip, or of a download, in order of time, and remarks on
+    its rows for the user. Its first row names the columns.
 
     columns None: UserError that lists the columns.
     """

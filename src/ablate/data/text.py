@@ -57,7 +57,7 @@ class RandomWindows(Dataset[Batch]):
 
 
 class AllWindows(Dataset[Batch]):
-    """Consecutive windows in which every token but the very first is a target exactly once.
+    """Consecutive windows; every token but the very first is a target exactly once.
 
     The last window is padded with token 0 and with ignored targets.
     """
@@ -267,7 +267,7 @@ class TextData(Data):
         return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _take(self, made: Tokens, known: Tokenizer | None) -> None:
-        """Use tokens that were made now or before, and name what a reader would not expect."""
+        """Use new or cached tokens, and report surprises such as unknown characters."""
         self.tokens, notes = made.splits, made.notes
         if known is None or self.measured_as is None:
             known = self.cut.tokenizer(known or restored(notes["tokenizer"]))

@@ -84,8 +84,8 @@ class TextFiles(Data):
     """root: the folder or the table, or null for the chapters of Python's help.
     tokenizer, vocab_size: as in ablate.data.text, made only from the training texts.
     seq_len: the most tokens of a text; longer ones are truncated, with a warning.
-    train_examples: training texts whose classes are used, of which fewer are among more; None: all.
-    The tokenizer is made from all of them.
+    train_examples: number of training texts whose classes are used, None: all; a smaller number is
+    a subset of a larger. The tokenizer is trained on all of them.
     """
 
     kind: ClassVar[str] = "texts with classes"

@@ -31,7 +31,7 @@ Arrays = Iterable[NDArray[np.int32]]
 
 @dataclass(frozen=True)
 class Tokens:
-    """splits: token ids, as uint16 where the vocabulary allows, else int32. notes: JSON values."""
+    """splits: token ids, as uint16 if the vocabulary allows, else int32. notes: JSON values."""
 
     splits: dict[str, Tensor]
     notes: dict[str, Any]
@@ -90,14 +90,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _read(folder: Path) -> Tokens | None:
-    """None for what is missing or not as it was written."""
+    """None if a file is missing or has another size than when it was written."""
     notes = read_mapping(folder / NOTES)
     splits = {}
     for split, (dtype, count) in notes.get("files", {}).items():
         path, width = folder / f"{split}.bin", np.dtype(dtype).itemsize
         if not path.is_file() or path.stat().st_size != count * width:
             return None
-        # Copy on write: torch warns of what it could not write to.
+        # Copy on write: torch warns of read-only memory.
         mapped = np.memmap(path, dtype, mode="c") if count else np.empty(0, dtype)
         splits[split] = torch.from_numpy(mapped)
     return Tokens(splits, notes) if splits else None

@@ -66,7 +66,7 @@ class Tokenizer(ABC):
     def decode(self, tokens: Iterable[int]) -> str: ...
 
     def save_as_hf(self, folder: Path) -> None:
-        """Write what transformers' AutoTokenizer reads; needs that library."""
+        """Write the files of transformers' AutoTokenizer; needs that library."""
         from transformers import PreTrainedTokenizerFast
 
         made = PreTrainedTokenizerFast(
@@ -164,7 +164,7 @@ class Byte(Tokenizer):
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers
 
-        # The letters by which ByteLevel writes bytes: those that print as they are.
+        # ByteLevel writes bytes as letters: those that print as they are.
         prints = {*range(33, 127), *range(161, 173), *range(174, 256)}
         others = iter(range(256, 512))
         letters = [chr(byte if byte in prints else next(others)) for byte in range(256)]

@@ -8,7 +8,7 @@ from ablate.errors import UserError
 
 
 def download(name: str) -> Path:
-    """The root folder in which `torchvision.datasets.<name>` finds its files, checked each time."""
+    """The root folder for `torchvision.datasets.<name>`, with its files, checked each time."""
     import torchvision
     from filelock import FileLock
 

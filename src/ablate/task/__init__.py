@@ -56,8 +56,8 @@ class Task(L.LightningModule):
     also the task's: `artifacts`, `generate`, `drawer`.
 
     average: with `ema`, the exponential moving average of the model's weights after each step, with
-    this decay; of a schedule-free optimizer, its average. It is what is validated and tested, and
-    the best weights are its weights.
+    this decay; of a schedule-free optimizer, its average. Validation and test use it, and the best
+    weights are its weights.
     reference: with `has_reference`, a frozen copy of the model at the start of training.
     Both are in checkpoints and always in evaluation mode.
     """
@@ -72,10 +72,10 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
-    # What it does with what one process has of a batch, by which results depend on the number of
-    # processes; None: only rounding does. A module of the model may also state it.
+    # A computation on the part of a batch that one process has, which makes results depend on the
+    # number of processes; None: only rounding does. A module of the model may also state it.
     of_process: str | None = None
-    # Which input of the model is a sequence that it predicts from the left; None: it reads all.
+    # The index of the input that the model predicts from left to right; None: there is none.
     predicted: ClassVar[int | None] = None
     leaks: bool = False
     # Keys of the model that may differ from those of the run it starts from (init_from).
@@ -86,7 +86,7 @@ class Task(L.LightningModule):
     loss_unit: ClassVar[str] = "nats"
     has_reference: ClassVar[bool] = False
     # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
-    # and some of them, as an example, in which {prompt} is that of `notes`.
+    # and some of them, as an example, with {prompt} for that of `notes`.
     family: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     example_options: ClassVar[str] = ""
@@ -155,8 +155,8 @@ class Task(L.LightningModule):
         return losses | added
 
     def prepare(self, batch: Batch, step: int) -> Batch:
-        """The batch that a training step reads, made from one of the data: with noise, or with what
-        the model generates. step: optimizer steps so far, by which training may have phases.
+        """The batch of a training step, made from one of the data: with noise, or with outputs of
+        the model. step: optimizer steps so far, for training in phases.
 
         torch's own generator is seeded by seed, batch and process.
         """
@@ -178,8 +178,8 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
-        # What other code draws, such as a custom component, depends on (seed, batch, process): a
-        # resumed run repeats it, and validation in between does not change it.
+        # Random numbers of other code, such as a custom component, depend on (seed, batch,
+        # process): a resumed run repeats them, and validation in between does not change them.
         seed = derive(self.seed, "step", batch_idx, self.data.share().rank)
         seed_torch(seed, self.device)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
@@ -253,8 +253,8 @@ class Task(L.LightningModule):
 
     def measured(self, split: str) -> list[str]:
         """The names of all that `measures` may return after training, before anything is measured;
-        none if one of them needs examples, as some of torchmetrics do. UserError for what is not
-        one number.
+        none if one of them needs examples, as some of torchmetrics do. UserError for a measure that
+        is not one number.
 
         Needs a trainer that is not fitting.
         """
@@ -325,9 +325,9 @@ class Task(L.LightningModule):
         return {"caution": self.caution} if self.caution else {}
 
     def artifacts(self, folder: Path) -> list[Path]:
-        """Write what the trained model makes into the folder of its run, by a model in evaluation
-        mode on the CPU; return the paths. Text to read is sample.txt (`write_sample`), and PNGs in
-        figures/ go to the logger."""
+        """Write samples of the trained model, in evaluation mode on the CPU, into the folder of its
+        run; return the paths. Text to read is sample.txt (`write_sample`), and PNGs in figures/ go
+        to the logger."""
         return []
 
     @property
@@ -338,7 +338,7 @@ class Task(L.LightningModule):
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         """The output of `python -m ablate.generate` for the options (of `options`) that were set.
 
-        folder: of the run, where files are written.
+        folder: of the run, for output files.
         """
         raise NotImplementedError
 
@@ -366,7 +366,7 @@ class Task(L.LightningModule):
     ) -> Callable[[Map, Sequence[int]], Figure]:
         """Draws the attention map of a layer, for the heads with these numbers.
 
-        examples: batches of size 1. maps: of the first. caption: where their targets come from.
+        examples: batches of size 1. maps: of the first. caption: the source of their targets.
         """
         return self.model.drawer(self.data, examples[0], maps)
 
@@ -403,8 +403,8 @@ class Task(L.LightningModule):
 
     @torch.no_grad()
     def _average_by_optimizer(self) -> None:
-        """Let the average be what the optimizer has the weights be in evaluation; training goes on
-        from the weights as they are, to the bit."""
+        """Copy the optimizer's weights for evaluation to the average; training goes on from the
+        weights as they are, to the bit."""
         assert self.average is not None
         optimizer: Any = self.optimizers(use_pl_optimizer=False)
         trained = [parameter.clone() for parameter in self.model.parameters()]
@@ -430,7 +430,7 @@ class Task(L.LightningModule):
         found = self.measures(split)
         self._require_numbers(found)
         measures = {f"{split}/{name}": value for name, value in found.items()}
-        # In training Curves logs them; else they are what trainer.validate and test return.
+        # In training Curves logs them; else trainer.validate and test return them.
         self.log_dict(measures, logger=False if self.fitting else None)
         self.reset_measures()
 
@@ -489,7 +489,7 @@ class Task(L.LightningModule):
 def moving_average(model: Model, decay: float) -> AveragedModel:
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
     for part, of_average in zip(model.modules(), average.module.modules(), strict=True):
-        if hasattr(part, "kernel"):  # which records for result.json what it ran
+        if hasattr(part, "kernel"):  # which records its implementation for result.json
             of_average.kernel = part.kernel
     return average.requires_grad_(False)
 
@@ -537,7 +537,7 @@ def require_finite(value: float, step: int) -> None:
 
 
 def not_finite(step: int) -> RunFailed:
-    """The error of a training that diverged at `step`, with what to try."""
+    """The error of a training that diverged at `step`, with remedies."""
     return RunFailed(
         f"the loss is infinite or nan at step {step}: try a smaller optimizer.lr, a longer "
         f"schedule.warmup, model.norm=pre or trainer.gradient_clip_val=1; the last good "

@@ -55,7 +55,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
 
 
 def allowed(mask: Mask, queries: int, keys: int) -> Tensor:
-    """i j, True where the mask lets a query attend."""
+    """i j, True if the mask lets query i attend to key j."""
     return mask.allowed(torch.arange(queries), torch.arange(keys)).expand(queries, keys)
 
 
@@ -84,9 +84,9 @@ def attention_figures(
 
     examples: batches of size 1, by default of validation (`Data.drawn`); several are drawn if every
     layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
-    UserError if it does not exist. caption: what the targets of pairs are. run: a line above each
-    figure. raw: write `RAW` as well. For an LSTM language model, which has no attention, the gates
-    are drawn; other models without attention yield no path.
+    UserError if it does not exist. caption: the source of the targets of pairs. run: a line above
+    each figure. raw: write `RAW` as well. For an LSTM language model, which has no attention, the
+    gates are drawn; other models without attention yield no path.
     """
     if examples is None:
         examples = [task.data.example(index) for index in task.data.drawn(task.drawn_examples)]

@@ -24,8 +24,8 @@ class Autoencoding(Task):
     """The squared error of the images, plus `kl` times the divergence of their latents from a
     standard normal (Kingma and Welling 2014, appendix B), in nats for each number of the image.
 
-    psnr: peak signal-to-noise ratio of what is seen, 10 log10(1 / squared error) decibels, black 0
-    and white 1.
+    psnr: peak signal-to-noise ratio of the displayed images, 10 log10(1 / squared error) decibels,
+    black 0 and white 1.
     """
 
     kinds = ("captions",)
@@ -64,7 +64,7 @@ class Autoencoding(Task):
         return {"loss": self.mean_loss.compute(), "psnr": psnr}
 
     def artifacts(self, folder: Path) -> list[Path]:
-        """Validation images, and below each what is left of it."""
+        """Validation images, with the reconstruction below each."""
         count = min(SHOWN, self.data.length("val"))
         known = self.data.originals("val", torch.arange(count))
         pixels = math.prod(self.data.size)

@@ -79,7 +79,7 @@ class CausalLM(Task):
         return {"loss": loss, "z_loss": self.z_loss * squares / self.share}
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the targets of all processes; sets `share`, by which a sum becomes one."""
+        """The mean over the targets of all processes; sets `share`, the divisor of its sum."""
         total = self.criterion(
             logits.flatten(0, 1),
             targets.flatten(),

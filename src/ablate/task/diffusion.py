@@ -44,8 +44,8 @@ class Diffusion(Sampler):
     """The mean squared error of the model's prediction for noisy images (`task.noise`), at times
     and with noise that are sampled for each image.
 
-    Training leaves out a share `drop_caption` of the captions, so that sampling can follow what the
-    caption adds to the model's answer, times `guidance` (classifier-free guidance, Ho and Salimans
+    Training leaves out a share `drop_caption` of the captions, so that sampling can multiply the
+    caption's contribution to the output by `guidance` (classifier-free guidance, Ho and Salimans
     2022, https://arxiv.org/abs/2207.12598, with w + 1 for their w; 1: plain sampling).
 
     With a `judge`, a finished run of model=captioner, images are generated for the first `samples`
@@ -53,8 +53,8 @@ class Diffusion(Sampler):
     them without an error; der, wrong digits over all digits; frechet, the Frechet distance
     (Heusel et al. 2017, section 3, https://arxiv.org/abs/1706.08500) of the mean annotation vectors
     of its encoder from those of all real test images. NAME_reference is the same of real images:
-    what the judge reads in the test images of these captions, and the distance of as many
-    validation images.
+    for exact_match and der the test images of these captions, for frechet as many validation
+    images.
 
     Validation, test and figures draw the same noise in every run.
     """

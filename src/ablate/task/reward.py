@@ -1,4 +1,4 @@
-"""A reward model: a score for a text, from pairs of which one is preferred.
+"""A reward model: a score for a text, from pairs of a preferred and a rejected text.
 
 Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4,
 https://arxiv.org/abs/2009.01325; Ouyang et al. 2022, InstructGPT, section 3.5, equation 1,
@@ -29,10 +29,10 @@ class Reward(Task):
     """-log sigmoid(score of the chosen text - score of the rejected one), the likelihood of the
     preferences in the model of Bradley and Terry; the score is one number, read at the last token.
 
-    accuracy: the share of pairs whose chosen text has the higher score. Where a rule made the
-    preferences: rule_accuracy, the share in which the rule's better text has it, and ceiling, the
-    share in which the preference itself is the rule's, which no model that learns the rule exceeds
-    in `accuracy` by more than chance. Ties count half.
+    accuracy: the share of pairs whose chosen text has the higher score. If the preferences are
+    those of a rule, also rule_accuracy, the same for the text that the rule scores higher, and
+    ceiling, the share of pairs whose preference agrees with the rule: no model that learns the rule
+    exceeds it in `accuracy` by more than chance. Ties count half.
     """
 
     kinds = ("preferences",)
@@ -128,11 +128,11 @@ class Reward(Task):
 
 
 def unlikelihood(lead: Tensor) -> Tensor:
-    """-log sigmoid(lead), of the preference for what leads by so much, in the model of Bradley and
-    Terry."""
+    """-log sigmoid(lead), the negative log likelihood of a preference for the response whose score
+    is higher by `lead`, in the model of Bradley and Terry."""
     return -F.logsigmoid(lead)
 
 
 def agreement(product: Tensor) -> Tensor:
-    """1 where two orders agree, whose differences have this product; 0 if not, 1/2 for ties."""
+    """Agreement of two orders, from the product of their differences: 1, 0, or 1/2 for ties."""
     return (product.sign() + 1) / 2

@@ -40,7 +40,7 @@ class Segmentation(Task):
     """Interactive segmentation as in Kirillov et al. 2023, https://arxiv.org/abs/2304.02643.
 
     Training (appendix A, "Losses" and "Training algorithm"): after each prompt the focal loss
-    (alpha 0.25, gamma 2) and the dice loss of each mask, of which the least counts, and the squared
+    (alpha 0.25, gamma 2) and the dice loss of the mask with the least loss, and the squared
     error of every predicted IoU. The first prompt is a pixel of the object or its box, the next
     clicks are pixels of the error of the chosen mask, all sampled uniformly. There it is jittered
     and two of 11 prompts are only the mask.
@@ -166,7 +166,7 @@ class Segmentation(Task):
         return uniform(Source(key), torch.empty(masks[:, None].shape, device=masks.device))[:, 0]
 
     def clicked(self, batch: Batch) -> tuple[list[Prompt], Tensor, Tensor]:
-        """The clicks that are measured, each b 2 with its label b, and what the model answers."""
+        """The measured clicks, each b 2 with its label b, and the outputs of the model."""
         masks = batch["masks"]
         first = batch["points"][:, :FIRST], batch["labels"][:, :FIRST]
         clicks = [(first[0][:, 0], first[1][:, 0])]
@@ -254,7 +254,7 @@ class Segmentation(Task):
 
 
 def overlap(predicted: Tensor, truth: Tensor) -> Tensor:
-    """Intersection over union, ... y x -> ...; 0 where both are empty."""
+    """Intersection over union, ... y x -> ...; 0 if both are empty."""
     both = (predicted & truth).sum((-2, -1))
     return both / (predicted | truth).sum((-2, -1)).clamp(min=1)
 

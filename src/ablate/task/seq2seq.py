@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SHOWN = 6  # validation examples in the sample of what the model writes
+SHOWN = 6  # validation examples in the sample
 Links = Sequence[tuple[Iterable[int], Container[int]]]
 
 
@@ -132,7 +132,7 @@ class SequenceToSequence(Decoding):
             self.wrong_links.update(1 - right / max(count, 1), count)
 
     def compare(self, outputs: list[str], batch: Batch) -> None:
-        """Update the measures of what the model writes for a batch."""
+        """Update the measures of the model's outputs for a batch."""
         self.written.update(
             outputs,
             [self.data.reference(self._split, index) for index in batch["index"].tolist()],
@@ -144,7 +144,7 @@ class SequenceToSequence(Decoding):
         return self._pairs.alignment(split, index)
 
     def lengths(self, batch: Batch) -> Tensor:
-        """Tokens of each source, b, by which the accuracy is grouped."""
+        """Tokens of each source, b; the accuracy is grouped by them."""
         return (batch["source"] != PAD).sum(1) - 1
 
     @property

@@ -35,10 +35,10 @@ class TextToSpeech(SequenceToSequence):
 
     After training, the model speaks the validation and test texts, and the speech is measured by
 
-        wer             word error rate of what the recognizer hears, against the text
+        wer             word error rate of the recognizer's transcript of it
         wer_reference    the same for the reference speech: the recognizer's own errors
         mcd             mel-cepstral distortion in dB from the reference speech, after time warping
-        mcd_codec       that of the reference's own tokens: the least that any model could have
+        mcd_codec       the same for the reference's own tokens: the least of any model
 
     and `aer` of SequenceToSequence by the time of each word in the synthesizer's speech.
 

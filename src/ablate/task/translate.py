@@ -85,8 +85,8 @@ def draw(task: Decoding, example: dict[str, Any], folder: Path) -> Sequence[Path
 
 
 def write_file(task: Decoding, source: Path, target: Path) -> str:
-    """Write the target of every line to the same line; the file appears once complete. Return what
-    was done."""
+    """Write the target of every line to the same line; the file appears once complete. Return a
+    message for the user."""
     read = [line.strip() for line in lines(str(source), "--input")]
     if not target.parent.is_dir():
         raise UserError(f"--output {target}: {target.parent} does not exist")
