@@ -15,8 +15,8 @@ import sys
 
 _typed = {word.removeprefix("-m").partition(".")[0] for word in sys.orig_argv}
 if sys.argv[:1] == ["-m"] and "ablate" in _typed and not sys.flags.safe_path:
-    # `python -m ablate` puts the current folder first, where a file of an untrusted run would take
-    # the place of a package. Custom components are also found at its end.
+    # `python -m ablate` puts the current folder first: a file of an untrusted run could replace a
+    # package. Custom components are also found with the folder at the end.
     sys.path.append(sys.path.pop(0))
 
 from importlib import import_module

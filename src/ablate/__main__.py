@@ -83,10 +83,10 @@ def _run_dir(override: str) -> str:
 
 
 def named_search(overrides: list[str]) -> list[str]:
-    """With a name for a search by Optuna or the like, unless one was typed: the results of every
-    search are in their own folder, that of the same command. Optuna's goes on after trials
-    that failed, of which its own default ends it. Raises UserError for several seeds of a trial,
-    which are one job, with a launcher that starts a run as a job."""
+    """The overrides with a name for a search by Optuna or the like, unless one was typed, so that
+    every search has its own folder, and the same command the same. An Optuna search continues after
+    a failed trial (its default is to end). Raises UserError for several seeds of a trial, which are
+    one job, with a launcher that starts a run as a job."""
     typed = {key_of(text): text.partition("=")[2] for text in overrides}
     sweeper = typed.get("hydra/sweeper")
     if sweeper in (None, "ablation", "basic"):

@@ -40,7 +40,7 @@ class RunFailed(Exception):
 
 
 class LostProcess(RunFailed):
-    """A run of several processes, one of which has ended or cannot be reached."""
+    """A process of a run of several has ended or cannot be reached."""
 
 
 class Interrupted(BaseException):
@@ -51,8 +51,8 @@ class Interrupted(BaseException):
 
 
 def one_line(error: BaseException, most: int = SCREEN) -> str:
-    """Return the message in one line of at most `most` characters, with every mistake in it: where
-    it is longer, the middle of each is cut, or the end where the nearest name stands before it."""
+    """Return the message in one line of at most `most` characters, with every mistake in it: if it
+    is longer, each is `shortened`."""
     lines = [printable(" ".join(str(line).split())) for line in error.args] or [""]
     message = "; ".join(lines)
     if len(message) <= most:
@@ -63,8 +63,8 @@ def one_line(error: BaseException, most: int = SCREEN) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text that is longer than `most` characters: a list of what is allowed behind what was
-    meant at its end, any other in the middle."""
+    """Cut a text that is longer than `most` characters: at the end if that is a list of valid
+    values after the nearest name, else in the middle."""
     if len(text) <= most:
         return text
     if 0 <= text.find("); allowed: ") < most:
@@ -130,8 +130,8 @@ AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTP
 def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
     """Our own error behind those that Hydra and OmegaConf wrap around it, if there is one.
 
-    A file that cannot be used is a UserError too, and what else the machine rejects (memory, a
-    killed process that loads data) a RunFailed.
+    A file that cannot be used is also a UserError, and other failures of the machine (memory, a
+    killed process that loads data) are a RunFailed.
     """
     current: BaseException | None = error
     passed: set[int] = set()

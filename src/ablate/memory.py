@@ -23,8 +23,8 @@ def freeze_imports() -> None:
 
 
 def total() -> int:
-    """Return the bytes that this process can have: main memory and swap, or less where its control
-    group or `ulimit` limits it."""
+    """Return the bytes that this process can have: main memory and swap, or the limit of its
+    control group or of `ulimit`."""
     import resource  # Windows has none
 
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]
@@ -35,8 +35,8 @@ def total() -> int:
 
 
 def require(needed: float, what: str) -> None:
-    """Raise UserError if `needed` bytes are more than there are. what: the key and what it makes,
-    such as "data.batch_size=8: a batch"."""
+    """Raise UserError if `needed` bytes are more than there are. what: the key and the object, such
+    as "data.batch_size=8: a batch"."""
     if needed > (available := total()):
         raise UserError(
             f"{what} takes at least {written(needed)}, and this machine has {written(available)}"

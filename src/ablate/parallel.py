@@ -6,9 +6,9 @@ Lightning's FSDPStrategy is the first version, for GPUs only.
 
 Only training is split. Every process builds the full model, so that its initial values are those
 of a single process. Evaluation uses the full model too, since a search may take more steps in one
-process than in another. Each process writes what it has of a state (ablate.run_files.sealed), which
-has the names of a single process and is read as whole tensors by any number of processes. Weights
-alone are written whole by the first process.
+process than in another. Each process writes its part of a state (ablate.run_files.sealed), which
+has the names of a single process and is read as whole tensors by any number of processes. The first
+process writes the weights, whole.
 """
 
 from copy import deepcopy
@@ -67,7 +67,7 @@ class Sharing(ModelParallelStrategy):
 
     def split(self, model: Model) -> None:
         """Shard for training; keep a whole CPU copy for `joined()`."""
-        # The copy shares the kernels, which record for result.json what they ran.
+        # The copy shares the kernels, which record their implementation for result.json.
         kernels = [part.kernel for part in model.modules() if hasattr(part, "kernel")]
         self.full_model = deepcopy(model, {id(kernel): kernel for kernel in kernels})
         shard(model, self.shard_mesh)
@@ -107,8 +107,8 @@ class Sharing(ModelParallelStrategy):
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def _with_shards_apart(self, checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Write what this process has of a state, and return the rest with the names of the files
-        of all processes; OSError in all of them where one could not write."""
+        """Write this process's part of a state, and return the rest with the names of the files of
+        all processes; OSError in all of them if one could not write."""
         tensors: dict[Place, DTensor] = {}
         parts = ("state_dict", "optimizer_states")
         rest = {

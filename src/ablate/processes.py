@@ -1,5 +1,5 @@
 """The processes of one run on a machine, which Lightning starts for trainer=ddp: the first starts
-the others. Where one of them is lost, the others wait for it, for half an hour or forever, or get
+the others. If one of them is lost, the others wait for it, for half an hour or forever, or get
 an obscure error of torch."""
 
 import os
@@ -17,8 +17,8 @@ from ablate.terminal.say import say
 AGAIN = " (perhaps out of memory); the same command resumes"
 FIRST = "ABLATE_FIRST_PROCESS"  # the pid of the process that started this one
 LOOK = 0.5  # seconds between checks of the other processes
-GRACE = 15.0  # seconds in which a process may end by itself after another was lost
-ALIKE = 3.0  # seconds in which the first process ends if it has the same error
+GRACE = 15.0  # seconds until a process must have ended by itself after another was lost
+ALIKE = 3.0  # seconds until the first process has ended if it has the same error
 
 
 def speaks(error: BaseException) -> bool:
@@ -38,9 +38,9 @@ def speaks(error: BaseException) -> bool:
 def watching(
     children: Callable[[], list[Popen[bytes]]], fail: Callable[[str], None]
 ) -> Iterator[None]:
-    """Raise LostProcess for another process that ended within the block. Where this one waits for
-    it, and cannot raise anything, record that by `fail`, print it and end. children: those that
-    this process has started so far."""
+    """Raise LostProcess for another process that ended within the block. If this one waits for it,
+    and cannot raise anything, record that by `fail`, print it and end. children: those that this
+    process has started so far."""
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank == "0":
         os.environ[FIRST] = str(os.getpid())

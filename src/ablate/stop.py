@@ -30,10 +30,10 @@ class Stop:
 
 @dataclass
 class StopOfRun(Stop):
-    """The request to stop a run: noted while it trains, which ends with a checkpoint; at any other
-    moment, and at a second Ctrl-C, Interrupted is raised where the signal comes.
+    """The request to stop a run. While it trains the request is noted, and training ends with a
+    checkpoint; at any other moment, and at a second Ctrl-C, Interrupted is raised at once.
 
-    moment: what is not waited for, in the message; None: the request is noted.
+    moment: the present one, for the message; None: training, so the request is noted.
     """
 
     moment: str | None = STARTED

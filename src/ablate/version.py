@@ -1,4 +1,4 @@
-"""Where ablate is installed, as what, in which version, and from which commit of a checkout."""
+"""The installation of ablate: its folder, package, version, and the commit of a checkout."""
 
 import re
 import subprocess
@@ -34,7 +34,7 @@ def extra_with(module: str) -> str | None:
 
 
 def install(extra: str) -> str:
-    """The command that installs what an optional feature needs."""
+    """The command that installs the packages of an optional feature."""
     return f"pip install '{NAME}[{extra}]'"
 
 

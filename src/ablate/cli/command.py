@@ -47,8 +47,7 @@ def near_flag(message: str, parser: ArgumentParser) -> str:
 
 
 def add_run_dir(parser: ArgumentParser) -> None:
-    """Add the folder of a finished run, and what its config may name besides built-in
-    components."""
+    """Add the folder of a finished run, and `--allow`."""
     parser.add_argument(
         "run_dir",
         type=lambda text: named_folder(Path(text)),
@@ -58,7 +57,7 @@ def add_run_dir(parser: ArgumentParser) -> None:
 
 
 def add_allow(parser: ArgumentParser) -> None:
-    """Add what the config of a run may name besides built-in components."""
+    """Add `--allow`: modules of custom components that the config of a run may name."""
     parser.add_argument(
         "--allow",
         action="append",

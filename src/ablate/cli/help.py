@@ -1,4 +1,4 @@
-"""--help: the options, the command syntax, and where results go.
+"""--help: the options, the command syntax, and the folders of results.
 
 All lists of options are read from the config folders, including the user's.
 """
@@ -55,7 +55,7 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 
 
 def help_text(user_folder: str | None, words: list[str]) -> str:
-    """Return the whole page, or the options of the named groups and what matches other words."""
+    """Return the whole page, or the options of the named groups and the matches of other words."""
     with open_tree(user_folder) as tree:
         folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
         named = [word for word in words if word in tree.groups]

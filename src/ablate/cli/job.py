@@ -88,11 +88,11 @@ class Links(Callback):
 
 
 def process_seconds() -> float:
-    """Return how long this process has existed; where the system does not tell, for how long it has
-    run ablate's code."""
+    """Return the age of this process in seconds; if the system does not tell, the time since it
+    imported ablate."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:  # not Linux, where no process is a fork of one that imported this before
+    except OSError:  # not Linux; there no process is a fork of one that imported this before
         return time.perf_counter() - IMPORTED
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 

@@ -20,7 +20,7 @@ WIDTH = 100
 LINE = re.compile(
     r"^( *)(?:- (?:override )?/?)?([\w./]+): *([^#\n]*?)(?: +# *(.*))?$", re.MULTILINE
 )
-# Groups of which an option sets keys of others that are not its own.
+# Groups whose options set keys of other groups.
 SETS = ("experiment", "sweep", "debug")
 BLOCKS, OF_BLOCKS = "models of blocks", "ablate.model.gpt.GPT"  # _block.yaml, one of them
 
@@ -79,11 +79,11 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
 
 
 def _key_text(word: str, tree: Tree, folders: list[Path]) -> str:
-    """A key with what it may be, its comments with the values of the options that it is a key of,
-    and what other options set it to; "" if there is none."""
+    """A key with its valid values, its comments with the values in its own options, and its values
+    in other options; "" if there is none."""
     own: dict[str, dict[str, list[str]]] = {}  # comment -> value -> options
     others: dict[str, list[str]] = {}  # value -> options
-    rules: dict[str, list[str]] = {}  # what it may be -> options
+    rules: dict[str, list[str]] = {}  # valid values -> options
     for option, prefix, text in _files(tree, folders):
         group = option.partition("=")[0]
         node = prefix.removesuffix(".") or group

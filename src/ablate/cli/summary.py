@@ -20,7 +20,7 @@ OF_100 = ("bleu", "chrf")  # sacrebleu's; other shares are of 1
 def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
     """Print the summary of a finished run."""
     sample = run_dir / "sample.txt"
-    one_batch = result.get("one_batch")  # of debug=overfit, where no validation counts
+    one_batch = result.get("one_batch")  # of debug=overfit, which has no validation
     table = Table(
         title=f"{_names(result, cfg)}, seed {result['seed']}",
         caption=None if one_batch else "* selects the best weights, to which all values apply",

@@ -1,4 +1,4 @@
-"""debug=profile: where the time of a training step goes."""
+"""debug=profile: the time of a training step by operation."""
 
 import os
 from pathlib import Path

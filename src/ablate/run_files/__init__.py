@@ -1,8 +1,8 @@
 """Files of a run or study: atomic writes, and reads that neither block nor run out of memory.
 
 Every file is written under another name in the same folder, flushed to the disk, then renamed: a
-reader sees the old one or the new one. A folder may be untrusted, so what is read is a regular
-file of bounded size; a FIFO would block, and a device such as /dev/zero never ends. Nothing is read
+reader sees the old one or the new one. A folder may be untrusted, so only regular files of bounded
+size are read; a FIFO would block, and a device such as /dev/zero never ends. Nothing is read
 or written outside the folder that was named (`refuse_links`).
 """
 
@@ -21,7 +21,7 @@ from ablate.errors import CLOSED, FULL, RunFailed, UserError, shortened, suggest
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PREDICTIONS = "predictions.csv"
-DATA = "data.pt"  # what the model needs of its training data: `Data.run_state`
+DATA = "data.pt"  # the state of the training data that the model needs: `Data.run_state`
 PLAN = "plan.json"  # in a study's folder
 # There, locked by every command that runs the study (shared), and by the one that plans it.
 COMMANDS, PLANNING = ".commands", ".planning"
@@ -68,8 +68,8 @@ def refuse_links(folder: Path, within: Iterable[str] = FOLDERS) -> None:
 
 
 def require_run(path: Path, typed: str) -> None:
-    """Raise UserError for what is not the folder of a run; of a file or folder in one it names that
-    run. typed: how the path was given."""
+    """Raise UserError if the path is not the folder of a run; for a file or folder in one, the
+    message names that run. typed: how the path was given."""
     refuse_links(path)
     if (path / "config.yaml").exists():
         return
@@ -99,7 +99,7 @@ def open_file(path: Path, *, longest: int | None = None) -> Iterator[BufferedRea
         raise
     if not stat.S_ISREG(status.st_mode):
         raise Damaged(path, f"it is {_kind(status.st_mode)}, not a regular file")
-    if not status.st_size:  # as are those of /proc, some of which block
+    if not status.st_size:  # also of /proc, whose files may block
         raise Damaged(path, "it is empty")
     if longest is not None and status.st_size > longest:
         raise Damaged(path, f"it has {status.st_size:,} bytes, and at most {longest:,} are read")
@@ -122,7 +122,7 @@ def read_text(path: Path, *, longest: int = LONGEST) -> str:
     """Return the content of a text file; raise Damaged, as `open_file` does."""
     with open_file(path, longest=longest) as file:
         try:
-            # No more than it had: `read` allocates what it is asked for.
+            # No more than it had: `read` allocates the bytes of its argument.
             return file.read(os.fstat(file.fileno()).st_size).decode()
         except UnicodeDecodeError as error:
             raise Damaged(path, f"it is not UTF-8 text ({error.reason})") from error
@@ -155,8 +155,8 @@ def unwritable_as_run_failed() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Another path in the same folder, to write what takes the place of `path` when the block has
-    ended; what was written before an error is removed."""
+    """Another path in the same folder, for a file that replaces `path` at the end of the block; it
+    is removed after an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named(path):
         try:
@@ -183,8 +183,8 @@ def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> No
 
 
 def read_json(path: Path) -> Any:
-    """Return the content, None if the file does not exist; raise Damaged if it is not JSON, or has
-    what `write_json` does not write: numbers beyond LARGEST, and halves of a surrogate pair."""
+    """Return the content, None if the file does not exist; raise Damaged if it is not JSON, or not
+    JSON of `write_json`: numbers beyond LARGEST, or halves of a surrogate pair."""
     try:
         text = read_text(path)
         content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)

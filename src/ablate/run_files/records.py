@@ -20,7 +20,7 @@ from ablate.run_files.shape import misfit
 LOST = f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
 LONGEST_NAME = 255  # bytes of a folder's name in a plan
 MODE = frozenset({"min", "max"})
-NUMBER = (float, NoneType)  # null where it was not finite
+NUMBER = (float, NoneType)  # null if it was not finite
 METRIC = {"name": str, "mode": MODE, "value?": NUMBER}
 # Entries of every finished run, which the command prints.
 FINISHED = {
@@ -105,8 +105,8 @@ PLAN_SHAPE = {
 
 
 def read_result(run_dir: Path) -> tuple[dict[str, Any], str]:
-    """Return the content of result.json, empty without one, and what is wrong with a damaged file,
-    whose content is not returned. Raises UserError for a link out of the folder."""
+    """Return the content of result.json, empty without one or if it is damaged, and the damage.
+    Raises UserError for a link out of the folder."""
     refuse_links(run_dir)
     try:
         return _read(run_dir / RESULT, RESULT_SHAPE, "the result of a run") or {}, ""

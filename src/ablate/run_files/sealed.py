@@ -6,10 +6,10 @@ with zeros in its place. Either is part of its file, so that no death of the pro
 file with the checksum of another. Files are written and verified piece by piece, without a copy
 of the whole in memory.
 
-Where processes share a model (trainer=fsdp), each writes what it has to a
-separate file, `SHA-256.shard`. The state then has None in the place of these tensors, and names
-the files. A file of shards is never replaced by another, since its name is its checksum, so that a
-state and its shards cannot disagree. A reader gets whole tensors, in any number of processes.
+If processes share a model (trainer=fsdp), each writes its tensors to a separate file,
+`SHA-256.shard`. The state then has None in the place of these tensors, and names the files. A file
+of shards is never replaced by another, since its name is its checksum, so that a state and its
+shards cannot disagree. A reader gets whole tensors, in any number of processes.
 torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
 
 torch.load runs with weights_only=True, which accepts tensors and plain values and refuses every
@@ -76,8 +76,7 @@ Piece = tuple[tuple[int, ...], Tensor]
 
 
 class _Sealing:
-    """The file that torch.save writes into: a zip, to which `close` adds the checksum as its
-    comment.
+    """The file that torch.save writes into: a zip; `close` adds the checksum as its comment.
 
     torch.save replaces an error of `write` by its own, so the first error is kept until
     `close`, and nothing is written after it.
@@ -146,7 +145,7 @@ def write_plain(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_shards(folder: Path, pieces: Mapping[Place, Piece], process: int) -> str:
-    """Write what a process has of the tensors of a state; return the name of the file."""
+    """Write the part of a state's tensors that a process has; return the name of the file."""
     temporary = folder / f"shards-{process}.tmp"
     try:
         name = f"{write_state(temporary, {'pieces': dict(pieces)})}.shard"
@@ -299,8 +298,8 @@ def _require_run(path: Path, recorded: str | None, wanted: str | None) -> None:
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
     """Return the weights, and the id of their run if the file names it.
 
-    Not by safetensors' own function, whose tensors stay on the file: what is used would not be what
-    was verified, if the file changes.
+    Not by safetensors' own function, whose tensors stay on the file: if the file changes, the used
+    tensors would not be the verified ones.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The shape of what is read from a file: types, and the keys of mappings."""
+"""The shape of values that were read from a file: types, and the keys of mappings."""
 
 from collections.abc import Mapping
 from types import NoneType
@@ -16,11 +16,10 @@ WORDS = {
 
 
 def misfit(value: Any, shape: Any, path: str = "") -> str | None:
-    """Return where a value has another shape, such as "steps is not a number"; None if it fits.
+    """Return the misfit of a value, such as "steps is not a number"; None if it has the shape.
 
-    shape: a type; a frozenset of texts; a tuple of shapes, one of which must fit; [the shape of
-    every item]; {str: the shape of every value}; or {key: shape}, where a key that ends in "?" may
-    be missing.
+    shape: a type; a frozenset of strings; a tuple of alternative shapes; [the shape of every item];
+    {str: the shape of every value}; or {key: shape}; a key that ends in "?" may be missing.
     """
     if isinstance(shape, frozenset):
         allowed = isinstance(value, str) and value in shape

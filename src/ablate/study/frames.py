@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 class LoadedStudy:
     """The result of `load_study`.
 
-    runs: a row for each run, with its state, its metrics and what it cost. curves: the rows of all
+    runs: a row for each run, with its state, its metrics and its cost. curves: the rows of all
     metrics.csv. arms: a row for each arm, with its mean, its difference from the baseline and its
     verdict. These three have a column for each factor, such as "model.attention", and runs and
-    curves one for study.blocks. claims: a row for each claim. report: all of it as report.json has
-    it.
+    curves one for study.blocks. claims: a row for each claim. report: the content of report.json.
     """
 
     def __init__(self, study: Study, report: Report) -> None:

@@ -11,7 +11,7 @@ RATES = {"wer", "cer", "per", "aer", "der"}
 NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
 # Quantities that study.match makes equal.
 BUDGETS = {"parameters": "parameters", "flops": "FLOPs per step"}
-# Functions of the loss, which are best where it is.
+# Functions of the loss, which are best at the same step.
 OF_LOSS = {"loss", "perplexity", "bits_per_char"}
 
 
@@ -28,8 +28,8 @@ def direction(mode: str) -> str:
 
 
 def mode_of(metric: str, *, typed: str = "--metric ", by: str = "--mode ") -> str:
-    """Return min or max if the metric's name tells its direction; UserError otherwise, with what
-    was typed before the metric, and before the direction."""
+    """Return min or max if the metric's name tells its direction; UserError otherwise. typed, by:
+    the text before the metric and before the direction in its message."""
     for part in metric.partition("@")[0].split("/"):  # val/accuracy/CLASS, for any class
         names = {part, part.rpartition("_")[2]}
         if names & HIGHER or part.startswith(NUMBERED):

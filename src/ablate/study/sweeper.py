@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
-    """Run what is missing of a study. Raises UserError (rejected), RunFailed, Interrupted."""
+    """Run the missing runs of a study. Raises UserError (rejected), RunFailed, Interrupted."""
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
@@ -220,7 +220,7 @@ class Study:
             raise UserError(f"no arm is left to compare with the baseline: {refusal(refused, 1)}")
 
     def check_claims(self, nodes: Sequence[Mapping[str, Any]], blocks: Blocks) -> None:
-        """Reject claims about what the study does not have."""
+        """Reject claims about arms or metrics that the study does not have."""
         names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
         claims = parse_claims(nodes, names, baseline.name, blocks.names)
         metrics = {name for claim in claims for name in claim.metrics}
@@ -341,7 +341,7 @@ class Study:
 
 
 def check_arms(arms: Iterable[Composed]) -> None:
-    """Raise UserError for what an arm needs and this machine, which trains it, lacks."""
+    """Raise UserError if an arm needs something that this machine, which trains it, lacks."""
     from ablate.training.preflight import check_machine
 
     for composed in arms:

@@ -1,8 +1,8 @@
 """Output that cannot be written: its reader has exited, as in `ablate --help | head -3`, its disk
 is full, its terminal is gone, or it was closed from the start (`>&-`).
 
-Python raises an error at the next print, in libraries too, and again at exit. Here what cannot be
-written is discarded and the command completes: a training run outlives its terminal.
+Python raises an error at the next print, also in libraries, and again at exit. Here such output is
+discarded and the command completes: a training run outlives its terminal.
 """
 
 import io
@@ -14,8 +14,7 @@ UNREAD = 141  # a shell's exit status for a program killed by SIGPIPE
 
 
 class Output(io.FileIO):
-    """Standard output or standard error; discards what is written after a broken pipe, and what a
-    full disk rejects.
+    """Standard output or standard error; discards output after a broken pipe or on a full disk.
 
     trains: whether the command trains, and therefore continues with a message.
     lost: the first error.
@@ -46,8 +45,8 @@ def _why(error: OSError) -> str:
 
 
 def survive_readers() -> None:
-    """Replace stdout and stderr by `Output`, unless they are captured; open what is closed, whose
-    numbers the next files would get, and with them what libraries print."""
+    """Replace stdout and stderr by `Output`, unless they are captured. Open those that are closed:
+    the next files would get their numbers, and with them the output of libraries."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number

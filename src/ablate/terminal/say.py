@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 class Formatter(logging.Formatter):
-    """Escape control characters in what is logged (conf/config.yaml)."""
+    """Escape control characters in logged lines (conf/config.yaml)."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -35,7 +35,7 @@ def say(line: str, *, file: TextIO | None = None) -> None:
 
 
 def command_line(module: str, *words: object) -> str:
-    """An ablate command as a shell reads it, with quotes where a word needs them."""
+    """An ablate command for a shell, with quotes around words that need them."""
     return shlex.join(["python", "-m", module, *map(str, words)])
 
 
