@@ -33,12 +33,12 @@ def draw_preference(
     axis = figure.subplots()
     for name, label, style, unit in (
         ("reward", "reward model", "s--", 1.0),
-        ("gold", f"gold: data.preference_rule={data.preference_rule}", "o-", data.temperature),
+        ("gold", f"gold rule: {data.preference_rule}", "o-", data.temperature),
     ):
         gains = [0.0] + [(float(row[f"val/{name}"]) - start[name]) / unit for row in rows]
         axis.plot(divergence, gains, style, label=label, markersize=4, linewidth=1.2)
     axis.axhline(0, color="gray", linewidth=0.8)
-    axis.annotate("reference model", (0, 0), (4, -12), textcoords="offset points", fontsize=8)
+    axis.annotate("reference model", (0, 0), (10, 4), textcoords="offset points", fontsize=8)
     if rows:
         last = f"step {int(float(rows[-1]['step']))}"
         end = (divergence[-1], gains[-1])
