@@ -172,7 +172,7 @@ def seeds_tables() -> tuple[str, str]:
     for effect in (1, 1.5, 2, 3, 5):
         needed.append([f"{effect:g}", *(str(seeds_for(effect, count)) for count in arms)])
     smallest = [["seeds", *heads], ["---"] * (1 + len(arms))]
-    for seeds, known_df in ((2, KNOWN_DF), (3, KNOWN_DF), (3, 0), (5, 0), (8, 0), (12, 0)):
+    for seeds, known_df in ((2, KNOWN_DF), (3, 0), (5, 0), (8, 0), (12, 0)):
         effects = (smallest_effect(count, seeds, known_df) for count in arms)
         name = f"{seeds}, known noise" if known_df else str(seeds)
         smallest.append([name, *(f"{effect:.1f}" for effect in effects)])

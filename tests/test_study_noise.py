@@ -243,6 +243,18 @@ def test_two_seeds_suffice_with_known_noise_unless_the_studys_own_differs(tmp_pa
     assert "verdicts do not use the noise assumed" in report.warnings[0]
 
 
+def test_from_three_seeds_on_known_noise_changes_no_verdict():
+    y, known_noise = np.random.default_rng(3).normal(size=(3, 3)), Part(1.0, 40)
+    assert Noise.of(study(y), "0", known_noise).agreement > LEVEL
+    with_it, without = (
+        compare(study(y), baseline="0", mode="min", known=known) for known in (known_noise, None)
+    )
+    assert with_it.arms == without.arms
+    assert "verdicts of 3 or more seeds use that of this study only" in with_it.warnings[0]
+    assert power.smallest_effect(3, 3, 40) == power.smallest_effect(3, 3)
+    assert [power.seeds_for(4.0, 1, df) for df in (0, 40)] == [4, 2]
+
+
 def test_whether_the_noise_differs_is_an_f_test_of_the_residuals_alone():
     y = np.random.default_rng(2).normal(size=(4, 3))
     noise = Noise.of(study(y), "0", Part(2.0, 18))

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from math import inf
 
 from ablate.study.analysis import derived
-from ablate.study.analysis.compare import FEWEST, FEWEST_KNOWN, seeds_needed
-from ablate.study.analysis.noise import Error, Noise, Part, error
+from ablate.study.analysis.compare import seeds_needed
+from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.numbers import seeds_in_words
@@ -184,8 +184,6 @@ def _settled(
         interval=tested.error.interval(tested.mean, levels[tested.beyond <= 0]),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
         seeds_needed=(
-            seeds_needed(tested.beyond, tested.error, family, tested.known_df)
-            if verdict == UNDECIDED
-            else None
+            seeds_needed(tested.beyond, tested.error, family) if verdict == UNDECIDED else None
         ),
     )

@@ -13,14 +13,11 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import power
-from ablate.study.analysis.noise import Error, Noise, Part, error
+from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict
 from ablate.study.numbers import certain, counted, probability
-
-FEWEST = 3  # pairs for a verdict
-FEWEST_KNOWN = 2  # with a known noise
 
 
 @dataclass(frozen=True)
@@ -201,10 +198,18 @@ def _assumed(noise: Noise) -> list[str]:
         for part in (noise.found, noise.assumed)
     )
     test = f"(F test, p {probability(noise.agreement)})"
-    line = f"the noise of this study, {found}, {{}} the noise assumed, {assumed}, {test}, so "
-    if noise.known.df:
-        return [line.format("agrees with") + "verdicts use both"]
-    return [line.format("differs from") + "verdicts do not use the noise assumed"]
+    agrees = noise.agreement > LEVEL
+    use = (
+        "verdicts use both"
+        if noise.known.df
+        else f"verdicts of {FEWEST} or more seeds use that of this study only"
+        if agrees
+        else "verdicts do not use the noise assumed"
+    )
+    relation = "agrees with" if agrees else "differs from"
+    return [
+        f"the noise of this study, {found}, {relation} the noise assumed, {assumed}, {test}; {use}"
+    ]
 
 
 def _few(arms: Sequence[Comparison], fewest: int) -> str:
@@ -236,9 +241,7 @@ def _comparison(
         p=None if kind == FEW else tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
         family=family,
         margin=margin,
-        seeds_needed=(
-            seeds_needed(difference, tests.error, family, noise.known.df) if kind == NONE else None
-        ),
+        seeds_needed=(seeds_needed(difference, tests.error, family) if kind == NONE else None),
         spread=spread,
     )
     return Comparison(
@@ -251,17 +254,16 @@ def _comparison(
     )
 
 
-def seeds_needed(effect: float, found: Error, family: int, known_df: float = 0) -> int | None:
+def seeds_needed(effect: float, found: Error, family: int) -> int | None:
     """The seeds that would show an effect as large as the observed one with power `power.POWER`.
 
-    family: contrasts that are tested together. known_df: of a known noise. None: more than
-    power.MOST, or the effect is within its standard error. The effect observed with few seeds is
-    uncertain, and so is this number.
+    family: contrasts that are tested together. None: more than power.MOST, or the effect is within
+    its standard error. The effect observed with few seeds is uncertain, and so is this number.
     """
     if not effect or abs(effect) < found.se or not found.se:
         return None
     size = abs(effect) / (found.se * np.sqrt(found.n / 2))
-    needed = power.seeds_for(size, family, known_df)
+    needed = power.seeds_for(size, family)
     return needed if needed is None else max(needed, found.n + 1)
 
 

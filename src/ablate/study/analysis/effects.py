@@ -18,7 +18,6 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.compare import FEWEST
 from ablate.study.analysis.confounding import (
     TIMES,
     Factors,
@@ -26,7 +25,7 @@ from ablate.study.analysis.confounding import (
     design_matrix,
     taken_as_zero,
 )
-from ablate.study.analysis.noise import Error, error
+from ablate.study.analysis.noise import FEWEST, Error, error
 from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.numbers import certain, interval_words, probability

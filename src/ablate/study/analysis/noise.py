@@ -13,7 +13,8 @@ Pooling is wrong if arms differ in noise, and is guarded in several ways:
   freedom of Satterthwaite 1946, Biometrics Bulletin 2.
 - If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
 - A contrast never has a smaller error than the spread of its own values over the seeds gives.
-- A known noise is used only if the study's own does not differ from it (F test at LEVEL).
+- A known noise is used only with two seeds, and if the study's own does not differ from it (F test
+  at LEVEL): more seeds find unequal noise better without it.
 - A contrast from which the seed's term does not cancel has only its own spread.
 
 All of this is decided by residuals, which are independent of the estimated effects.
@@ -38,6 +39,8 @@ BASELINE = 0.2
 BASELINE_OF_TWO = 0.1  # with two seeds its own variance has one degree of freedom: little power
 ARM = 0.02
 FAR = 0.001
+FEWEST = 3  # seeds of a verdict
+FEWEST_KNOWN = 2  # with a known noise, which more seeds do without
 EVEN = 1e-9  # weights of a contrast that sum to less cancel
 
 
@@ -86,7 +89,7 @@ class Error:
 @dataclass(frozen=True)
 class Noise:
     """Fitted to the values of a study. assumed: a variance from earlier studies of the same recipe,
-    which is pooled with that of this one unless they differ."""
+    which is pooled with that of two seeds unless they differ."""
 
     values: Mapping[str, Mapping[int, float]]
     baseline: str
@@ -113,8 +116,13 @@ class Noise:
 
     @cached_property
     def known(self) -> Part:
-        """The variance assumed, unless that of the study differs from it."""
-        return self.assumed if self.agreement > LEVEL else Part(0.0, 0)
+        """The variance assumed, of a study with two seeds that does not differ from it."""
+        few = self.seeds < FEWEST
+        return self.assumed if few and self.agreement > LEVEL else Part(0.0, 0)
+
+    @cached_property
+    def seeds(self) -> int:
+        return len({seed for own in self.values.values() for seed in own})
 
     @cached_property
     def usual(self) -> Part:
@@ -126,8 +134,7 @@ class Noise:
     @cached_property
     def noisy(self) -> dict[str, float]:
         """The arms with more noise than the others: the ratio of their variances."""
-        seeds = len(self.values.get(self.baseline, ()))
-        levels = dict.fromkeys(self.values, ARM) | {self.baseline: level_of_baseline(seeds)}
+        levels = dict.fromkeys(self.values, ARM) | {self.baseline: level_of_baseline(self.seeds)}
         return {arm: ratio for arm, (ratio, p) in self._ratios.items() if p <= levels[arm]}
 
     @cached_property

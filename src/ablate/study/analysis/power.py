@@ -14,30 +14,37 @@ from math import inf
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.noise import ARM, level_of_baseline, two_sided
+from ablate.study.analysis.noise import (
+    ARM,
+    FEWEST,
+    FEWEST_KNOWN,
+    level_of_baseline,
+    two_sided,
+)
 from ablate.study.analysis.stats import LEVEL
 
 POWER = 0.8
 STUDIES = 4_000
 MOST = 200  # more seeds than this are never suggested
-FEWEST = 3  # seeds of a verdict
 
 
 @cache
 def smallest_effect(arms: int, seeds: int, known_df: float = 0, power: float = POWER) -> float:
     """The effect of one of `arms` arms that is shown with this power. known_df: degrees of freedom
-    of a known noise, which is pooled with that of the study."""
+    of a known noise, which is pooled with that of two seeds."""
     simulated = min(seeds, MOST)  # from there on the noise is as good as known
-    quantile = np.quantile(_shown_from(arms, simulated, known_df), power)
+    used = known_df if seeds < FEWEST else 0
+    quantile = np.quantile(_shown_from(arms, simulated, used), power)
     return float(quantile * np.sqrt(simulated / seeds))
 
 
 def seeds_for(effect: float, arms: int, known_df: float = 0) -> int | None:
     """The fewest seeds with which an effect of one of `arms` arms is shown with POWER; None for
     more than MOST."""
-    least = 2 if known_df else FEWEST
+    if known_df and smallest_effect(arms, FEWEST_KNOWN, known_df) <= abs(effect):
+        return FEWEST_KNOWN
     count = bisect_left(
-        range(MOST + 1), -abs(effect), lo=least, key=lambda n: -smallest_effect(arms, n, known_df)
+        range(MOST + 1), -abs(effect), lo=FEWEST, key=lambda n: -smallest_effect(arms, n)
     )
     return count if count <= MOST else None
 
@@ -89,6 +96,5 @@ def _shown_from(arms: int, seeds: int, known_df: float) -> np.ndarray:
     if known_df:
         known = rng.chisquare(known_df, STUDIES)
         p = two_sided(found / (known / known_df), found_df, known_df)
-        unknown = shown if seeds >= FEWEST else inf
-        shown = np.where(p > LEVEL, fitted(known, known_df)[0], unknown)
+        shown = np.where(p > LEVEL, fitted(known, known_df)[0], inf)
     return shown - rng.normal(scale=np.sqrt(2 / seeds), size=STUDIES)

@@ -179,7 +179,7 @@ def power(layout: Layout, metric: str, noise: "Part | None", effect: float | Non
     noise: known from earlier studies. Both in units of the metric.
     """
     from ablate.study.analysis import power  # scipy is slow to import
-    from ablate.study.analysis.compare import FEWEST, FEWEST_KNOWN
+    from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN
 
     arms = sum(not each.arm.is_baseline and each.same_as is None for each in layout.arms)
     if not arms:
