@@ -274,7 +274,7 @@ def test_the_command_prints_a_table_and_its_path(study, monkeypatch, capsys):
         str(study / f"report-{ADDITIVE}.html"),
     ):
         assert words in " ".join(out.split())
-    assert err.startswith("ablate: seeds: not compared: model.attention=general")
+    assert err.startswith("ablate: not compared (rule seeds): model.attention=general")
     assert not (study / "report.json").exists()  # that of the plan's baseline
     told = json.loads((study / f"report-{ADDITIVE}.json").read_text())
     assert told["baseline"] == ADDITIVE

@@ -35,7 +35,7 @@ def test_arms_that_break_a_rule_are_refused_until_it_is_allowed(tmp_path):
     report = assemble(study)
     assert [row.arm.name for row in report.compared] == ["a=none"]
     for rule, said in zip(RULES, lines(report.objections), strict=True):
-        assert said.startswith(f"{rule}: not compared: a={rule}: ")
+        assert said.startswith(f"not compared (rule {rule}): a={rule}: ")
         assert f"--allow {rule}" in said
         allowed = assemble(study, allow=[rule])
         assert {row.arm.name for row in allowed.compared} == {"a=none", f"a={rule}"}

@@ -62,7 +62,7 @@ def lines(objections: Collection[Objection]) -> list[str]:
                 by_reason.setdefault(objection.reason, []).append(objection.arm)
         if by_reason:
             arms = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
-            texts.append(f"{rule}: not compared: {arms} (to compare them: --allow {rule})")
+            texts.append(f"not compared (rule {rule}): {arms}; --allow {rule} includes them")
     return texts
 
 

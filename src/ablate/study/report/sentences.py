@@ -157,8 +157,8 @@ def sure(report: Report) -> list[str]:
         text += "One seed allows neither an interval nor a verdict"
     else:
         text += (
-            "Differences are tested against the variation that seeds do not explain, estimated"
-            " from every arm of the study"
+            "Differences are tested against the noise, the variation that neither arm nor seed"
+            " explains, estimated from every arm of the study"
         )
         if len(comparisons) > 1:
             text += (

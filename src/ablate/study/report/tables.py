@@ -129,7 +129,7 @@ def _factors(crossed: Effects | str | None) -> list[str]:
 
 def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:
     marks = [*align.split(), *([":---"] * len(heads))][: len(heads)]
-    lines = [[_escaped(cell) for cell in line] for line in (heads, *rows)]
+    lines = [[_escaped(cell.replace("\n", "; ")) for cell in line] for line in (heads, *rows)]
     return ["| " + " | ".join(line) + " |" for line in (lines[0], marks, *lines[1:])]
 
 
