@@ -20,8 +20,8 @@ FILES = ("sweep", "experiment", "debug")
 def write(folder: Path) -> None:
     """Write a page for each group, and index.md, which lists them."""
     folder.mkdir(exist_ok=True)
-    with open_tree(None) as tree:
-        pages = {group: page(group, tree) for group in (*tree.groups, "hydra/launcher")}
+    tree = open_tree(None)
+    pages = {group: page(group, tree) for group in (*tree.groups, "hydra/launcher")}
     for group, text in pages.items():
         (folder / f"{name(group)}.md").write_text(text)
     lines = [f"- [`{group}`]({name(group)}.md): {about(group)}" for group in pages]

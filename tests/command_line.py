@@ -1,7 +1,6 @@
 """The command line inside the test's own process, with a stand-in for the training."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -16,6 +15,7 @@ from omegaconf import DictConfig
 
 from ablate.__main__ import main
 from ablate.cli import job, summary
+from ablate.config import tree
 from ablate.config.composition import Composition, compose
 from ablate.run_files import write_json
 from ablate.study import sweeper
@@ -55,7 +55,6 @@ def ablate_command(
     def train(composition: Composition, run_dir: Path, began: float) -> dict[str, Any]:
         cfg = composition.cfg
         runs.append((cfg, run_dir))
-        seen["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR")
         seen["ddp"] = lightnings_command()
         if "compose" in seen:
             seen["composed"] = compose(seen["compose"])
@@ -78,7 +77,6 @@ def ablate_command(
     monkeypatch.setattr(sweeper, "report", lambda folder, printed=True: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder
-    monkeypatch.setattr(job, "TYPED", None)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
     def command(*argv: str) -> tuple[int, str, str]:
@@ -95,6 +93,7 @@ def ablate_command(
     # Hydra sets up logging and remembers its last run.
     logging.root.handlers[:], logging.root.level = handlers, level
     Singleton.set_state(singletons)
+    tree._trees.clear()  # which know the singletons before
 
 
 def lightnings_command() -> list[str]:

@@ -81,8 +81,8 @@ def option(group: str, name: str) -> DictConfig:
     """The node that a choice makes, small."""
     node = OmegaConf.load(CONF / group / f"{name}.yaml")
     if "defaults" in node:
-        with open_tree() as tree:
-            node = OmegaConf.select(tree.load([f"{group}={name}"]), group)
+        tree = open_tree()
+        node = OmegaConf.select(tree.load([f"{group}={name}"]), group)
     assert isinstance(node, DictConfig)
     OmegaConf.set_struct(node, False)
     for key, value in changes(group, name).items():

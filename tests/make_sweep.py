@@ -40,10 +40,10 @@ def asked(
     """The question of a sweep on the tiny text, and what composes its arms."""
     _, own, sweep, _ = write_sweep(folder, study, body=body)
     argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
-    with open_tree(own) as tree:
-        command = tree.load(argv)
-        question = parse_request(command, argv, tree.loader)
-        yield question, Composer(tree.loader, command, question.fixed)
+    tree = open_tree(own)
+    command = tree.load(argv)
+    question = parse_request(command, argv, tree.loader)
+    yield question, Composer(tree.loader, command, question.fixed)
 
 
 def laid_out(folder: Path, study: str, *typed: str, body: str = "") -> Layout:

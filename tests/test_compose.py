@@ -37,17 +37,17 @@ pytest_plugins = ["command_line"]
     ],
 )
 def test_what_was_composed_before_is_composed_the_same(overrides, monkeypatch):
-    with open_tree() as tree:
-        whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
-        whole.hydra.job.override_dirname = ""
-        tree.load(overrides)
-        monkeypatch.setattr(type(tree.loader), "load_configuration", None)  # and not by Hydra
-        for _ in range(2):
-            cfg = tree.load(overrides)
-            cfg.hydra.job.override_dirname = ""
-            assert cfg == whole
-            assert list(cfg.hydra) == list(whole.hydra)
-            cfg.seed = 99  # is nobody else's
+    tree = open_tree()
+    whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
+    whole.hydra.job.override_dirname = ""
+    tree.load(overrides)
+    monkeypatch.setattr(type(tree.loader), "load_configuration", None)  # and not by Hydra
+    for _ in range(2):
+        cfg = tree.load(overrides)
+        cfg.hydra.job.override_dirname = ""
+        assert cfg == whole
+        assert list(cfg.hydra) == list(whole.hydra)
+        cfg.seed = 99  # is nobody else's
 
 
 def test_a_file_that_changes_is_read_again(tmp_path):
@@ -83,16 +83,16 @@ def test_a_model_loses_to_an_experiment_and_both_to_the_command_line(typed, expe
 
 
 def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
-    with open_tree() as tree:
-        first = {group: tree.options(group)[0] for group in tree.groups}
+    tree = open_tree()
+    first = {group: tree.options(group)[0] for group in tree.groups}
     for group, option in first.items():
         (tmp_path / group).mkdir()
         (tmp_path / group / "own.yaml").write_text(
             (config_dir() / group / f"{option}.yaml").read_text()
         )
-    with open_tree(tmp_path) as tree:
-        assert all("own" in tree.options(group) for group in first)
-        cfg = tree.load(["model.attention=own", "pos_enc=own", "optimizer=own"])
+    tree = open_tree(tmp_path)
+    assert all("own" in tree.options(group) for group in first)
+    cfg = tree.load(["model.attention=own", "pos_enc=own", "optimizer=own"])
     assert cfg.hydra.runtime.choices["model.attention"] == "own"
     expected = OmegaConf.load(config_dir() / "optimizer" / f"{first['optimizer']}.yaml")
     assert cfg.optimizer == expected
@@ -112,19 +112,19 @@ SWEEPS = sorted(
 def test_every_sweep_composes_every_run(name, monkeypatch):
     # The run that one of them starts from is trained first: test_transfer.py.
     monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
-    with open_tree() as tree:
-        command = tree.load([f"sweep={name}"])
-        assert command.hydra.mode.name == "MULTIRUN"
-        assert command.study.name == name
-        asked = parse_request(command, [f"sweep={name}"], tree.loader)
-        blocks = Blocks.of(asked)
-        for _, block in blocks.requests(asked):
-            layout = lay_out(block, Composer(tree.loader, command, block.fixed))
-            assert len(layout.arms) > 1
-            assert layout.baseline.arm.is_baseline
-            assert not layout.invalid
-            names = [composed.name for composed in layout.arms]
-            parse_claims(asked.node["claims"], names, layout.baseline.name, blocks.names)
+    tree = open_tree()
+    command = tree.load([f"sweep={name}"])
+    assert command.hydra.mode.name == "MULTIRUN"
+    assert command.study.name == name
+    asked = parse_request(command, [f"sweep={name}"], tree.loader)
+    blocks = Blocks.of(asked)
+    for _, block in blocks.requests(asked):
+        layout = lay_out(block, Composer(tree.loader, command, block.fixed))
+        assert len(layout.arms) > 1
+        assert layout.baseline.arm.is_baseline
+        assert not layout.invalid
+        names = [composed.name for composed in layout.arms]
+        parse_claims(asked.node["claims"], names, layout.baseline.name, blocks.names)
 
 
 @pytest.mark.parametrize(

@@ -179,11 +179,11 @@ def test_every_command_of_several_runs_is_planned(every):
 
 
 def planned(*words, config_dir=None):
-    with open_tree(config_dir) as tree:
-        fixed = [o.input_line for o in parse_all([*words]) if not o.is_sweep_override()]
-        command = tree.load(fixed)
-        request = parse_request(command, [*words], tree.loader)
-        return lay_out(request, Composer(tree.loader, command, request.fixed))
+    tree = open_tree(config_dir)
+    fixed = [o.input_line for o in parse_all([*words]) if not o.is_sweep_override()]
+    command = tree.load(fixed)
+    request = parse_request(command, [*words], tree.loader)
+    return lay_out(request, Composer(tree.loader, command, request.fixed))
 
 
 def test_every_block_of_yaml_is_valid(tmp_path):
@@ -208,8 +208,8 @@ def test_every_block_of_yaml_is_valid(tmp_path):
         else:
             pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
             write(tmp_path / "hydra/launcher/page.yaml", text)
-            with open_tree(tmp_path) as tree:
-                assert tree.load(["hydra/launcher=page"]).hydra.launcher.partition == "gpu"
+            tree = open_tree(tmp_path)
+            assert tree.load(["hydra/launcher=page"]).hydra.launcher.partition == "gpu"
 
 
 def write(path, text):

@@ -238,9 +238,9 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
     nodes = [node for top in trees for node in ast.walk(top) if isinstance(node, ast.Constant)]
     texts = " ".join(node.value for node in nodes if isinstance(node.value, str))
     named = set(re.findall(r"(?<![\w.])([a-z_.]+)=(\w+)", texts))
-    with open_tree() as tree:
-        choices = {(group, option) for group, option in named if group in tree.groups}
-        assert {f"{g}={o}" for g, o in choices if o not in tree.options(g)} == set()
+    tree = open_tree()
+    choices = {(group, option) for group, option in named if group in tree.groups}
+    assert {f"{g}={o}" for g, o in choices if o not in tree.options(g)} == set()
     assert {("model.attention", "none"), ("pos_enc", "none")} <= choices
     nulls, rules = {key for key, value in named if value == "null"}, rules_of_keys()
     wrong = [key for key in nulls & rules.keys() if not any(r.allows(None) for r in rules[key])]
@@ -259,8 +259,8 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
 def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
     """A run's folder has the name of its arm, with a sign that Hydra's grammar keeps for itself."""
     assert str(parse(typed).value()) == value
-    with open_tree() as tree:
-        override_errors.refuse_unread([typed], tree)
+    tree = open_tree()
+    override_errors.refuse_unread([typed], tree)
 
 
 @pytest.mark.parametrize("value", ["2024_05", "007", "1e3", "-1.5E+3", ".5", "nan", "inf", "true"])

@@ -109,7 +109,8 @@ def test_a_mistake_is_found_in_planning(number, sweeps):
     study, typed, parts = MISTAKES[number]
     planned = [f"sweep=mistake_{number}", *tiny_for(study, sweeps)] if study else []
     argv = [*planned, *typed.split()]
-    with refused(*parts), open_tree(sweeps / "own") as tree:
+    with refused(*parts):
+        tree = open_tree(sweeps / "own")
         typed = parse_all(argv, tree.loader)
         command = tree.load([one.input_line for one in typed if not one.is_sweep_override()])
         request = parse_request(command, argv, tree.loader)

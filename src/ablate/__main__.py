@@ -13,15 +13,17 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import NoReturn
 
-import hydra
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
-from ablate.cli.command import command, full_error, near_flag
+import ablate.config.tree
+from ablate.cli.command import command, near_flag
 from ablate.cli.job import failures, job
-from ablate.config import tree
 from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, readable
-from ablate.config.tree import COMPOSITION_ERRORS, config_dir, open_tree
+from ablate.config.tree import COMPOSITION_ERRORS, Tree, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
 from ablate.version import described
@@ -117,17 +119,16 @@ def _compose_and_start(args: Namespace) -> None:
 
         print(help_text(args.config_dir, args.overrides))
         return
+    if args.config_path:
+        raise UserError("--config-path: use --config-dir, which adds options to the built-in ones")
+    tree = open_tree(args.config_dir, args.config_name or "config")
     if not args.shell_completion:
-        with open_tree(args.config_dir) as choices:
-            refuse_unread(args.overrides, choices)
-    Output.trains = not (args.cfg or args.info or args.hydra_help or args.shell_completion)
-    start = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
+        refuse_unread(args.overrides, tree)
     try:
-        with full_error("1"):
-            start(job)()
+        _start(args, tree)
     except OSError as error:
         if isinstance(error, COMPOSITION_ERRORS):
-            raise _explained(error, args) from error
+            raise _explained(error, args, tree) from error
         line = f"output_dir: cannot write there ({error}); choose another folder"
         raise UserError(line) from error
     except COMPOSITION_ERRORS as error:
@@ -136,37 +137,60 @@ def _compose_and_start(args: Namespace) -> None:
                 "no trial of the search finished; see their directories for the errors"
             )
             raise _summary(lost) from error
-        raise _explained(error, args) from error
+        raise _explained(error, args, tree) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
     except Exception as error:
-        raise _explained(error, args) from error
+        raise _explained(error, args, tree) from error
 
 
-def _explained(error: Exception, args: Namespace) -> Exception:
+def _start(args: Namespace, tree: Tree) -> None:
+    """What hydra.main does, with our tree, and without its handling of errors."""
+    actions = [a for a in ("run", "multirun", "cfg", "info", "shell_completion") if vars(args)[a]]
+    if len(actions) > 1:
+        raise UserError(f"--{' and --'.join(actions)} exclude each other; leave one out")
+    if args.resolve and not args.cfg:
+        raise UserError("--resolve: add --cfg job, whose values it resolves")
+    Output.trains = actions in ([], ["run"], ["multirun"]) and not args.hydra_help
+    hydra = Hydra("ablate", tree.loader)
+    GlobalHydra.instance().initialize(hydra)
+    name, overrides = tree.config_name, args.overrides
+    try:
+        if args.hydra_help:
+            hydra.hydra_help(name, get_args_parser(), args)
+        elif args.cfg:
+            hydra.show_cfg(name, overrides, args.cfg, args.package, args.resolve)
+        elif args.info:
+            hydra.show_info(args.info, name, overrides)
+        elif args.shell_completion:
+            hydra.shell_completion(name, overrides)
+        else:
+            mode = hydra.get_mode(name, overrides)
+            if mode is None or args.multirun:
+                mode = RunMode.MULTIRUN if args.multirun else RunMode.RUN
+                overrides = [*overrides, f"hydra.mode={mode.name}"]
+            start = hydra.run if mode == RunMode.RUN else hydra.multirun
+            start(name, job, overrides)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _explained(error: Exception, args: Namespace, tree: Tree) -> Exception:
     if unwrap(error) is not None:
         return error
     if not isinstance(_origin(error), COMPOSITION_ERRORS):
         return _of_hydra(error, args)
-    with open_tree(args.config_dir, args.config_name or "config") as choices:
-        return explain(error, args.overrides, choices, many=args.multirun)
+    return explain(error, args.overrides, tree, many=args.multirun)
 
 
 def _of_hydra(error: Exception, args: Namespace) -> Exception:
-    """Make the error of a file, or of a key of Hydra's own, that Hydra cannot use; `error` itself
-    if there is none, or if it was raised in our code."""
+    """Make the error of a key of Hydra's own that Hydra cannot use; `error` itself if there is
+    none, or if it was raised in our code."""
     typed = [text for text in args.overrides if key_of(text).startswith("hydra")]
     package = str(Path(__file__).parent)
     files = {frame.filename for frame in extract_tb(error.__traceback__)}
-    files -= {__file__, tree.__file__}  # which Hydra calls to read a file
-    if any(name.startswith(package) for name in files):
-        return error
-    if not typed:
-        with open_tree(args.config_dir, args.config_name or "config") as choices:
-            try:
-                choices.load(args.overrides)
-            except COMPOSITION_ERRORS as known:
-                return explain(known, args.overrides, choices, many=args.multirun)
+    files -= {__file__, ablate.config.tree.__file__}  # which Hydra calls to read a file
+    if not typed or any(name.startswith(package) for name in files):
         return error
     why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 prints the traceback"
     return UserError(f"{' '.join(typed)}: Hydra cannot use it ({why})")

@@ -6,8 +6,7 @@ import re
 import sys
 import traceback
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +25,6 @@ from ablate.terminal import pipe
 from ablate.terminal.say import printable, say
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own
 
 
 class Arguments(ArgumentParser):
@@ -97,7 +95,7 @@ def command(main: Callable[[], None]) -> NoReturn:
 def report(error: BaseException) -> int:
     """Print an error and return the exit code."""
     ours = unwrap(error)
-    if ours is None or TYPED == "1":
+    if ours is None or os.environ.get(FULL_ERROR) == "1":
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if ours is None:
         return 1
@@ -105,20 +103,6 @@ def report(error: BaseException) -> int:
         say(one_line(ours), file=sys.stderr)
     codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
     return next(code for kind, code in codes.items() if isinstance(ours, kind))
-
-
-@contextmanager
-def full_error(value: str | None) -> Iterator[None]:
-    """Set HYDRA_FULL_ERROR; with "1" Hydra passes exceptions on and prints nothing itself."""
-    before = os.environ.pop(FULL_ERROR, None)
-    if value is not None:
-        os.environ[FULL_ERROR] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(FULL_ERROR, None)
-        if before is not None:
-            os.environ[FULL_ERROR] = before
 
 
 def _refuse_windows() -> None:

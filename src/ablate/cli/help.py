@@ -56,18 +56,18 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 
 def help_text(user_folder: str | None, words: list[str]) -> str:
     """Return the whole page, or the options of the named groups and the matches of other words."""
-    with open_tree(user_folder) as tree:
-        folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
-        named = [word for word in words if word in tree.groups]
-        texts = [line for group in named for line in _options(group, tree, folders)]
-        whole = {word: keys_text(word, tree, folders) for word in words if word not in named}
-        texts += filter(None, whole.values())
-        if searched := [word for word, text in whole.items() if not text and "=" not in word]:
-            texts.append(search_text(searched, tree, folders))
-        if texts:
-            return "\n".join(texts)
-        cfg = tree.load()
-        return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
+    tree = open_tree(user_folder)
+    folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
+    named = [word for word in words if word in tree.groups]
+    texts = [line for group in named for line in _options(group, tree, folders)]
+    whole = {word: keys_text(word, tree, folders) for word in words if word not in named}
+    texts += filter(None, whole.values())
+    if searched := [word for word, text in whole.items() if not text and "=" not in word]:
+        texts.append(search_text(searched, tree, folders))
+    if texts:
+        return "\n".join(texts)
+    cfg = tree.load()
+    return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
 
 
 def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:

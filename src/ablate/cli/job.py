@@ -12,7 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.cli.command import TYPED, full_error, report
+from ablate.cli.command import report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, as_typed, complete
 from ablate.config.keys import interpolations, plain
@@ -36,39 +36,38 @@ def job(cfg: DictConfig) -> float | None:
     # A sweep may train several runs in this process.
     began = time.perf_counter() - (process_seconds() if hydra.mode == RunMode.RUN else 0.0)
     try:
-        with full_error(TYPED):  # Lightning starts its worker processes with this environment
-            complete(cfg, hydra)  # type: ignore[arg-type]
-            typed = as_typed(hydra.overrides.task)
-            if hydra.mode == RunMode.RUN:
-                typed += as_typed(hydra.overrides.hydra)
-            searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
-            with interpolations():
-                study = plain(cfg.study)
-                check_alone(study, typed, searched=searched)
-                check_direction(hydra.sweeper, cfg.task)
-            seeds = seeds_of(study["seeds"]) if searched else ()
-            composition = Composition(cfg)
-            from ablate.cli.summary import show_result
-            from ablate.training.train import folder_of, on_first_process, train
+        complete(cfg, hydra)  # type: ignore[arg-type]
+        typed = as_typed(hydra.overrides.task)
+        if hydra.mode == RunMode.RUN:
+            typed += as_typed(hydra.overrides.hydra)
+        searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
+        with interpolations():
+            study = plain(cfg.study)
+            check_alone(study, typed, searched=searched)
+            check_direction(hydra.sweeper, cfg.task)
+        seeds = seeds_of(study["seeds"]) if searched else ()
+        composition = Composition(cfg)
+        from ablate.cli.summary import show_result
+        from ablate.training.train import folder_of, on_first_process, train
 
-            freeze_imports()
-            if len(seeds) < 2:
-                with folder_of(composition) as run_dir:
-                    with read_write(hydra):  # type: ignore[arg-type]
-                        # Lightning starts its processes with it
-                        hydra.run.dir = str(run_dir)
-                    result = train(composition, run_dir, began)
-                    on_first_process(show_result)(result, run_dir, composition.cfg)
-                return value_of(result)
-            values = []
-            for seed in seeds:  # a trial of a search is the mean over its seeds
-                own = cfg.copy()
-                own.seed, own.study.seeds = seed, 1  # as in ablate.run of its config.yaml
-                of_seed = Composition(own)
-                with folder_of(of_seed) as run_dir:
-                    values.append(value_of(train(of_seed, run_dir)))
-            known = [value for value in values if value is not None]
-            return sum(known) / len(known) if len(known) == len(values) else None
+        freeze_imports()
+        if len(seeds) < 2:
+            with folder_of(composition) as run_dir:
+                with read_write(hydra):  # type: ignore[arg-type]
+                    # Lightning starts its processes with it
+                    hydra.run.dir = str(run_dir)
+                result = train(composition, run_dir, began)
+                on_first_process(show_result)(result, run_dir, composition.cfg)
+            return value_of(result)
+        values = []
+        for seed in seeds:  # a trial of a search is the mean over its seeds
+            own = cfg.copy()
+            own.seed, own.study.seeds = seed, 1  # as in ablate.run of its config.yaml
+            of_seed = Composition(own)
+            with folder_of(of_seed) as run_dir:
+                values.append(value_of(train(of_seed, run_dir)))
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN:
             raise _logged(error) from error

@@ -41,12 +41,12 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
 
 def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
     """`compose` of what may be incomplete, such as data=text without a path."""
-    with open_tree(config_dir) as tree:
-        refuse_unread(overrides, tree)
-        try:
-            cfg = tree.load(overrides)
-        except COMPOSITION_ERRORS as error:
-            raise explain(error, overrides, tree, many=False) from None
+    tree = open_tree(config_dir)
+    refuse_unread(overrides, tree)
+    try:
+        cfg = tree.load(overrides)
+    except COMPOSITION_ERRORS as error:
+        raise explain(error, overrides, tree, many=False) from None
     complete(cfg, cfg.hydra)
     return cfg
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from hydra import initialize_config_dir
-from hydra._internal import config_loader_impl
-from hydra._internal import defaults_list as hydras
+from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.default_element import DefaultsTreeNode, InputDefault
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
+from hydra.core.utils import setup_globals
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
@@ -78,6 +77,13 @@ class Repository(ConfigRepository):
                 _refuse_values(file, config_path.rpartition("/")[0].replace("/", "."), loaded)
             self._read[key] = pickle.dumps(loaded)
         return pickle.loads(self._read[key])  # the reader changes it
+
+    def paths(self) -> Iterator[str]:
+        """Every option of the folders, such as "model/gpt"."""
+        for source in self.sources:
+            if source.scheme() == "file":
+                for file in Path(source.path).glob("*/**/*.yaml"):
+                    yield str(file.relative_to(source.path).with_suffix(""))
 
     def file(self, config_path: str) -> Path:
         """The file of an option; only its name if it is Hydra's, or does not exist."""
@@ -166,37 +172,38 @@ def _written(folder: str, config_path: str) -> int | None:
         return None
 
 
-def _interpolation_map(
-    overrides: hydras.Overrides, defaults_list: list[InputDefault], self_added: bool
-) -> DictConfig:
-    """Hydra makes this for every file, which takes a quarter of a composition's time, and reads it
-    only if a defaults list has an interpolation."""
-    if any(default.is_interpolation() for default in defaults_list):
-        return _hydras_map(overrides, defaults_list, self_added)
-    return OmegaConf.create()
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader with our repository."""
 
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository: Repository = Repository(config_search_path)
 
-def _defaults_tree(*, repo: Any, root: DefaultsTreeNode, **more: Any) -> Any:
-    """Hydra descends forever into a file whose defaults list leads back to it."""
-    passed = []
-    above: DefaultsTreeNode | None = root
-    while above is not None and not above.node.is_virtual() and above.node.get_name() is not None:
-        passed.append(above.node.get_config_path())
-        above = above.parent
-    if passed and passed[0] in passed[1:]:
-        cycle = passed[passed.index(passed[0], 1) :: -1]
-        raise UserError(
-            f"{getattr(repo, 'delegate', repo).file(cycle[0])}: its defaults list leads back to it"
-            f" ({' -> '.join(cycle)})"
-        )
-    return _hydras_tree(repo=repo, root=root, **more)
+    def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
+        try:
+            return super().load_configuration(*args, **kwargs)
+        except RecursionError:
+            for path in self.repository.paths():
+                if cycle := self._cycle(path, ()):
+                    raise UserError(
+                        f"{self.repository.file(cycle[0])}: its defaults list leads back to it"
+                        f" ({' -> '.join(cycle)})"
+                    ) from None
+            raise
 
-
-_hydras_map, _hydras_tree = hydras._create_interpolation_map, hydras._create_defaults_tree_impl
-hydras._create_interpolation_map = _interpolation_map
-hydras._create_defaults_tree_impl = _defaults_tree  # type: ignore[assignment]
-# Of every loader, also the one that hydra.main makes.
-config_loader_impl.ConfigRepository = Repository  # type: ignore[misc]
+    def _cycle(self, path: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        """The files from `path` back to it, or to one below it; none if its defaults list ends."""
+        if path in above:
+            return (*above[above.index(path) :], path)
+        loaded = self.repository.load_config(path)
+        for default in loaded.defaults_list or () if loaded is not None else ():
+            default.update_parent(path.rpartition("/")[0], "")
+            named = not (default.is_self() or default.is_override() or default.is_interpolation())
+            if not named or not isinstance(default.get_name(), str):
+                continue
+            if cycle := self._cycle(default.get_config_path(), (*above, path)):
+                return cycle
+        return ()
 
 
 @dataclass(frozen=True)
@@ -204,8 +211,8 @@ class Tree:
     """The options, and the composition of a choice of them, without any check."""
 
     loader: ConfigLoader
-    config_name: str
-    search: tuple[str, ...]
+    config_name: str = "config"
+    search: tuple[str, ...] = ()  # hydra.searchpath=[..], as typed
     _composed: dict[tuple[str, ...], bytes] = field(default_factory=dict)  # options -> pickled
 
     @cached_property
@@ -270,32 +277,26 @@ class Tree:
 _trees: dict[tuple[object, ...], Tree] = {}
 
 
-@contextmanager
-def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Iterator[Tree]:
+def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Tree:
     """The choices of `config_dir()` and those of the folder `user_folder`, which come after the
     built-in ones.
 
-    May be opened inside a run: Hydra's global state is put back. What a tree has composed is kept
-    in this process until one of its files changes.
+    What a tree has composed is kept in this process until one of its files changes.
     """
     if user_folder is not None and not Path(user_folder).is_dir():
         raise UserError(f"--config-dir {user_folder}: directory not found")
     folders = [config_dir()] if user_folder is None else [config_dir(), Path(user_folder).resolve()]
-    search = tuple(f"hydra.searchpath=['file://{folder}']" for folder in folders[1:])
     key = (config_name, tuple(map(_state, folders)))
-    hydra = GlobalHydra.instance()
-    before = hydra.hydra
-    hydra.clear()
-    try:
-        with initialize_config_dir(str(config_dir()), job_name="ablate", version_base="1.3"):
-            if key not in _trees:
-                if user_folder is not None:
-                    _refuse_hidden(folders[1])
-                loader = GlobalHydra.instance().config_loader()
-                _trees[key] = Tree(loader, config_name, search)
-            yield _trees[key]
-    finally:
-        GlobalHydra.instance().hydra = before
+    version.setbase("1.3")
+    if key not in _trees:
+        setup_globals()
+        search_path = create_config_search_path(str(config_dir()))
+        if user_folder is not None:
+            _refuse_hidden(folders[1])
+            schema = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{folders[1]}", anchor=schema)
+        _trees[key] = Tree(Loader(search_path), config_name)
+    return _trees[key]
 
 
 def _refuse_hidden(folder: Path) -> None:

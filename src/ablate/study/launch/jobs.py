@@ -1,7 +1,6 @@
 """Adapter between Hydra and our launchers: turn Hydra's jobs into command lines and output folders,
 and the states of runs into Hydra's results."""
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from ablate.cli.command import FULL_ERROR, TYPED
 from ablate.config.check import check_direction, value_of
 from ablate.config.composition import Composition, as_typed, complete
 from ablate.config.overrides import key_of, parse_all, value_text
@@ -76,13 +74,6 @@ def _flags(config: DictConfig) -> Iterator[str]:
             yield from ("--config-dir", source.path)
     if config.hydra.job.config_name != "config":
         yield from ("--config-name", config.hydra.job.config_name)
-
-
-def environment(typed: str | None = TYPED) -> dict[str, str]:
-    """Return the environment of the runs: the user's, without what the command line has set.
-    typed: HYDRA_FULL_ERROR as the user set it."""
-    variables = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
-    return variables if typed is None else variables | {FULL_ERROR: typed}
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:

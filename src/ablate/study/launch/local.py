@@ -19,7 +19,6 @@ from ablate.errors import Interrupted, UserError
 from ablate.run_files.shape import misfit
 from ablate.stop import Stop, stopping
 from ablate.study.launch.forks import Forks
-from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
@@ -89,7 +88,7 @@ def launcher(
         launch,
         settings=Settings(**settings),
         modules=modules_of(config),
-        environment=environment(),
+        environment=os.environ,
     )
 
 

@@ -20,12 +20,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ablate.cli.command import TYPED
+from ablate.cli.command import FULL_ERROR
 from ablate.errors import Interrupted, UserError
 from ablate.stop import Stop, stopping
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
-from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
 from ablate.study.launch.local import modules_of, require_seconds
 from ablate.study.launch.run import Run
@@ -110,7 +109,8 @@ class Tasks:
         self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
         assert not environment  # Ray assigns the devices of a run
-        task = self._train.remote(list(arguments), str(folder), typed=TYPED, **self._more)
+        full_error = os.environ.get(FULL_ERROR, "0")
+        task = self._train.remote(list(arguments), str(folder), full_error=full_error, **self._more)
         self._runs[task] = run
         self._begun.append(run)
 
@@ -188,7 +188,7 @@ def train(
     modules: Sequence[str],
     grace: float,
     cwd: str,
-    typed: str | None,
+    full_error: str,
 ) -> int:
     """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled."""
     if not Path(folder).is_dir():
@@ -200,7 +200,7 @@ def train(
     end = time.monotonic() + grace
     while held(Path(folder, LOCK)) and time.monotonic() < end:
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
-    forks = Forks(modules, environment=environment(typed), grace=grace)
+    forks = Forks(modules, environment={**os.environ, FULL_ERROR: full_error}, grace=grace)
     try:
         forks.start(0, arguments, Path(folder), {})
         while True:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.cli.command import TYPED, full_error
 from ablate.errors import Interrupted, UserError
 from ablate.stop import Stop, stopping
 from ablate.study.launch.claim import Claim
@@ -193,7 +192,7 @@ class Jobs:
         )
         ours = not self._folder().exists()
         try:
-            with full_error(TYPED), _outside(), redirect_stderr(io.StringIO()):
+            with _outside(), redirect_stderr(io.StringIO()):
                 callables = [Job(run.arguments, run.folder, limit) for run, _ in taken]
                 jobs = self.executor.submit_array(callables)
         except (FailedJobError, FailedSubmissionError) as error:
