@@ -190,7 +190,7 @@ def test_a_controller_that_is_stopped_leaves_its_jobs_in_the_queue(begun):
     first.send_signal(signal.SIGTERM)
     code, said = ended(first)
     assert code == 130, said
-    assert "goes on there" in said.splitlines()[-1]
+    assert "queued Slurm jobs continue" in said.splitlines()[-1]
     assert {state(folder).name for folder in paused} == {"running"}
     ask("scancel", job_of(paused[0]))
     until(lambda: state(paused[0]).name == "failed")
