@@ -15,6 +15,8 @@ from ablate.terminal.say import command_line
 # Every class and group has its own metric; the table shows at most this many of them.
 PARTS = 8
 OF_100 = ("bleu", "chrf")  # sacrebleu's; other shares are of 1
+# Arguments that belong to one run, and not to a variant of it.
+OF_RUN = ("model.attention=", "run_dir=", "hydra.", "study.")
 
 
 def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
@@ -91,15 +93,16 @@ def _names(result: dict[str, Any], cfg: DictConfig) -> str:
 
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
     """Commands that make sense for this run. task: the path of its task's class."""
-    model = result["choices"]["model"]
-    own = read_mapping(run_dir / "provenance.json").get("own_parts", {})
-    packages = sorted({module.partition(".")[0] for module in own})
+    provenance = read_mapping(run_dir / "provenance.json")
+    packages = sorted({module.partition(".")[0] for module in provenance.get("own_parts", {})})
     words = [run_dir, *(word for package in packages for word in ("--allow", package))]
     commands = [command_line("ablate.evaluate", *words)]
     if (score := result["choices"].get("model.attention", "none")) != "none":
-        other = "dot" if score == "additive" else "additive"
         commands.insert(0, command_line("ablate.show", *words))
-        commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
+        typed = [w for w in provenance.get("arguments", ()) if not w.startswith(OF_RUN)]
+        other = "dot" if score == "additive" else "additive"
+        again = command_line("ablate", *typed, f"model.attention={other}")
+        commands.append(f"{again}   # another score")
     made = (run_dir / "sample.txt").exists() or result.get("artifacts")
     if made and stated(task, "family"):  # else ablate.generate makes nothing of it
         options = stated(task, "example_options")

@@ -201,7 +201,8 @@ class Data(LightningDataModule):
         count = self.length("train")
         if count < self.batch_size:
             raise UserError(
-                f"data.batch_size={self.batch_size}: the training split has only {count} examples"
+                f"data.batch_size={self.batch_size}: must be at most {count}, the number of"
+                " training examples"
             )
         return Shuffled(count, self.batch_size, seed=self.seed, share=share)
 

@@ -364,6 +364,7 @@ class TextData(Data):
             raise UserError(
                 f"data.val_fraction={self.val_fraction}: of {count} {what}, "
                 f"{cut} are for training and {count - cut} for validation"
+                f"{'; blank lines separate documents' * (what == 'documents')}"
             )
         return cut
 
