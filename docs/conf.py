@@ -26,3 +26,4 @@ nb_execution_raise_on_error = True
 myst_heading_anchors = 3
 
 reference.write(Path(__file__).parent / "options")
+reference.write_systems(Path(__file__).parent / "systems")

@@ -9,9 +9,10 @@ from pathlib import Path
 from textwrap import dedent
 
 from ablate.cli.search import docstring_of, header, keys_text, meanings, option_files
-from ablate.config.tree import Tree, config_dir, open_tree
+from ablate.config.tree import Tree, config_dirs, open_tree
 
 HERE = Path(__file__).parent
+SYSTEMS = sorted(HERE.parent.glob("src/ablate/systems/*/README.md"))
 ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
 # Groups whose options are complete commands, each with a comment.
 FILES = ("sweep", "experiment", "debug")
@@ -30,6 +31,18 @@ def write(folder: Path) -> None:
     (folder / "index.md").write_text("\n\n".join([head, "\n".join(lines), contents, ""]))
 
 
+def write_systems(folder: Path) -> None:
+    """Write the page of each system with its links changed, and index.md, which lists them."""
+    folder.mkdir(exist_ok=True)
+    pages = {page.parent.name: page.read_text() for page in SYSTEMS}
+    for name, text in pages.items():
+        text = text.replace("](../../../../docs/", "](../").replace("](../../../../", "](../../")
+        (folder / f"{name}.md").write_text(text)
+    head = "# Systems\n\nComplete models, each with data, task, figures and studies in one folder."
+    contents = "\n".join(["```{toctree}", *pages, "```"])
+    (folder / "index.md").write_text("\n\n".join([head, contents, ""]))
+
+
 def name(group: str) -> str:
     return group.replace("/", "_")
 
@@ -44,7 +57,7 @@ def first_sentence(text: str) -> str:
 
 
 def page(group: str, tree: Tree) -> str:
-    folders = [config_dir()]
+    folders = [*config_dirs()]
     files = dict(option_files([group], tree, folders))
     parts = [f"# {group}", about(group)]
     for key, text in files.items():
@@ -74,10 +87,11 @@ def formulas(target: str) -> Iterator[str]:
 
 
 def also(group: str) -> dict[str, str]:
-    """Side effects of the options of a group, from the tables of side-effects.md."""
+    """Side effects of the options of a group, from the tables of side-effects.md and of systems."""
     found: dict[str, str] = {}
     current: list[str] = []
-    for line in (HERE / "reference" / "side-effects.md").read_text().splitlines():
+    pages = (HERE / "reference" / "side-effects.md", *SYSTEMS)
+    for line in "\n".join(page.read_text() for page in pages).splitlines():
         if line.startswith("`"):
             current = re.findall(r"`([\w.]+)`", line.partition(". ")[0])
         elif line.startswith("## "):

@@ -9,6 +9,7 @@ from typing import Any
 from make_axes import MODELS
 from make_model import kernels, options, scores
 from make_rules import rules_of_options
+from make_systems import systems
 
 from ablate.config.rules import OneOf
 from ablate.config.stated import stated
@@ -65,13 +66,6 @@ OWN: dict[str, Only] = {
     "gpt_seq2seq": ALONG
     | PADDED
     | {"model.mask": but("model.mask", "neighbors"), "model.mixer": but("model.mixer", "fixed")},
-    "gat": NO_POSITIONS
-    | {
-        "kernel": [*kernels(), "sparse"],
-        "model.attention": [name for name in scores() if name != "location"],
-        "model.mask": ["neighbors", "none"],
-        "model.depth": [2],
-    },
     "captioner": KERNELS
     | {
         "model.attention": scores(),
@@ -79,5 +73,6 @@ OWN: dict[str, Only] = {
         "model.norm_type": ["layer", "batch"],
     },
     "dit": BLOCKS | PADDED,
+    **{model: only for system in systems() for model, only in system.accepted().items()},
 }
 ONLY: dict[str, Only] = {model: HERE | of_data(model) | OWN[model] for model in MODELS}

@@ -65,7 +65,7 @@ AREAS = {
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner dit draws embedding flops forecasters formulas gpt
-        graph hugging_face init knobs layers local_attention loop mask mixer moe mup
+        hugging_face init knobs layers local_attention loop mask mixer moe mup
         normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled gpu kernel triton",
@@ -77,12 +77,24 @@ AREAS = {
         sizes train transfer""",
     "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel words",
+    "systems": "",
 }
 
 
+# A system can be removed: its folder alone.
+SYSTEMS = Path(__file__).parents[1] / "src/ablate/systems"
+collect_ignore = [
+    str(folder)
+    for folder in Path(__file__).parent.glob("systems/*/")
+    if not (SYSTEMS / folder.name).is_dir()
+]
+
+
 @cache
-def areas(stem: str) -> list[str]:
-    name = stem.removeprefix("test_")
+def areas(path: Path) -> list[str]:
+    if path.parents[1].name == "systems":
+        return ["systems"]
+    name = path.stem.removeprefix("test_")
     return [a for a, names in AREAS.items() if any(fnmatchcase(name, n) for n in names.split())]
 
 
@@ -101,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         elif item.path.stem in CI and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.ci)
-        for area in areas(item.path.stem):
+        for area in areas(item.path):
             item.add_marker(area)
 
 

@@ -1,13 +1,15 @@
 """The axes of a composition: what can be chosen, and which models have it."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from make_model import CONF, options
+from make_model import options
+from make_systems import Tiny, rows_of_systems
+
+from ablate.config.tree import groups
 
 # Every config group but `model`, which is the outer loop, and those that train nothing.
 NO_AXES = ("model", "callbacks", "debug", "experiment", "hydra", "logger", "sweep")
-FOUND = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-GROUPS = ("data", "task", *(g for g in FOUND if g not in (*NO_AXES, "data", "task")))
+GROUPS = ("data", "task", *(g for g in sorted(groups()) if g not in (*NO_AXES, "data", "task")))
 CHOICES: dict[str, list[Any]] = {group: options(group) for group in GROUPS}
 AXES: dict[str, list[Any]] = CHOICES | {
     # One-hot vectors need a model as wide as the vocabulary: test_embedding.py.
@@ -43,8 +45,6 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.bidirectional": [True, False],
     "model.input_feeding": [False, True],
     "model.gating_scalar": [True, False],
-    "model.out_heads": [1, 2],
-    "model.shared": [True, False],
     "model.predict_residual": [True, False],
     "model.num_masks": [3, 1],
     "model.exchange": ["two_way", "one_way", "none"],
@@ -75,17 +75,7 @@ IMAGES: dict[str, list[Any]] = {
     "task.mixup": [0.0, 0.2],
     "task.cutmix": [0.0, 1.0],
 }
-NODES: dict[str, list[Any]] = {"data.normalize": [True, False]}
-EVERY_AXIS = AXES | PAIRS | SEGMENTS | IMAGES | NODES
-
-
-class Tiny(NamedTuple):
-    """A small model, and what is tried with it."""
-
-    data: str  # its default
-    overrides: tuple[str, ...]
-    sometimes: dict[str, list[Any]]
-    own: dict[str, list[Any]] = {}  # other options of an axis
+EVERY_AXIS = AXES | PAIRS | SEGMENTS | IMAGES | rows_of_systems("AXES")
 
 
 BLOCKS = ("model.dim=12", "model.heads=2")
@@ -104,7 +94,6 @@ MODELS: dict[str, Tiny] = {
     "rnn_seq2seq": Tiny("dates", DEEP, PAIRS, WIDTHS),
     "transformer": Tiny("dates", BLOCKS, PAIRS),
     "gpt_seq2seq": Tiny("dates", (*BLOCKS, "model.depth=2"), PAIRS),
-    "gat": Tiny("karate", BLOCKS, NODES),
     "captioner": Tiny("digit_strings", ("model.dim=12",), {}),
     "sam": Tiny(
         "overlapping_digits",
@@ -116,4 +105,5 @@ MODELS: dict[str, Tiny] = {
     "autoencoder": Tiny("digit_strings", (), {}),
     "rnn_forecaster": Tiny("series", DEEP, {}),
     "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
+    **rows_of_systems("MODELS"),
 }

@@ -1,20 +1,18 @@
 """Data sets as the command line makes them: from their YAML, with some values changed."""
 
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from ablate.config.keys import option_content
+from ablate.config.tree import config_file
 from ablate.data import Data
-
-CONF = Path(__file__).parents[1] / "conf" / "data"
 
 
 def make(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
     """The data set of conf/data/<name>.yaml, not yet set up."""
-    config = OmegaConf.merge(option_content(CONF / f"{name}.yaml")[0], changes)
+    config = OmegaConf.merge(option_content(config_file(f"data/{name}.yaml"))[0], changes)
     data = instantiate(config, seed=seed)
     assert isinstance(data, Data)
     return data

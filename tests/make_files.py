@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make_systems import COUNTS, rows_of_systems, systems
 from PIL import Image
 from torchvision.datasets import cifar
 
 from ablate.data import mnist
 from ablate.data.multi30k import SHA256
 
-COUNTS = {"train_examples": 8, "val_examples": 4, "test_examples": 4, "batch_size": 4}
 WINDOWS = {"seq_len": 8, "batch_size": 2}
 LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
 NAMES = ("prompt", "chosen", "rejected")  # of a pair of preferences
@@ -46,9 +46,8 @@ FILES: dict[str, dict[str, Any]] = {
     "overlapping_digits": COUNTS | {"size": 16, "scale": 1, "max_digits": 2},
     "mask_folder": {"root": "mask_folder", "size": 8, "min_pixels": 1, "batch_size": 4},
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
-    "karate": {},
-    "planetoid": {"root": "planetoid"},
     "series": {"path": "series.csv", "columns": ["a"], "window": 6, "horizon": 2, "batch_size": 16},
+    **rows_of_systems("FILES"),
 }
 
 
@@ -70,9 +69,10 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     write_preferences(Path("preferences.jsonl"))
     rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
     Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
-    for name in ("cora", "citeseer"):
-        write_planetoid(Path("planetoid"), name, rng)
     write_pairs()
+    for system in systems():
+        if hasattr(system, "write"):
+            system.write(folder)
 
 
 def write_preferences(path: Path, count: int = 40) -> None:
@@ -82,24 +82,6 @@ def write_preferences(path: Path, count: int = 40) -> None:
         for n in range(count):
             words = ["".join(rng.choices(LETTERS, k=1 + (n + m) % 9)) for m in range(3)]
             file.write(json.dumps(dict(zip(NAMES, words, strict=True))) + "\n")
-
-
-def write_planetoid(folder: Path, name: str, rng: np.random.Generator) -> None:
-    """Twelve papers in a ring, as an npz."""
-    folder.mkdir(exist_ok=True)
-    rows, columns = np.nonzero(rng.random((12, 9)) < 0.4)
-    np.savez(
-        folder / f"{name}.npz",
-        shape=[12, 9],
-        feat_row=rows,
-        feat_col=columns,
-        feat_val=np.ones(len(rows), dtype=np.float32),
-        label=rng.integers(0, 6, 12).astype(np.int8),
-        edges=[[n, (n + 1) % 12] for n in range(12)],
-        train=range(4),
-        val=range(4, 8),
-        test=range(8, 12),
-    )
 
 
 def write_pairs() -> None:

@@ -6,16 +6,17 @@ from typing import Any
 
 import yaml
 from hypothesis import strategies as st
-from make_model import CONF, options
+from make_model import options
 
 from ablate.config.keys import flatten, option_content
 from ablate.config.schema import VALUES
+from ablate.config.tree import config_file, groups
 
 words = str.split
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
+GROUPS = sorted(groups() - {"hydra"})
 OPTIONS = [(group, option) for group in GROUPS for option in options(group)]
 ROOT = [key for key in VALUES if key.startswith("study.") or "." not in key]
 HYDRA = words("""mode run.dir sweep.dir sweep.subdir job.name job.chdir job.env_copy job.env_set
@@ -75,7 +76,7 @@ def values() -> st.SearchStrategy[Any]:
 
 def keys_in(group: str, option: str) -> list[str]:
     """The keys of an option, of the nodes in it, and of what builds it."""
-    path = CONF / group / f"{option}.yaml"
+    path = config_file(f"{group}/{option}.yaml")
     inside = [key for key in flatten(option_content(path)[0]) if key]
     leaves = [f"{group}.{key}" for key in (*inside, "_target_", "_partial_")]
     return [group, *leaves, *(leaf.rpartition(".")[0] for leaf in leaves)]
@@ -106,7 +107,9 @@ def option_files(draw: Draw) -> tuple[str, str, bytes]:
     content = draw(st.dictionaries(st.sampled_from(keys_in(group, option)), values(), max_size=3))
     content = {key.removeprefix(f"{group}."): value for key, value in content.items()}
     if draw(st.booleans()):
-        content["_target_"] = option_content(CONF / group / f"{option}.yaml")[0].get("_target_")
+        content["_target_"] = option_content(config_file(f"{group}/{option}.yaml"))[0].get(
+            "_target_"
+        )
     if draw(st.booleans()):
         content["defaults"] = draw(values() | st.just([option, "_self_"]))
     name = "own"

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from hydra.utils import get_class, instantiate
+from make_systems import BLOCKS, CAPTIONS, DECODER, rows_of_systems
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
+from ablate.config.tree import config_file, config_files, groups
 from ablate.kernel import Kernel
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.mask.none import NoMask
@@ -19,23 +20,8 @@ from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 from ablate.training.flops import flops_per_step
 
-CONF = Path(__file__).parents[1] / "conf"
-
-BLOCKS: dict[str, Any] = {
-    "dim": 12,
-    "heads": 3,
-    "depth": 2,
-    "mixer": "attention",
-    "attention": "scaled_dot",
-    "normalizer": "softmax",
-    "mask": "none",
-    "pos_enc": "none",
-    "kernel": "reference",
-}
 PAIRS = {"source_vocab": 12, "target_vocab": 11, "source_length": 8, "target_length": 7}
-CAPTIONS = {"image_size": (12, 24), "channels": 1, "target_vocab": 11, "target_length": 5}
 SERIES = {"channels": 2, "length": 9}
-DECODER = {"dim": 12, "attention": "additive", "normalizer": "softmax", "kernel": "reference"}
 # What each model is made of here, beside what its YAML says.
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": BLOCKS | {"vocab_size": 11, "length": 7, "mask": "causal"},
@@ -50,9 +36,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
     "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
     "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
-    "gat": {"features": 5, "classes": 3, "nodes": 9, "dim": 12, "heads": 3, "dropout": 0.0}
-    | {"attention": "gat", "mask": "neighbors", "normalizer": "softmax"}
-    | {"pos_enc": "none", "kernel": "auto"},
     "sam": BLOCKS
     | {"image_size": (16, 16), "channels": 1, "prompt_length": 4, "patch": 4, "points": "fourier"}
     | {"dim": 16, "heads": 2, "depth": 1, "pos_enc": "relative_2d"},
@@ -64,12 +47,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "transformer_forecaster": SERIES
     | {key: value for key, value in BLOCKS.items() if key != "depth"}
     | {"pos_enc": "learned", "mask": "causal", "dropout": 0.0},
+    **rows_of_systems("SIZES"),
 }
 
 
 def options(group: str) -> list[str]:
     """The options of a group, from its files."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return [path.stem for path in config_files(f"{group}/*.yaml")]
 
 
 def scores() -> list[str]:
@@ -79,9 +63,9 @@ def scores() -> list[str]:
 
 # What has to be set for a kernel, where another composition is refused.
 KERNEL_NEEDS = {
-    "sparse": ["model=gat"],
     "triton": ["model.attention=additive", "trainer=gpu"],
     "flex": ["trainer=gpu"],
+    **rows_of_systems("KERNEL_NEEDS"),
 }
 
 
@@ -94,7 +78,7 @@ def part(group: str, option: str, **changes: Any) -> Any:
     """What conf/GROUP/OPTION.yaml makes, with some values changed."""
     if (usual := _partials.get((group, option))) and not changes:
         return usual
-    node = OmegaConf.merge(option_content(CONF / group / f"{option}.yaml")[0], changes)
+    node = OmegaConf.merge(option_content(config_file(f"{group}/{option}.yaml"))[0], changes)
     found = instantiate(node, _convert_="all")
     if isinstance(found, partial) and not changes:  # others, such as a kernel, have a state
         _partials[group, option] = found
@@ -115,7 +99,7 @@ BY_YAML = {"cell", "decoder", "ffn", "norm_type"}  # whose default is that of th
 def build(name: str, /, **keys: Any) -> Any:
     """The class of conf/model/NAME.yaml with its keys, some of them changed; what is the name of an
     option becomes its part. Errors come bare."""
-    content, defaults = option_content(CONF / "model" / f"{name}.yaml")
+    content, defaults = option_content(config_file(f"model/{name}.yaml"))
     chosen = {
         group.removeprefix("/model."): option
         for entry in defaults
@@ -128,7 +112,7 @@ def build(name: str, /, **keys: Any) -> Any:
         node["layers"] = ()  # every layer is the same
     for slot, option in node.items():
         group = slot if slot in ("pos_enc", "kernel") else f"model.{slot}"
-        if isinstance(option, str) and (CONF / group).is_dir():
+        if isinstance(option, str) and group in groups():
             near = {"size": 2} if slot == "window" and option != "none" else {}
             node[slot] = part(group, option, **near)
     return get_class(node.pop("_target_"))(**node)
@@ -142,7 +126,6 @@ def tiny(name: str, /, **changes: Any) -> Any:
 bert = partial(tiny, "bert")
 captioner = partial(tiny, "captioner")
 dit = partial(tiny, "dit")
-gat = partial(tiny, "gat")
 gpt = partial(tiny, "gpt")
 gpt_seq2seq = partial(tiny, "gpt_seq2seq")
 resnet = partial(tiny, "resnet")

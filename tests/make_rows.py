@@ -15,12 +15,12 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_files import FILES
-from make_model import CONF, KERNEL_NEEDS
+from make_model import KERNEL_NEEDS
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import Composition, compose
-from ablate.config.tree import open_tree
+from ablate.config.tree import config_file, open_tree
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import Model
@@ -79,7 +79,7 @@ def written(value: Any) -> str:
 @cache
 def option(group: str, name: str) -> DictConfig:
     """The node that a choice makes, small."""
-    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    node = OmegaConf.load(config_file(f"{group}/{name}.yaml"))
     if "defaults" in node:
         tree = open_tree()
         node = OmegaConf.select(tree.load([f"{group}={name}"]), group)

@@ -6,14 +6,14 @@ from functools import cache
 from ablate.config.check import ruled
 from ablate.config.keys import option_content
 from ablate.config.rules import Rule
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_files
 
 
 @cache
 def rules_of_options() -> dict[str, dict[str, tuple[object, Rule | None]]]:
     """Every option's file -> each of its keys, such as data.path, with its default and rule."""
     found: dict[str, dict[str, tuple[object, Rule | None]]] = {}
-    for path in config_dir().glob("*/*.yaml"):
+    for path in config_files("*/*.yaml"):
         group, content = path.parent.name, option_content(path)[0]
         if "_target_" in content:
             found[f"{group}/{path.name}"] = {

@@ -14,9 +14,11 @@ from make_knobs import keys_of
 from make_model import options
 from make_rows import base, composed, refusal
 
+from ablate.config.tree import groups
 from ablate.training.build import build, build_data
 
-PAGE = (Path(__file__).parents[1] / "docs/reference/side-effects.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs/reference/side-effects.md", *ROOT.glob("src/ablate/systems/*/README.md"))
 ELSEWHERE = {"model.cross_attention"}  # its options are those of model.attention
 # Groups whose options are another question, machine or view, in one row each or none.
 WHOLE = {"model", "data", "task", "optimizer", "schedule", "kernel", "trainer"}
@@ -32,7 +34,7 @@ def rows() -> dict[str, list[str]]:
     """The first cell of every row, by the name that the paragraph above its table begins with."""
     found: dict[str, list[str]] = defaultdict(list)
     heading = ""
-    for line in PAGE.splitlines():
+    for line in "\n".join(page.read_text() for page in PAGES).splitlines():
         if row := re.match(r"\| ((?:`[\w.]+`(?:, )?)+) \|", line):
             found[heading] += re.findall(r"`([\w.]+)`", row[1])
         elif name := re.match(r"`([\w.]+)`|Switches|## Training", line):
@@ -42,11 +44,10 @@ def rows() -> dict[str, list[str]]:
 
 def test_every_option_and_key_has_a_row() -> None:
     found = rows()
-    groups = {path.name for path in (Path(__file__).parents[1] / "conf").iterdir() if path.is_dir()}
     assert set(found.pop("## Training")) == WHOLE
     keys = {key.removeprefix("model.").split(".")[-1] for key in model_keys()}
     assert set(found.pop("Switches")) == keys
-    assert found.keys() == groups - WHOLE - UNSEEN - ELSEWHERE
+    assert found.keys() == groups() - WHOLE - UNSEEN - ELSEWHERE
     for group, names in found.items():
         assert sorted(names) == options(group), group
 
@@ -78,7 +79,6 @@ ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "p
         ("vit", "pos_enc"),
         ("transformer", "model.cross_attention"),
         ("resnet", "model.gate"),
-        ("gat", "model.attention"),
     ],
 )
 def test_options_share_their_initial_values(model: str, group: str, files: None) -> None:

@@ -11,6 +11,7 @@ import make_files
 import pytest
 import torch
 from make_axes import MODELS
+from make_systems import systems
 from tiny import overrides
 from torch import nn
 from torch.testing import assert_close
@@ -37,7 +38,6 @@ PARTS = [
     ("gpt", "model.mixer=convolution"),
     ("gpt", "model.normalizer=sparsemax", "pos_enc=relative", "model.share_layers=true"),
     ("vit", "model.drop_path=0.2", "pos_enc=relative_2d"),
-    ("gat", "kernel=sparse"),
     # Beside recurrent layers.
     LOOPED,
     ("rnn_seq2seq", "model.attention=none", "model.dropout=0.1", "model.tie_embeddings=true"),
@@ -48,7 +48,8 @@ PARTS = [
     ("transformer", CHECKPOINTED, "model.share_layers=true", "model.dropout=0.1"),
     ("gpt", CHECKPOINTED, "model.depth=1", "kernel=chunked", "model.attention=additive"),
 ]
-EVERY = [*((name,) for name in MODELS), *PARTS]
+SYSTEMS = [row for system in systems() for row in getattr(system, "COMPILED", [])]
+EVERY = [*((name,) for name in MODELS), *PARTS, *SYSTEMS]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from hydra.types import RunMode
-from make_model import CONF
 from omegaconf import OmegaConf
 from omegaconf.errors import ReadonlyConfigError
 from refusals import refused
@@ -15,7 +14,7 @@ from tiny import overrides
 import ablate
 from ablate.config import composition
 from ablate.config.composition import Composition, compose
-from ablate.config.tree import config_dir, open_tree
+from ablate.config.tree import config_dir, config_dirs, config_file, open_tree
 from ablate.data.text import TextData
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composer
@@ -88,7 +87,7 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
     for group, option in first.items():
         (tmp_path / group).mkdir()
         (tmp_path / group / "own.yaml").write_text(
-            (config_dir() / group / f"{option}.yaml").read_text()
+            config_file(f"{group}/{option}.yaml").read_text()
         )
     tree = open_tree(tmp_path)
     assert all("own" in tree.options(group) for group in first)
@@ -101,7 +100,9 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
 # The others are slow tests.
 SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech", "claims/parts")
 SWEEPS = sorted(
-    str(p.relative_to(CONF / "sweep").with_suffix("")) for p in (CONF / "sweep").rglob("*.yaml")
+    str(path.relative_to(folder / "sweep").with_suffix(""))
+    for folder in config_dirs()
+    for path in (folder / "sweep").rglob("*.yaml")
 )
 
 

@@ -7,7 +7,7 @@ import make_files
 import pytest
 import torch
 from make_axes import GROUPS as CHOSEN
-from make_model import CONF, options
+from make_model import options
 from make_rows import base_overrides, composed, inputs, needs, taker
 from omegaconf import OmegaConf
 from test_ignored import data_of
@@ -16,13 +16,14 @@ from ablate import model as models
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
 from ablate.config.schema import base_of
+from ablate.config.tree import config_dir, config_files, groups
 from ablate.kernel import chunked
 from ablate.model.base import outputs
 from ablate.training.build import build, build_data
 
 listed = str.split
 SOURCE = Path(models.__file__).parents[1]
-GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+GROUPS = sorted(groups())
 # test_compose.py composes every sweep, test_debug.py every experiment.
 OPTIONS = [
     (group, name)
@@ -84,15 +85,16 @@ SHARED = {
 def test_every_module_is_the_option_of_its_name(group: str) -> None:
     folder = SOURCE / group.replace(".", "/")
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    named = set(options(group)) - ({"none"} if group == "logger" else set())
+    named = {path.stem for path in (config_dir() / group).glob("*.yaml")}
+    named -= {"none"} if group == "logger" else set()
     assert modules == named | {*SHARED.get(group, [])}
     for name in named:
-        made = str(option_content(CONF / group / f"{name}.yaml")[0]["_target_"])
+        made = str(option_content(config_dir() / group / f"{name}.yaml")[0]["_target_"])
         assert made.startswith(f"ablate.{group}.{name}.")
 
 
 def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
-    files = [CONF / "config.yaml", *(CONF.glob("model/*.yaml")), *(CONF.glob("task/*.yaml"))]
+    files = [f for name in ("config", "model/*", "task/*") for f in config_files(f"{name}.yaml")]
     lists = [OmegaConf.load(file).get("defaults", []) for file in files]
     # A text is a fragment, which is no choice.
     chosen = [entry for defaults in lists for entry in defaults if OmegaConf.is_dict(entry)]
@@ -105,7 +107,7 @@ def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
 def test_a_trainer_is_that_of_the_cpu_but_for_what_its_file_says(name: str) -> None:
     cpu, own = compose().trainer, compose(f"trainer={name}", "trainer.log_every_n_steps=7")
     assert list(own.trainer) == list(cpu)
-    content = OmegaConf.load(CONF / "trainer" / f"{name}.yaml")
+    content = OmegaConf.load(config_dir() / "trainer" / f"{name}.yaml")
     for key in set(content) - {"defaults"}:
         assert own.trainer[key] == content[key] != cpu[key]
     assert own.trainer.max_steps == cpu.max_steps > 0  # the model's wins over both files

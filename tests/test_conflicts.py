@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from make_systems import systems
 from omegaconf import OmegaConf
 from refusals import refused
 
@@ -15,7 +16,7 @@ from ablate.config.composition import Composition, compose
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import conflicts_of
 from ablate.config.keys import OURS, option_content
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_files
 from ablate.errors import UserError
 from ablate.training.preflight import check_devices, check_output
 
@@ -75,11 +76,11 @@ REFUSED = """
 1 model=captioner data.autoencoder=RUN
 1 model=autoencoder data.autoencoder=RUN
 3 model=dit model.residual=false model.cross_attention=dot model.patch=5
-3 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2 kernel=sparse
+2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
 1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
 1 trainer.check_val_every_n_epoch=2 trainer.val_check_interval=9
-3 trainer.max_steps=50 schedule.warmup=100 trainer=ddp model.norm_type=batch model.mask=neighbors
+2 trainer.max_steps=50 schedule.warmup=100 trainer=ddp model.norm_type=batch
 3 +trainer.sync_batchnorm=true trainer.precision=16-mixed model.mixer=fixed model.attention=dot
 4 trainer=fsdp +trainer.sync_batchnorm=true trainer.precision=64-true compile=true task=masked_lm
 4 model.mixer=none model.normalizer=hard model.mask=none model.ffn=none model.embedding=onehot
@@ -87,15 +88,12 @@ REFUSED = """
 4 model.mixer=convolution model.mask=window model.mixer.size=4 kernel=triton trainer=gpu
 1 model=vit model.mixer=convolution
 1 model=vit model.pool=mean model.mixer=convolution model.mask=causal
-4 model=gat model.mask=causal model.attention=location model.normalizer=sigmoid kernel=sparse
 2 model=transformer model.embedding=onehot model.tie_embeddings=false model.share_embeddings=true
 1 kernel=triton model.attention=gatv2 trainer=gpu trainer.precision=64-true
 1 model=transformer kernel=triton model.attention=gatv2 model.cross_attention=dot trainer=gpu
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu
-4 model=gat kernel=triton trainer=gpu model.depth=1 model.attention=uniform model.shared=false
 2 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
-1 model=gat trainer=ddp trainer.accelerator=cpu trainer.devices=2
 3 model=rnn_forecaster kernel=sdpa data.columns=[x] data.window=10 data.period=12
 2 model=transformer_forecaster model.attention=none
 1 model=rnn_forecaster data.val_fraction=0.6 data.test_fraction=0.4
@@ -123,7 +121,6 @@ kernel=sdpa pos_enc=relative pos_enc.values=false
 kernel=triton model.attention=additive pos_enc=relative pos_enc.values=false trainer=gpu
 model=transformer kernel=triton model.attention=gatv2 trainer=gpu
 model=rnn_seq2seq model.attention=additive model.window=local_m kernel=triton trainer=gpu
-model=gat model.mask=none kernel=triton trainer=gpu
 kernel=sdpa model.attention=uniform pos_enc=alibi
 kernel=flex model.attention=cosine pos_enc=t5 trainer=gpu model.dropout=0
 model=vit model.mask=causal model.pool=mean
@@ -145,7 +142,6 @@ model=bert model.mask=causal task.mask_share=0.9 task.random_share=0.1
 model=bert data.seq_len=7 task.next_sentence=false
 model=resnet model.norm_type=layer trainer=ddp trainer.accelerator=cpu trainer.devices=2
 model=captioner task.doubly_stochastic=1 model.attention=location kernel=sdpa
-model=gat model.attention=cosine model.shared=false
 model=rnn_forecaster data.window=12 data.period=12 data.test_fraction=null model.attention=additive
 model.embedding=word2vec model.embedding.freeze=true model.tie_embeddings=false
 """
@@ -159,8 +155,9 @@ FACTS = [
 ]
 
 
-def rows(text: str) -> list[str]:
-    return text.replace("FILES", FILES).split("\n")[1:-1]
+def rows(table: str) -> list[str]:
+    texts = [globals()[table], *(getattr(system, table, "") for system in systems())]
+    return [row for row in "".join(texts).replace("FILES", FILES).split("\n") if row]
 
 
 def refusals(overrides: str) -> list[str]:
@@ -172,7 +169,7 @@ def refusals(overrides: str) -> list[str]:
 
 def patterns() -> dict[str, re.Pattern[str]]:
     """What every conflict of ours says, with any values in it."""
-    targets = [str(option_content(f)[0].get("_target_")) for f in config_dir().glob("*/*.yaml")]
+    targets = [str(option_content(f)[0].get("_target_")) for f in config_files("*/*.yaml")]
     own = [c for target in targets if target.startswith(OURS) for c in conflicts_of(target)]
     said = {c.says: re.split(r"\{:?[\w.]+\}", c.says) for c in [*CONFLICTS, *own]}
     return {says: re.compile(".*?".join(map(re.escape, parts))) for says, parts in said.items()}
@@ -181,7 +178,7 @@ def patterns() -> dict[str, re.Pattern[str]]:
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_conflict_refuses_a_composition(every: int) -> None:
     known, seen = patterns(), set()
-    for row in rows(REFUSED)[::every]:
+    for row in rows("REFUSED")[::every]:
         count, _, overrides = row.partition(" ")
         lines = refusals(overrides)
         assert len(lines) == int(count), overrides
@@ -196,7 +193,7 @@ def test_every_conflict_refuses_a_composition(every: int) -> None:
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_can_be_combined_is_not_refused(every: int) -> None:
-    for overrides in rows(ALLOWED)[::every]:
+    for overrides in rows("ALLOWED")[::every]:
         compose(*overrides.split())
 
 

@@ -2,15 +2,12 @@
 
 import gzip
 import os
-import re
 import signal
 import socket
 from itertools import chain, product
 
-import numpy as np
 import pytest
 from make_data import make
-from make_files import write_planetoid
 from PIL import Image
 from refusals import refused
 
@@ -138,58 +135,3 @@ def test_one_class_is_refused_and_so_are_names_that_are_not_utf_8(tmp_path):
 
 
 # Graphs
-
-
-@pytest.fixture
-def cora(tmp_path):
-    write_planetoid(tmp_path, "cora", np.random.default_rng(0))
-    return tmp_path / "cora.npz"
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"shape": [12]}, "do not make a graph"),
-        ({"shape": [12, 10**9]}, "takes at least"),
-        ({"feat_row": [-1], "feat_col": [0], "feat_val": [1.0]}, "whole, from 0 on"),
-        ({"feat_row": [0], "feat_col": [0], "feat_val": [np.nan]}, "or numbers of features"),
-        ({"edges": [0, 1, 2]}, "of edges"),
-        ({"edges": [[0, 12]]}, "of edges"),
-        ({"label": [0, 1, 2]}, "do not make a graph"),
-        ({"label": [7] * 12}, "of classes"),
-        ({"label": [-1] * 12}, "of train, val, test"),
-        ({"train": []}, "of train"),
-        ({"edges": None}, "lacks the arrays"),
-    ],
-)
-def test_arrays_that_make_no_graph_are_refused(cora, change, line):
-    with np.load(cora) as found:
-        known = dict(found) | change
-    np.savez(cora, **{name: array for name, array in known.items() if array is not None})
-    data = make("planetoid", root=str(cora.parent))
-    for read in (data.setup, data.fingerprint):
-        with pytest.raises(UserError, match=re.escape(line)):
-            read()
-
-
-def cut(file):
-    file.write_bytes(file.read_bytes()[:300])
-
-
-def pipe(file):
-    file.unlink()
-    os.mkfifo(file)
-
-
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [
-        (cut, "is damaged"),
-        (lambda file: np.savez_compressed(file, shape=np.zeros(10 * LIMIT)), "contains more than"),
-        (pipe, "no such file"),
-    ],
-)
-def test_a_damaged_npz_is_refused(cora, damage, line):
-    damage(cora)
-    with pytest.raises(UserError, match=line):
-        make("planetoid", root=str(cora.parent)).setup()

@@ -4,12 +4,12 @@ import gzip
 
 import make_files
 import pytest
-from make_data import CONF
 from make_files import FILES
 from omegaconf import OmegaConf
 
 from ablate.config.keys import option_content
 from ablate.config.make import make as made
+from ablate.config.tree import config_file
 from ablate.data import source
 from ablate.errors import UserError
 
@@ -23,7 +23,7 @@ def _files(tmp_path_factory):
 
 def refusal(name, **changes):
     """The line that the constructor says, or reading."""
-    content = option_content(CONF / f"{name}.yaml")[0]
+    content = option_content(config_file(f"data/{name}.yaml"))[0]
     with pytest.raises(UserError) as caught:
         made(OmegaConf.merge(content, FILES[name], changes), seed=0).setup()
     assert "\n" not in str(caught.value)

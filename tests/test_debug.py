@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import CONF, options
+from make_model import options
 from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
 from ablate.cli.summary import show_result
+from ablate.config.tree import config_dir
 from ablate.errors import RunFailed, UserError
 from ablate.training.build import build_data
 
@@ -69,7 +70,7 @@ def test_the_command_line_wins() -> None:
     [*((name, 9) for name in options("debug")), pytest.param("fast", 1, marks=pytest.mark.ci)],
 )
 def test_every_model_and_experiment_can_be_looked_at(name: str, every: int) -> None:
-    own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
+    own = OmegaConf.load(config_dir() / "debug" / f"{name}.yaml")
     choices = [f"{group}={n}" for group in ("model", "experiment") for n in options(group)]
     for choice in choices[::every]:
         cfg = ablate.compose(choice, f"debug={name}")

@@ -3,6 +3,7 @@ dropout by them."""
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -18,10 +19,11 @@ from make_model import (
     random_parts,
     rnn_lm,
     rnn_seq2seq,
+    tiny,
     tokens,
     transformer,
 )
-from test_graph import gat, graph
+from make_systems import rows_of_systems
 from test_kernel import KERNELS, Parts, Reference, make
 from test_rnn_seq2seq import source, target
 from torch.testing import assert_close
@@ -163,7 +165,6 @@ def ready(model, step=3):
 @pytest.mark.parametrize(
     ("make", "changes", "inputs", "other"),
     [
-        (gat, {"attention": "gatv2"}, graph(), "sparse"),
         *((gpt, {"normalizer": name}, (tokens(2, 7),), "chunked")
           for name in options("model.normalizer")),
         (gpt, {"attention": "scaled_dot", "kv_heads": 1}, (tokens(2, 7),), "sdpa"),
@@ -188,7 +189,7 @@ MODELS = [
     (rnn_lm, TWICE, (tokens(2, 7),)),
     (rnn_seq2seq, TWICE | {"normalizer": "hard"}, (source(), target())),
     (captioner, {"dropout": 0.3, "normalizer": "hard"}, CAPTIONS),
-    (gat, {"dropout": 0.5}, graph()),
+    *((partial(tiny, m), row, inputs()) for m, (row, inputs) in rows_of_systems("DRAWS").items()),
     (dit, TWICE | {"condition": "cross_attention", "norm": "pre"}, (*CAPTIONS, torch.rand(2))),
 ]
 

@@ -8,10 +8,7 @@ from make_model import flops, gpt, options, part, rnn_seq2seq
 from test_properties import FAMILIES
 from torch.utils.flop_counter import FlopCounterMode
 
-import ablate
 from ablate.model.base import outputs
-from ablate.study.plan.budget import on_meta
-from ablate.training.build import build_data, count_flops
 from ablate.training.flop_counter import KNOWN, FlopCounter
 
 B, N, D, DEPTH = 2, 7, 12, 2
@@ -48,16 +45,6 @@ def test_a_masked_pair_costs_nothing(changes: dict[str, Any], products: int, mas
     chosen, pairs = MASKS[mask]
     saved = 2 * products * B * D * DEPTH * (N * N - pairs)
     assert cost(mask="none", **changes) - cost(mask=chosen, **changes) == saved
-
-
-def test_a_graph_costs_its_edges() -> None:
-    """Zachary's club: 34 members, each with an edge to itself and two for each of 78 ties."""
-    masks = ("none", "neighbors")
-    arms = [ablate.compose("model=gat", "model.attention=dot", f"model.mask={m}") for m in masks]
-    data = build_data(arms[0])
-    every, edges = (count_flops(cfg, on_meta(cfg, data)) for cfg in arms)
-    widths = arms[0].model.dim + data.sizes["classes"]
-    assert every - edges == 3 * 2 * 2 * widths * (34 * 34 - (34 + 2 * 78))
 
 
 def test_a_window_of_an_rnn_decoder_costs_its_width() -> None:

@@ -22,7 +22,7 @@ import ablate
 from ablate.cli.command import Arguments
 from ablate.config.composition import compose
 from ablate.config.overrides import parse_all
-from ablate.config.tree import open_tree
+from ablate.config.tree import config_file, config_files, open_tree
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
@@ -95,8 +95,12 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-MADE = ROOT / "docs" / "options"  # by the site
-PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - set(MADE.glob("*.md")))]
+MADE = ("options", "systems")  # folders of docs/, by the site
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in ROOT.glob("docs/**/*.md") if page.parent.name not in MADE),
+    *sorted(ROOT.glob("src/ablate/systems/*/README.md")),
+]
 PROMISES = "".join(page.read_text() for page in PAGES)
 PROMISES = PROMISES.replace("\\\n", "")  # a command of several lines
 # A command after "$ " shows what it answers, which may be a refusal.
@@ -137,7 +141,7 @@ def test_every_name_in_the_readmes_table_can_be_typed():
     assert len(rows) > 8
     for group, cell in rows:
         for option in re.findall(r"`(\w+)`", cell):
-            assert (ROOT / "conf" / group / f"{option}.yaml").exists(), (group, option)
+            assert config_file(f"{group}/{option}.yaml").exists(), (group, option)
     default = compose()
     for key in re.findall(r"`(model\.\w+)[`=]", table):
         assert key.removeprefix("model.") in default.model, key
@@ -147,7 +151,7 @@ def test_every_paper_has_its_command_and_its_verdicts():
     page = (ROOT / "docs/how-to/reproduce-a-paper.md").read_text()
     with (ROOT / "docs/results/claims.csv").open() as file:
         verdicts = Counter((row["study"], row["verdict"]) for row in csv.DictReader(file))
-    for paper in (ROOT / "sweeps/papers").glob("*.yaml"):
+    for paper in config_files("sweep/papers/*.yaml"):
         row = rf"sweep=(papers/{paper.stem})\b.*\| (\d+) / (\d+) / (\d+) \|$"
         found = re.search(row, page, re.MULTILINE)
         assert found, paper.stem
@@ -303,7 +307,7 @@ def test_every_path_in_contributing_is_there():
 
 
 def test_every_test_file_has_an_area_that_contributing_names():
-    for path in (ROOT / "tests").glob("test_*.py"):
-        assert len(areas(path.stem)) == 1, path.name
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        assert len(areas(path)) == 1, path.name
     for area in AREAS:
         assert f"-m {area}`" in CONTRIBUTING, area

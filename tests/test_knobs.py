@@ -13,13 +13,14 @@ import pytest
 import torch
 from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, other
-from make_model import CONF, kernels, options
+from make_model import kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
 from test_ignored import after_two_steps, without
 
 from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
@@ -68,7 +69,8 @@ def test_the_measure_is_repeatable() -> None:
     assert all(map(torch.equal, after_two_steps("gpt", {}), after_two_steps("gpt", {})))
 
 
-BLOCK = {f"model.{key}" for key in option_content(CONF / "_block.yaml")[0]} - {"model.depth"}
+FRAGMENT = config_dir() / "_block.yaml"
+BLOCK = {f"model.{key}" for key in option_content(FRAGMENT)[0]} - {"model.depth"}
 BRIEF = {"bert", "vit", "gpt_seq2seq", "sam", "dit", "transformer_forecaster"}
 CASES = [
     *((model, model not in BRIEF) for model in MODELS),
@@ -112,7 +114,7 @@ ROTARY = {"pos_enc": "rotary"}  # learned positions do not differ by layer
 
 
 def test_every_key_of_a_block_acts_by_layer() -> None:
-    content, cfg = option_content(CONF / "_block.yaml")[0], composed("gpt", ROTARY)
+    content, cfg = option_content(FRAGMENT)[0], composed("gpt", ROTARY)
     of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
     assert set(content) - set(content["layers"]) == {"layers", "init_depth_scale", *of_the_stack}
     known = {key: (now, rule) for key, now, rule in ruled(cfg)}
@@ -142,7 +144,6 @@ def pattern(key: str, now: Any, others: list[Any]) -> Any:
     [
         ("gpt", {}, kernels()),
         ("rnn_seq2seq", {"model.attention": "general", "model.decoder": "luong"}, kernels()),
-        ("gat", {}, ["sparse"]),
     ],
 )
 def test_a_kernel_changes_nothing(model: str, chosen: Row, names: list[str]) -> None:

@@ -7,14 +7,12 @@ import torch
 
 from ablate.model.mask import Mask, combine
 from ablate.model.mask.causal import Causal
-from ablate.model.mask.neighbors import Neighbors
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.prefix import Prefix
 from ablate.model.mask.window import Window
 
 ALL = [
     NoMask(causal=False),
-    Neighbors(causal=False),
     Causal(causal=True),
     *(Window(causal=causal, size=size) for causal in (False, True) for size in (1, 2, 3, 20)),
     *(Prefix(causal=True, size=size) for size in (1, 2, 5, 20)),

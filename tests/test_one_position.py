@@ -20,7 +20,7 @@ CHANGES: list[dict[str, Any]] = [
     *({"pos_enc": name, "kernel": "chunked"} for name in ("rotary", "relative", "t5")),
     {"kernel": "sdpa", "depth": 1, "connection": "x0"},
     {"mask": part("model.mask", "window", size=3), "kernel": "chunked", "ffn": "moe"},
-    {"mask": "neighbors", "connection": "hyper", "parallel": True},
+    {"connection": "hyper", "parallel": True},
 ]
 
 NEAR = part("model.mixer", "attention", short_conv=3, key_shift=True, exclusive=True)

@@ -182,7 +182,6 @@ LOOK_AROUND = [
         for family, mask, kernel in (
             ("gpt", "none", "sdpa"),
             ("gpt", PREFIX, "chunked"),
-            ("gpt", "neighbors", "reference"),
             ("bert", "none", "chunked"),
             ("bert", WINDOW, "sdpa"),
             ("transformer", PREFIX, "sdpa"),

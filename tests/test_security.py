@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from make_model import CONF, options
+from make_model import options
 from make_sweep import laid_out
 from omegaconf import OmegaConf
 from refusals import refused
@@ -27,6 +27,7 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
 from ablate.config.keys import option_content
+from ablate.config.tree import config_dir
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged
@@ -40,6 +41,8 @@ from ablate.run_files.sealed import (
 )
 from ablate.training.load import without_weights
 from ablate.version import checkout
+
+CONF = config_dir()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_model import CONF, kernel, normal, part, random_parts
+from make_model import kernel, normal, part, random_parts
 from make_study import change
 from omegaconf import OmegaConf
 from test_chunked import cost
@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 import ablate
 from ablate.config.saved import counted
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
 from ablate.kernel import Parts, attention_weights
 from ablate.kernel import triton as module
@@ -195,7 +196,7 @@ def test_a_run_is_loaded_where_there_is_no_gpu(tmp_path, monkeypatch):
     ablate.run(cfg, tmp_path)
     trained = ablate.load(tmp_path).model
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    cfg.kernel = OmegaConf.load(CONF / "kernel" / "triton.yaml")
+    cfg.kernel = OmegaConf.load(config_dir() / "kernel" / "triton.yaml")
     OmegaConf.save(cfg, tmp_path / "config.yaml")
     change(tmp_path / "provenance.json", config=counted(cfg))  # as of a run on a GPU
     model = ablate.load(tmp_path).model

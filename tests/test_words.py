@@ -16,15 +16,15 @@ LOGS = {"CHANGELOG.md", "decisions.md"}  # which keep the words of their day
 
 
 def pages() -> Iterator[str]:
-    made = ROOT / "docs/options"  # by the site
-    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return (f.read_text() for f in files if f.name not in LOGS and f.parent != made)
+    made = ("options", "systems")  # folders of docs/, by the site
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    return (f.read_text() for f in files if f.name not in LOGS and f.parent.name not in made)
 
 
 def options() -> Iterator[str]:
     """The comments of options and sweeps."""
-    for folder in (ROOT / "conf", ROOT / "sweeps"):
-        for file in sorted(folder.rglob("*.yaml")):
+    for folder in ("conf", "sweeps", "src"):
+        for file in sorted((ROOT / folder).rglob("*.yaml")):
             yield from re.findall(r"(?:^|\s)#(.*)", file.read_text())
 
 

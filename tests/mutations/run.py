@@ -4,9 +4,10 @@
     python tests/mutations/run.py kernel "wrong axis"   # an area, and those with these words
     python tests/mutations/run.py study --tests all     # by all that CI runs
 
-A mutation is a table of AREA.toml, named by what is broken: `old`, which `file` has exactly once,
-becomes `new` in a copy of the project, and one of `tests` (tests/test_NAME.py) has to fail there,
-and to pass without it. A survivor is a hole in the tests, or changes nothing that anyone could see.
+A mutation is a table of AREA.toml, or of tests/systems/NAME/mutations.toml, named by what is
+broken: `old`, which `file` has exactly once, becomes `new` in a copy of the project, and one of
+`tests` (test_NAME.py) has to fail there, and to pass without it. A survivor is a hole in the tests,
+or changes nothing that anyone could see.
 What was found stays in outputs/mutations.json for as long as the mutation, its file and its tests.
 """
 
@@ -66,10 +67,16 @@ class Mutation(NamedTuple):
 
 def mutations() -> list[Mutation]:
     found = []
-    for path in sorted(Path(__file__).parent.glob("*.toml")):
+    folder = Path(__file__).parents[1]
+    files = {path.stem: str(path.relative_to(ROOT)) for path in folder.rglob("test_*.py")}
+    systems = sorted((ROOT / "src/ablate/systems").glob("*/"))
+    of_systems = [folder / "systems" / system.name / "mutations.toml" for system in systems]
+    of_systems = [path for path in of_systems if path.exists()]
+    for path in [*sorted(Path(__file__).parent.glob("*.toml")), *of_systems]:
+        area = "systems" if path in of_systems else path.stem
         for name, it in tomllib.loads(path.read_text()).items():
-            tests = tuple(f"tests/test_{test}.py" for test in it["tests"])
-            found.append(Mutation(path.stem, name, it["file"], it["old"], it["new"], tests))
+            tests = tuple(files.get(f"test_{test}", test) for test in it["tests"])
+            found.append(Mutation(area, name, it["file"], it["old"], it["new"], tests))
     return found
 
 

@@ -10,10 +10,10 @@ from textwrap import fill
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.cli.search import WIDTH, indented, keys_text, meanings, option_files, search_text
-from ablate.config.keys import groups, parts_in
+from ablate.config.keys import parts_in
 from ablate.config.rules import OneOf
 from ablate.config.stated import parameter_rules
-from ablate.config.tree import Tree, config_dir, header, open_tree
+from ablate.config.tree import Tree, config_dirs, groups, header, open_tree
 
 HEAD = """\
 ablate: which part of an attention model makes the difference?
@@ -57,7 +57,7 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 def help_text(user_folder: str | None, words: list[str]) -> str:
     """Return the whole page, or the options of the named groups and the matches of other words."""
     tree = open_tree(user_folder)
-    folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
+    folders = [*config_dirs(), *([Path(user_folder)] if user_folder else [])]
     named = [word for word in words if word in tree.groups]
     texts = [line for group in named for line in _options(group, tree, folders)]
     whole = {word: keys_text(word, tree, folders) for word in words if word not in named}

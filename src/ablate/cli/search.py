@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ablate.config.keys import OURS
 from ablate.config.schema import rule_of
 from ablate.config.synonyms import option_hint
-from ablate.config.tree import Tree, config_dir, header
+from ablate.config.tree import Tree, config_file, header
 from ablate.errors import UserError, suggest
 from ablate.version import PACKAGE
 
@@ -57,7 +57,7 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, or a key by
     its dotted path, with values and comments; "" if it is none of them. Raises UserError for an
     option that is not there."""
-    config = (config_dir() / "config.yaml").read_text()
+    config = config_file("config.yaml").read_text()
     if "=" not in word:
         node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)
         return node[0].rstrip() if node else _key_text(word, tree, folders)
@@ -67,13 +67,13 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     text = dict(option_files(groups_of(tree), tree, folders)).get(word)
     if text is None:
         allowed = tree.options(group)
-        near = option_hint(group, option, allowed, config_dir(), tree.groups)
+        near = option_hint(group, option, allowed, tree.groups)
         raise UserError(
             f"--help {word}: no such option; allowed: {', '.join(allowed)}{near and f'; {near}'}"
         )
     if "- /_block@model" in text:
         text += "\n# of every model with blocks, model.KEY\n"
-        text += (config_dir() / "_block.yaml").read_text().partition("\n")[2]
+        text += config_file("_block.yaml").read_text().partition("\n")[2]
     lines = (line for line in text.splitlines() if "@package" not in line)
     return "\n".join([word, *(f"  {line}".rstrip() for line in lines)])
 
@@ -109,7 +109,7 @@ def _key_text(word: str, tree: Tree, folders: list[Path]) -> str:
 
 def meanings() -> dict[str, str]:
     """The comment of each group in the defaults list of config.yaml."""
-    text = (config_dir() / "config.yaml").read_text()
+    text = config_file("config.yaml").read_text()
     return dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
 
 
@@ -158,8 +158,8 @@ def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
 
 def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
     """Every file with keys: its description, the prefix of its keys, and its text."""
-    yield "config.yaml", "", (config_dir() / "config.yaml").read_text()
-    yield BLOCKS, "model.", (config_dir() / "_block.yaml").read_text()
+    yield "config.yaml", "", config_file("config.yaml").read_text()
+    yield BLOCKS, "model.", config_file("_block.yaml").read_text()
     for option, text in option_files(groups_of(tree), tree, folders):
         group = option.partition("=")[0].replace("/", ".")
         yield option, "" if "@package _global_" in text else f"{group}.", text

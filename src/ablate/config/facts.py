@@ -14,10 +14,10 @@ from ablate.config.keys import MISSING, OURS, option_content, plain
 from ablate.config.rules import one_of
 from ablate.config.schema import classes_in, look_up
 from ablate.config.stated import Unreadable, declared, stated
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_files
 from ablate.errors import UserError
 
-TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
+TEXT, IMAGES, RECALL, PAIRS, SERIES = "text", "images", "recall", "pairs", "series"
 LABELED = "texts with classes"
 CAPTIONS = "captions"  # of images
 PREFERENCES = "preferences"
@@ -28,7 +28,6 @@ WORDS = {  # each kind in a sentence
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
     SERIES: "a time series",
-    GRAPH: "a graph",
     CAPTIONS: "images with captions",
     PREFERENCES: "preferences between texts",
 }
@@ -244,7 +243,7 @@ def _use(**options: list[str]) -> str:
 def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[str]:
     """The built-in options whose class states such a value of an attribute."""
     options = []
-    for file in sorted((config_dir() / group).glob("*.yaml")):
+    for file in config_files(f"{group}/*.yaml"):
         target = option_content(file)[0].get("_target_")
         if target and holds(stated(target, attribute)):
             options.append(file.stem)

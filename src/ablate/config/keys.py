@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.overrides import value_text
 from ablate.config.synonyms import KEYS
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_file, config_files, groups
 from ablate.errors import UserError, ended_by, suggest
 from ablate.version import extra_with, install
 
@@ -145,14 +145,9 @@ def _top() -> frozenset[str]:
 
 
 @cache
-def groups() -> frozenset[str]:
-    return frozenset(path.name for path in config_dir().iterdir() if path.is_dir())
-
-
-@cache
 def _values() -> dict[str, Any]:
     """Return the content of config.yaml without the defaults list: values and the node `study`."""
-    content = yaml.safe_load((config_dir() / "config.yaml").read_text())
+    content = yaml.safe_load(config_file("config.yaml").read_text())
     return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
 
 
@@ -217,7 +212,7 @@ def keys_of(target: str) -> frozenset[str]:
     Keys of inner nodes, such as encoder.depth, are included; an empty node takes any.
     """
     keys: set[str] = set()
-    for path in config_dir().glob("*/*.yaml"):
+    for path in config_files("*/*.yaml"):
         if f"_target_: {target}\n" not in path.read_text():
             continue
         content, defaults = option_content(path)
@@ -261,7 +256,7 @@ def parts_in(group: str) -> tuple[dict[str, Any], ...]:
         outer, _, name = group.rpartition(".")
         inner = [node for part in parts_in(outer) if isinstance(node := part.get(name), dict)]
         return (*(part for part in inner if "_target_" in part), *parts_in(outer))
-    files = sorted(config_dir().glob(f"{group}/*.yaml"))
+    files = config_files(f"{group}/*.yaml")
     return tuple(part for file in files if "_target_" in (part := option_content(file)[0]))
 
 
@@ -277,8 +272,8 @@ def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
     for entry in defaults:
         if isinstance(entry, str) and entry != "_self_":
             base, _, node = entry.partition("@")
-            folder = config_dir() if base.startswith("/") else path.parent
-            inner = option_content(folder / f"{base.strip('/')}.yaml")[0]
+            name = base.strip("/") if base.startswith("/") else f"{path.parent.name}/{base}"
+            inner = option_content(config_file(f"{name}.yaml"))[0]
             content = ({node: inner} if node not in ("", path.parent.name) else inner) | content
     return content, defaults
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.keys import option_content, shown
 from ablate.config.stated import stated
-from ablate.config.tree import config_dir, readable_file
+from ablate.config.tree import groups, readable_file
 from ablate.errors import UserError, suggest
 
 NODE = "model.layers"
@@ -26,7 +26,7 @@ Values = Mapping[str, Any]
 def group_of(key: str) -> str | None:
     """The config group of a key of model.layers; None for a value."""
     group = key if key == "pos_enc" else f"model.{key}"
-    return group if (config_dir() / group).is_dir() else None
+    return group if group in groups() else None
 
 
 def _layer_keys(values: Values) -> dict[str, Any]:

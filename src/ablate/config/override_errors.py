@@ -17,7 +17,7 @@ from omegaconf.errors import InterpolationResolutionError
 from ablate.config.keys import INSTEAD, gone, option_content, unresolved
 from ablate.config.overrides import parse, require_few
 from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
-from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_dir
+from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
 from ablate.errors import UserError, suggest
 
 # Groups of which several options may be chosen, [OPTION, OPTION]: each is a node with its name.
@@ -190,7 +190,7 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
         return
     for option in _options(override, tree):
         if option not in allowed:
-            near = _first(option_hint(group, option, allowed, config_dir(), tree.groups))
+            near = _first(option_hint(group, option, allowed, tree.groups))
             more = _to_install(group, option) or _own_option_hint(group, option)
             yield f"{group}={option}: no such option{near}; allowed: {', '.join(allowed)}{more}"
 
@@ -289,7 +289,7 @@ def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, else
 
 
 def _keys_of_option(group: str, option: str) -> Collection[str]:
-    file = config_dir() / group / f"{option}.yaml"
+    file = config_file(f"{group}/{option}.yaml")
     return option_content(file)[0] if file.is_file() else ()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ablate.config.keys import OURS, default_of, groups, locate, parts_in
+from ablate.config.keys import OURS, default_of, locate, parts_in
 from ablate.config.overrides import quoted_where
 from ablate.config.rules import (
     COUNT,
@@ -35,7 +35,7 @@ from ablate.config.rules import (
     or_null,
 )
 from ablate.config.stated import parameter_rules
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_files, groups
 
 VALUES: dict[str, Rule] = {
     "seed": SEED,
@@ -127,7 +127,7 @@ def classes_in(group: str) -> frozenset[str]:
 @cache
 def names_class(group: str) -> bool:
     """Whether every option of a group names a class."""
-    return 0 < len(parts_in(group)) == len([*config_dir().glob(f"{group}/*.yaml")])
+    return 0 < len(parts_in(group)) == len(config_files(f"{group}/*.yaml"))
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ablate.config.tree import header
+from ablate.config.tree import config_file, header
 from ablate.errors import suggest
 
 RESUME = "the same command resumes a run; init_from=RUN_DIR starts from its weights"
@@ -73,11 +73,9 @@ def _alike(typed: str, node: DictConfig) -> list[str]:
     return [key for key in keys if key.count(".") == shortest]
 
 
-def option_hint(
-    group: str, typed: str, options: Sequence[str], folder: Path, groups: Sequence[str]
-) -> str:
+def option_hint(group: str, typed: str, options: Sequence[str], groups: Sequence[str]) -> str:
     """The replacement for an unknown option: one whose comment has the word, or the same name
-    in another group. folder: of the files of the group's options."""
+    in another group."""
     if (group, typed) in OPTIONS:
         return OPTIONS[group, typed]
     if len(typed) < 2:
@@ -87,8 +85,8 @@ def option_hint(
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
     if alike := get_close_matches(typed.lower(), options, n=1, cutoff=0.8):
         return f"did you mean '{alike[0]}'?"
-    named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]
-    elsewhere = [other for other in groups if (folder / other / f"{typed}.yaml").is_file()]
+    named = [name for name in options if word.search(_comment(config_file(f"{group}/{name}.yaml")))]
+    elsewhere = [other for other in groups if config_file(f"{other}/{typed}.yaml").is_file()]
     if 0 < len(named) <= 3:
         return _question(f"{group}={name}" for name in named)
     if near := suggest(typed, options):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,6 +44,30 @@ def config_dir() -> Path:
     package = PACKAGE.resolve()
     installed = package / "conf"
     return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+@cache
+def config_dirs() -> tuple[Path, ...]:
+    """`config_dir()`, and the folders of the systems."""
+    return config_dir(), *sorted(PACKAGE.resolve().glob("systems/*/conf"))
+
+
+def config_file(name: str) -> Path:
+    """Such as "model/gpt.yaml", in the first folder that has it; else a path in `config_dir()`."""
+    files = [folder / name for folder in config_dirs()]
+    return next(filter(Path.exists, files), files[0])
+
+
+def config_files(pattern: str) -> list[Path]:
+    """The matching files of all folders, by group and name."""
+    files = (file for folder in config_dirs() for file in folder.glob(pattern))
+    return sorted(files, key=lambda file: file.parts[-2:])
+
+
+@cache
+def groups() -> frozenset[str]:
+    """The built-in config groups, such as "model" and "model.attention"."""
+    return frozenset(file.name for file in config_files("*") if file.is_dir())
 
 
 def header(text: str) -> str:
@@ -151,7 +175,7 @@ def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
     package = loaded.header.get("package") or "_group_"
     place = package.replace("_group_", group).replace("_global_", "")
     content = OmegaConf.to_container(loaded.config)
-    for node in ["study", *sorted(path.name for path in config_dir().iterdir() if path.is_dir())]:
+    for node in ["study", *sorted(groups())]:
         value: Any = content if node.startswith(f"{place}." if place else "") else {}
         for name in node.removeprefix(f"{place}.").split(".") if value else ():
             value = value.get(name, {}) if isinstance(value, dict) else {}
@@ -278,23 +302,26 @@ _trees: dict[tuple[object, ...], Tree] = {}
 
 
 def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Tree:
-    """The choices of `config_dir()` and those of the folder `user_folder`, which come after the
+    """The choices of `config_dirs()` and those of the folder `user_folder`, which come after the
     built-in ones.
 
     What a tree has composed is kept in this process until one of its files changes.
     """
     if user_folder is not None and not Path(user_folder).is_dir():
         raise UserError(f"--config-dir {user_folder}: directory not found")
-    folders = [config_dir()] if user_folder is None else [config_dir(), Path(user_folder).resolve()]
-    key = (config_name, tuple(map(_state, folders)))
+    own = () if user_folder is None else (Path(user_folder).resolve(),)
+    core, *systems = config_dirs()
+    key = (config_name, tuple(map(_state, (core, *systems, *own))))
     version.setbase("1.3")
     if key not in _trees:
         setup_globals()
-        search_path = create_config_search_path(str(config_dir()))
-        if user_folder is not None:
-            _refuse_hidden(folders[1])
-            schema = SearchPathQuery(provider="schema")
-            search_path.prepend("command-line", f"file://{folders[1]}", anchor=schema)
+        search_path = create_config_search_path(str(core))
+        schema = SearchPathQuery(provider="schema")
+        for folder in systems:
+            search_path.prepend("systems", f"file://{folder}", anchor=schema)
+        for folder in own:
+            _refuse_hidden(folder)
+            search_path.prepend("command-line", f"file://{folder}", anchor=schema)
         _trees[key] = Tree(Loader(search_path), config_name)
     return _trees[key]
 
@@ -302,7 +329,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
 def _refuse_hidden(folder: Path) -> None:
     """Raise UserError for a file that would not be read, because a built-in one has its name."""
     for file in sorted(folder.glob("*/**/*.yaml")):
-        ours = config_dir() / file.relative_to(folder)
+        ours = config_file(str(file.relative_to(folder)))
         if ours.is_file() and ours.read_bytes() != file.read_bytes():
             raise UserError(
                 f"{file}: {file.parent.name}={file.stem} is a built-in option, which takes"

@@ -17,9 +17,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.keys import groups, locate, option_content, targets
+from ablate.config.keys import locate, option_content, targets
 from ablate.config.layers import NODE, group_of
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_files, groups
 from ablate.errors import UserError
 
 ALLOWED = "ABLATE_ALLOW"  # environment variable: modules, separated by commas
@@ -95,7 +95,7 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
 @cache
 def _options(slot: str) -> frozenset[str]:
     """Return the classes of built-in options for a slot, and for the slots within."""
-    files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
+    files = config_files(f"{slot}/*.yaml") if slot in groups() else ()
     return frozenset(chain.from_iterable(targets(option_content(file)[0]) for file in files))
 
 

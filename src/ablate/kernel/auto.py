@@ -6,14 +6,12 @@ from ablate.kernel import Kernel, Parts
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
-from ablate.kernel.sparse import Sparse
 from ablate.kernel.triton import Triton, interpreted
 
 
 class Auto(Kernel):
-    """The sparse kernel for graphs; SDPA if it is exact; the reference for other dot-product
-    scores; for sums over a width Triton's kernels if there is a GPU, but for small calls the
-    reference; else chunks.
+    """SDPA if it is exact; the reference for other dot-product scores; for sums over a width
+    Triton's kernels if there is a GPU, but for small calls the reference; else chunks.
 
     Measured order: benchmarks/attention.py, docs/results/benchmarks.md.
     """
@@ -22,8 +20,6 @@ class Auto(Kernel):
     chooses = True
 
     def resolve(self, layer: Parts) -> Kernel:
-        if Sparse().refuses(layer) is None:
-            return Sparse()
         if SDPA().refuses(layer) is None:
             return SDPA()
         if layer.score.lowers:  # the weights are needed, but the scores need no tensor with a width

@@ -15,7 +15,7 @@ from ablate.config.check import conflicts
 from ablate.config.composition import Composition
 from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, shown
 from ablate.config.run_id import EXCLUDED, content
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_file
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.training.same_model import SameModel, model_on_meta
@@ -72,7 +72,7 @@ def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictCon
     that has the default in its place."""
     cfg, values = composition.cfg, composition.values
     choices = values["choices"]
-    file = config_dir() / "model" / f"{choices['model']}.yaml"
+    file = config_file(f"model/{choices['model']}.yaml")
     if not file.is_file():  # a custom family has no built-in defaults
         return
     content, defaults = option_content(file)
@@ -91,9 +91,9 @@ def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictCon
         option, default = choices.get(group), usual.get(group)
         ours = str(OmegaConf.select(cfg, group)["_target_"]).startswith(OURS)
         if default is not None and option != default and ours:
-            node = option_content(config_dir() / group / f"{default}.yaml")[0]
+            node = option_content(config_file(f"{group}/{default}.yaml"))[0]
             yield from _replaced(cfg, group, option, node, default)
-        file = config_dir() / group / f"{option}.yaml"
+        file = config_file(f"{group}/{option}.yaml")
         if file.is_file():
             yield from _values(cfg, group, option_content(file)[0])
     yield from _values(cfg, "model", {k: v for k, v in content.items() if k not in groups})

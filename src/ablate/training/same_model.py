@@ -11,7 +11,6 @@ from omegaconf import DictConfig, open_dict, read_write
 from torch import Tensor, nn
 
 from ablate.config.check import leaves
-from ablate.config.facts import GRAPH
 from ablate.config.run_id import EXCLUDED, FILES
 from ablate.data import Batch, Data, Request
 from ablate.kernel.reference import Reference
@@ -23,7 +22,7 @@ from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
 CPU = torch.device("cpu")  # where models are compared
-ROWS = 2  # of a batch that both read; a graph is read whole
+ROWS = 2  # of a batch that both read
 # Nodes that make up the model. A kernel changes how it is computed, not the result.
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
 # A run's id covers the content of files instead of their paths.
@@ -138,7 +137,8 @@ def same_function(task: Task, data: Data, models: Iterable[Model]) -> bool:
 
 def _inputs(task: Task, data: Data) -> list[tuple[Tensor, ...]]:
     batches = (task.inputs(task.prepared(batch)) for batch in _batches(data))
-    rows = slice(None if data.kind == GRAPH else ROWS)
+    # A batch of one example, such as a graph, need not have an axis of examples.
+    rows = slice(None if data.batch_size == 1 else ROWS)
     return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
 
 

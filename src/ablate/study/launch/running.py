@@ -16,7 +16,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ablate.config.tree import config_dir
+from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.claim import Claim
@@ -47,7 +47,7 @@ def refuse_unknown(config: DictConfig) -> None:
     """Raise UserError unless hydra.launcher has the keys of the file of its option, if it is one of
     ours."""
     name = str(config.hydra.runtime.choices.get("hydra/launcher"))
-    file = config_dir() / "hydra/launcher" / f"{name}.yaml"
+    file = config_file(f"hydra/launcher/{name}.yaml")
     if file.exists():
         _refuse_unknown(
             config.hydra.launcher, yaml.safe_load(file.read_text()), "hydra.launcher", name

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ablate.data.graph import Graphs
 from ablate.figures.maps import Map
 from ablate.figures.panels import TITLE, color_bar, entitle, grid, scale
+from ablate.systems.graphs.graph import Graphs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

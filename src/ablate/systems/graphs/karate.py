@@ -8,8 +8,8 @@ the others the leader they followed is predicted. The features of a member are i
 
 import numpy as np
 
-from ablate.data.graph import Graph, Graphs
 from ablate.data.split import position
+from ablate.systems.graphs.graph import Graph, Graphs
 
 LEADERS = (0, 33)  # Mr. Hi, and the officer
 

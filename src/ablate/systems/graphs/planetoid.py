@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from ablate import memory
 from ablate.data import source
-from ablate.data.graph import Graph, Graphs
 from ablate.errors import UserError
+from ablate.systems.graphs.graph import Graph, Graphs
 
 COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
 URL = f"https://raw.githubusercontent.com/kimiyoung/planetoid/{COMMIT}/data"

@@ -59,7 +59,7 @@ class Nodes(Dataset[Batch]):
 class Graphs(Data):
     """Base of the graphs: a subclass reads one."""
 
-    kind: ClassVar[str] = "graph"
+    kind: ClassVar[str] = "a graph"
     class_names: Sequence[str]
     graph: Graph
 

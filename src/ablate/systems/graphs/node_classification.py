@@ -11,9 +11,9 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from ablate.data import IGNORED, Batch
-from ablate.data.graph import Graphs
-from ablate.figures.graph import graph_drawer
 from ablate.figures.maps import Map
+from ablate.systems.graphs.figures import graph_drawer
+from ablate.systems.graphs.graph import Graphs
 from ablate.task import Task
 from ablate.task.classification import balanced_accuracy
 
@@ -25,7 +25,7 @@ class NodeClassification(Task):
     """Cross-entropy over the labeled nodes; the model also reads the others, without their classes
     (transductive learning: Yang et al. 2016, https://arxiv.org/abs/1603.08861)."""
 
-    kinds = ("graph",)
+    kinds = ("a graph",)
     output = "classes of nodes"
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"

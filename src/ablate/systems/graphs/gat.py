@@ -27,6 +27,7 @@ from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 from ablate.random.draws import Stream
 from ablate.random.dropout import Dropout
+from ablate.systems.graphs.sparse import Sparse
 
 
 class Glorot(nn.Linear):
@@ -77,9 +78,11 @@ class GraphAttention(nn.Module):
         self.bias = Bias(outputs) if bias else nn.Identity()
         self.dropout = Dropout(dropout)
         self.draws = Stream()
-        self.kernel = kernel.resolve(
-            Parts(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
+        parts = Parts(
+            self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges
         )
+        sparse = kernel.chooses and Sparse().refuses(parts) is None
+        self.kernel = Sparse() if sparse else kernel.resolve(parts)
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
@@ -162,7 +165,7 @@ class GAT(Model):
         ),
     )
     positions = None
-    kinds = ("graph",)
+    kinds = ("a graph",)
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class GAT(Model):
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
-        **layer: Annotated[Any, KeysOf("ablate.model.gat.GraphAttention")],
+        **layer: Annotated[Any, KeysOf("ablate.systems.graphs.gat.GraphAttention")],
     ):
         super().__init__()
         self.mask = mask(causal=False)

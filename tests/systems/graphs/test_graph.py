@@ -1,8 +1,10 @@
 """Graph attention: along edges as in a matrix, the paper's formula, odd graphs, whole runs."""
 
 import io
+import os
 import pickle
 import pickletools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +12,23 @@ import numpy as np
 import pytest
 import torch
 from make_data import make, ready
-from make_files import write_planetoid
-from make_model import SIZES, normal, random_parts, scores, tiny
+from make_model import SIZES, kernel, normal, random_parts, scores, tiny
 from scipy.sparse import csr_matrix
-from torch import Tensor
+from systems.graphs.rows import graph, write_planetoid
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import ablate
 import ablate.training.train
-from ablate.data import IGNORED, Request
-from ablate.data.graph import symmetric
-from ablate.data.planetoid import NAMES, Planetoid
+from ablate.data import IGNORED, Request, source
 from ablate.errors import UserError
-from ablate.kernel.sparse import Sparse, softmax
-from ablate.model.gat import GAT
+from ablate.random.draws import Draws
+from ablate.study.plan.budget import on_meta
+from ablate.systems.graphs.gat import GAT
+from ablate.systems.graphs.graph import symmetric
+from ablate.systems.graphs.planetoid import NAMES, Planetoid
+from ablate.systems.graphs.sparse import Sparse, softmax
+from ablate.training.build import build_data, count_flops
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -34,14 +38,6 @@ NODES, FEATURES, CLASSES = (SIZES["gat"][size] for size in ("nodes", "features",
 
 def gat(**changes: Any) -> GAT:
     return random_parts(tiny("gat", **changes), seed=1)
-
-
-def graph() -> tuple[Tensor, Tensor]:
-    """Features, and the edges of a random graph in which the last node is alone."""
-    drawn = torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(3)) < 0.3
-    drawn[-1] = drawn[:, -1] = False
-    edges, _ = symmetric(drawn.nonzero().numpy(), NODES)
-    return normal(NODES, FEATURES, seed=4), edges
 
 
 def results(model):
@@ -186,7 +182,7 @@ def public(folder, name, read):
 
 
 def test_the_public_files_are_read_alike(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("ablate.data.planetoid.VALIDATION", 4)
+    monkeypatch.setattr("ablate.systems.graphs.planetoid.VALIDATION", 4)
     write_planetoid(tmp_path / "npz", "cora", np.random.default_rng(0))
     options = {"name": "cora", "normalize": False, "seed": 0}
     packed = Planetoid(root=str(tmp_path / "npz"), **options).read()
@@ -232,3 +228,79 @@ def test_a_run_on_the_club(tmp_path):
     assert set(result["kernels"].values()) == {"sparse"}
     figures = {path.name for path in (tmp_path / "run" / "figures").glob("*.png")}
     assert {"attention_layer_01.png", "attention_layer_02.png"} <= figures
+
+
+def test_what_is_dropped_in_training_is_the_same_along_edges_and_in_a_matrix():
+    found = []
+    for run in (kernel("reference"), kernel("sparse")):
+        model = gat(dropout=0.5, attention="gatv2", kernel=run).train()
+        draws = Draws(model)
+        draws.keys = draws.of_batch(0, 3)
+        found.append(results(model))
+    assert_close(*found)
+
+
+def test_a_graph_costs_its_edges():
+    """Zachary's club: 34 members, each with an edge to itself and two for each of 78 ties."""
+    masks = ("none", "neighbors")
+    arms = [ablate.compose("model=gat", "model.attention=dot", f"model.mask={m}") for m in masks]
+    data = build_data(arms[0])
+    every, edges = (count_flops(cfg, on_meta(cfg, data)) for cfg in arms)
+    widths = arms[0].model.dim + data.sizes["classes"]
+    assert every - edges == 3 * 2 * 2 * widths * (34 * 34 - (34 + 2 * 78))
+
+
+@pytest.fixture
+def cora(tmp_path):
+    write_planetoid(tmp_path, "cora", np.random.default_rng(0))
+    return tmp_path / "cora.npz"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"shape": [12]}, "do not make a graph"),
+        ({"shape": [12, 10**9]}, "takes at least"),
+        ({"feat_row": [-1], "feat_col": [0], "feat_val": [1.0]}, "whole, from 0 on"),
+        ({"feat_row": [0], "feat_col": [0], "feat_val": [np.nan]}, "or numbers of features"),
+        ({"edges": [0, 1, 2]}, "of edges"),
+        ({"edges": [[0, 12]]}, "of edges"),
+        ({"label": [0, 1, 2]}, "do not make a graph"),
+        ({"label": [7] * 12}, "of classes"),
+        ({"label": [-1] * 12}, "of train, val, test"),
+        ({"train": []}, "of train"),
+        ({"edges": None}, "lacks the arrays"),
+    ],
+)
+def test_arrays_that_make_no_graph_are_refused(cora, change, line):
+    with np.load(cora) as found:
+        known = dict(found) | change
+    np.savez(cora, **{name: array for name, array in known.items() if array is not None})
+    data = make("planetoid", root=str(cora.parent))
+    for read in (data.setup, data.fingerprint):
+        with pytest.raises(UserError, match=re.escape(line)):
+            read()
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:300])
+
+
+def pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (cut, "is damaged"),
+        (lambda file: np.savez_compressed(file, shape=np.zeros(10**5)), "contains more than"),
+        (pipe, "no such file"),
+    ],
+)
+def test_a_damaged_npz_is_refused(cora, damage, line, monkeypatch):
+    monkeypatch.setenv(source.LIMIT, "1e-5")  # GB
+    damage(cora)
+    with pytest.raises(UserError, match=line):
+        make("planetoid", root=str(cora.parent)).setup()

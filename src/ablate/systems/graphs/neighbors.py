@@ -17,7 +17,7 @@ class Neighbors(NoMask):
     looks_ahead: ClassVar[bool | None] = None
     conflicts = (
         Conflict(
-            lambda c: "graph" not in c.stated("model", "kinds"),
+            lambda c: "a graph" not in c.stated("model", "kinds"),
             "model.mask=neighbors needs a graph, and model={model} reads none; use model=gat, or"
             " another model.mask",
         ),
