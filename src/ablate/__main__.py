@@ -53,7 +53,7 @@ def _main() -> None:
     elif word == "help":
         sys.argv[1] = "--help"
         _compose_and_start(_arguments())
-    elif word.isidentifier():  # an override holds a "="
+    elif word.isidentifier():  # an override contains "="
         allowed = [*COMMANDS, "help"]
         raise UserError(
             f"unknown command '{word}' (overrides are KEY=VALUE without spaces); commands:"

@@ -11,7 +11,7 @@ from traceback import walk_tb
 from ablate.redact import redact
 from ablate.terminal.say import printable
 
-SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
+SCREEN = 400  # characters that are printed of a message: two lines of a terminal of 200 columns
 ENDS_PROCESSES = {"__main__", "ablate", "argparse", "hydra", "lightning"}
 SHOWN = 4  # mistakes that are printed of a longer message
 

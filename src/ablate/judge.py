@@ -44,8 +44,9 @@ FRAME = Path("the frame")
 
 @dataclass(frozen=True)
 class Judged:
-    """An arm. verdict: better, worse, open (no difference shown), few (seeds), refused or base;
-    difference from the baseline, its interval and p: None without a comparison."""
+    """An arm. verdict: better, worse, equivalent, inconclusive (no difference shown),
+    too_few_seeds, excluded or baseline; difference from the baseline, its interval and p: None
+    without a comparison."""
 
     name: str
     verdict: str

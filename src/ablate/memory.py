@@ -44,7 +44,7 @@ def require(needed: float, what: str) -> None:
 
 
 def written(size: float) -> str:
-    """Write a number of bytes, in GB with as many digits as tell it apart from zero, or in MB."""
+    """Write a number of bytes, in GB with as many digits as distinguish it from zero, or in MB."""
     if size < GB / 10:
         return f"{size / 1e6:.3g} MB"
     return f"{size / GB:,.{0 if size >= 10 * GB else 2}f} GB"

@@ -56,7 +56,7 @@ def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
 def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, or a key by
     its dotted path, with values and comments; "" if it is none of them. Raises UserError for an
-    option that is not there."""
+    unknown option."""
     config = config_file("config.yaml").read_text()
     if "=" not in word:
         node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)

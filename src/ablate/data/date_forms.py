@@ -120,7 +120,7 @@ def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
 
     days: in order; their first year has number 0 in the forms.
 
-    Equal texts have equal hashes, so texts are made and compared only if hashes collide.
+    Equal texts have equal hashes, so texts are written and compared only if hashes collide.
     """
     first_year = days[0].year
     numbers = [fields_of(day, first_year=first_year) for day in days]

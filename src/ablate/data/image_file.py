@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ablate.data import source
 from ablate.errors import UserError
 
-SCREEN = 2.2  # the exponent of a display, from which a PNG's gamma is told apart
+SCREEN = 2.2  # the exponent of a display; a PNG's gamma is compared with it
 TOLERANCE = 0.05  # a smaller difference from it is none, as in libpng
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value for inverted grays
 

@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 class Arrays:
-    """Images held in memory, b y x c."""
+    """Images in memory, b y x c."""
 
     def __init__(self, images: Pixels, labels: NDArray[Any]) -> None:
         assert images.ndim == 4

@@ -1,7 +1,7 @@
 """Shuffling and loading: the content of a batch depends only on (seed, epoch, batch number).
 
 An `Order` is a sampler that yields one `Request` for each batch; a data set answers a request with
-a whole batch by array indexing. Nothing is drawn from a shared generator, so the batches are the
+a whole batch by array indexing. No random generator is shared, so the batches are the
 same with any number of workers or processes (each takes its slice of every global batch), and
 after a stop in the middle of an epoch.
 """

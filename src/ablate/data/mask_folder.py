@@ -41,10 +41,10 @@ Color = Annotated[Sequence[int], ListOf(Int(0, VOID), length=3)]
 
 
 class MaskFolder(Segments):
-    """root: the folder. size: pixels a side of the scaled images. background: the color behind
-    transparent pixels, white or black; null refuses an image that has some. min_pixels: objects
+    """root: the folder. size: pixels per side of the scaled images. background: the color behind
+    transparent pixels, white or black; null rejects an image that has some. min_pixels: objects
     with fewer, once they are scaled, are left out. void: the number (of a gray or a palette) or the
-    color [red, green, blue] of pixels without a label: they are no object, and count neither in
+    color [red, green, blue] of pixels without a label: they are not an object, and count neither in
     the loss nor in the measures.
     """
 

@@ -1,6 +1,6 @@
 """Tokenizers of sentence pairs, with four special tokens that no text can produce.
 
-Every tokenizer is made only from training sentences, and the special tokens are the same for both
+Every tokenizer is built from training sentences only, and the special tokens are the same for both
 sides.
 """
 

@@ -18,7 +18,7 @@ class Translations(Pairs):
 
     tokenizer: char, word or bpe. vocab_size: of bpe, with the special tokens; null for the default
     of data/tokenizer.py. min_count: words with fewer occurrences in training are unknown.
-    joint: one tokenizer for both sides, made from both. lower: lower-case everything.
+    joint: one tokenizer for both sides, built from both. lower: lower-case everything.
     """
 
     for_training: ClassVar[tuple[str, ...]] = (

@@ -106,7 +106,7 @@ class Units:
     """The lines or documents of a text in an order that is shuffled once, the same for every seed.
 
     A document ends at blank lines, which are left out; one separates documents. The text is
-    held once, as bytes, with two numbers for every unit.
+    stored once, as bytes, with two numbers for every unit.
     """
 
     def __init__(self, text: bytes | bytearray, unit: Unit) -> None:

@@ -3,7 +3,7 @@
 A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}; it is
 split by a hash of the prompts, so that all pairs of a prompt are in one split. Pairs whose
 responses are equal in the tokens that are read have nothing to prefer, and are dropped with a
-message. Without a file the pairs are made. The responses are two that a finished run (`policy_run`)
+message. Without a file the pairs are generated: two responses that a finished run (`policy_run`)
 writes, or, without one, passages of Python's help: the one that follows the prompt, and one
 from elsewhere. A rule scores both (preference_rules.py), in place of people. It errs as people do:
 the first one is chosen with probability sigmoid((score - score of the other) / temperature), the
@@ -77,7 +77,7 @@ class Preferred(Dataset[Batch]):
     tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one.
     number: b, the index of a pair in its split.
 
-    make: the pairs, which are made on the first access.
+    make: returns the pairs; called on the first access.
     """
 
     def __init__(self, count: int, make: Callable[[], list[Pair]], data: Preferences) -> None:
@@ -281,8 +281,8 @@ class Preferences(Data):
         return Encoded(len(first), texts, len(whole) > len(first), long)
 
     def _drop_equal(self, splits: Mapping[str, Preferred]) -> None:
-        """Drop the pairs of a file whose responses are equal in the tokens that are read; say how
-        many, and how much is cut."""
+        """Drop the pairs of a file whose responses are equal in the tokens that are read; print
+        their number, and the number of cut texts."""
         pairs = [pair for split in splits.values() for pair in split.encoded]
         counts = {
             f"have a prompt longer than data.prompt={self.prompt} tokens; only the last are"

@@ -126,7 +126,7 @@ class Recall(Data):
         memory.require(
             count * each, f"data.{split}_examples={count}: of {self.seq_len} tokens each"
         )
-        drawn = 8 * self.vocab_size  # of the noise with which its keys and values are drawn
+        drawn = 8 * self.vocab_size  # of the noise in its keys and values
         memory.require(min(count, CHUNK) * drawn, f"data.vocab_size={self.vocab_size}: the draws")
         tokens = np.zeros((count, self.seq_len), np.int64)
         targets = np.full((count, self.seq_len), IGNORED, np.int64)

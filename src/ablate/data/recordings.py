@@ -34,7 +34,7 @@ class Recordings(SpokenPairs):
     """root: the folder. lower: transcripts are lower-cased.
 
     About 70, 15 and 15 of 100 transcripts train, validate and test, by a hash of the text: the same
-    sentence is never in two splits. Recordings are made mono and sampled at the rate of `RATE`.
+    sentence is never in two splits. Recordings are converted to mono and to the rate `RATE`.
     """
 
     for_training: ClassVar[tuple[str, ...]] = (*SpokenPairs.for_training, "data_seed")

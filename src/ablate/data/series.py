@@ -71,8 +71,9 @@ class Series(Data):
     forecast. period: values after which the series repeats; null: 11 for the sunspots, unknown for
     a file.
 
-    `mean` and `deviation` (c) are those of the training values. All values in batches, `b i c`, are
-    normalized by them. `latest`: the last window, 1 i c; `count`: of all values.
+    `mean` and `deviation` (standard deviation), each c, are of the training values. Values in
+    batches, `b i c`, are normalized by them. `latest`: the last window, 1 i c; `count`: of all
+    values.
 
     Every value of the validation and of the test part is a target exactly once;
     its window may reach into the part before.

@@ -202,8 +202,8 @@ class Speech(SpokenPairs):
     """texts: numbers of one to four digits, or sentences of eight words. The split of a text
     depends only on the text, so that none of validation or test is trained on.
 
-    voice, speed (words a minute), pitch (0 to 99): espeak-ng's. data_seed: draws the texts of each
-    split.
+    voice, speed (words per minute), pitch (0 to 99): espeak-ng's. data_seed: random seed of the
+    texts of each split.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ OTHERS = (";", "\t", "|")  # other delimiters in files called CSV
 # nines.
 SENTINELS = (-32768.0, -(2.0**31))
 FILL = 1e20  # and all beyond
-PLAUSIBLE = (0.0, -1.0)  # likewise, but often values too
+PLAUSIBLE = (0.0, -1.0)  # also missing values, but often real ones
 OFTEN = 10  # times as often as any other value
 
 

@@ -297,7 +297,7 @@ class TextData(Data):
     def _tokenized(
         self, known: Tokenizer | None
     ) -> tuple[Mapping[str, Arrays], dict[str, Any], int]:
-        """Read the text and make its tokens. known: a tokenizer that is not made of it."""
+        """Read and tokenize the text. known: a tokenizer that is not built from it."""
         notes: dict[str, Any] = {"units": None}
         splits = self._divided(notes)
         if known is None:

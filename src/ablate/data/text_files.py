@@ -157,7 +157,7 @@ class TextFiles(Data):
         return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _tokenizer(self, texts: Texts) -> Tokenizer:
-        """The tokenizer of `measured_as`, or one made from the texts."""
+        """The tokenizer of `measured_as`, or one built from the texts."""
         if isinstance(self.measured_as, TextData | TextFiles):
             return self.measured_as.tokenizer
 

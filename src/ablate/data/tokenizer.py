@@ -1,7 +1,7 @@
-"""Tokenizers: text to token ids and back. Built-in ones are made only from the training split.
+"""Tokenizers: text to token ids and back. Built-in ones are trained on the training split only.
 
 The state of a tokenizer is plain values, which a run keeps in its folder and a cache next to
-the tokens of a text; `restored` makes the tokenizer of them.
+the tokens of a text; `restored` builds the tokenizer from them.
 """
 
 from abc import ABC, abstractmethod
@@ -330,7 +330,7 @@ def restored(state: Mapping[str, Any]) -> Tokenizer:
 
 
 def ready_made(name: TokenizerName) -> Tokenizer | None:
-    """The tokenizer of this name that no text is needed for; None for one that is made of it."""
+    """The tokenizer of this name that needs no text; None for one that is trained on it."""
     if name in ("char", "bpe"):
         return None
     return Byte() if name == "byte" else HuggingFace(name.removeprefix(HUGGING_FACE))
@@ -339,7 +339,7 @@ def ready_made(name: TokenizerName) -> Tokenizer | None:
 def make_tokenizer(
     name: TokenizerName, vocab_size: int | None, training: Pieces, others: Pieces
 ) -> Tokenizer:
-    """The tokenizer of this name, made of the training text.
+    """The tokenizer of this name, trained on the training text.
 
     others: validation text, for which char needs a token of unknown characters or none.
     """

@@ -43,7 +43,7 @@ class Profile(Callback):
             activities = [ProfilerActivity.CPU]
             if pl_module.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
-            # Otherwise it prints on stderr that it starts and stops, and that there is no GPU.
+            # Otherwise it prints to stderr that it starts and stops, and that it found no GPU.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self.profiler = profile(activities=activities)
             self.profiler.start()

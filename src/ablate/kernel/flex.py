@@ -121,7 +121,7 @@ def biased(attend: AttentionInputs) -> Any:
     if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
         return plain
     table, rows = by_distance
-    if table.shape[2] == 1:  # one number for each distance: gradients of as many are summed apart
+    if table.shape[2] == 1:  # one number for each distance: their gradients are summed separately
         table, rows = table[..., rows], torch.arange(len(rows), device=rows.device)
     across = [size > 1 for size in table.shape[:3]]  # bias varies over batch, heads, queries
     last = attend.queries - 1

@@ -154,7 +154,7 @@ def with_sink(
 ) -> tuple[Float[Tensor, "b h i k+1"], Float[Tensor, "b h j+1 k+1"], Float[Tensor, "b h j+1 w+1"]]:
     """Put one more key before the others, whose product with every query is `sink`, and whose value
     is zero."""
-    # One more number: 1 in queries, the sink in that key, 0 in values, which are to be as wide.
+    # One more number: 1 in queries, the sink in that key, 0 in values, for the same width.
     k, v = F.pad(k, (0, 1, 1, 0)), F.pad(v, (0, 1, 1, 0))
     first = F.pad(sink[:, None, None].to(k.dtype), (k.shape[-1] - 1, 0)).expand(len(k), -1, -1, -1)
     return F.pad(q, (0, 1), value=1.0), torch.cat([first, k[:, :, 1:]], dim=2), v

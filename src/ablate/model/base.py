@@ -139,8 +139,8 @@ def outputs(
 def draw_by_name(model: nn.Module, seed: int) -> None:
     """Initialize each parameter with the `reset_parameters` of the module that owns it.
 
-    That method draws all parameters of a module; here each is drawn under its own seed, so
-    that a table does not depend on how many precede it, nor a bias on the shape of its weight.
+    That method initializes all parameters of a module; here each has its own seed, so that
+    a table does not depend on the number before it, nor a bias on the shape of its weight.
     """
     drawn: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):

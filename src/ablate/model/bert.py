@@ -34,7 +34,7 @@ class Predictions(NamedTuple):
 class BERT(Model):
     """Tokens in, logits of the masked ones out. `stack`: keys of Stack.
 
-    segments: number of segment types; with one there is no segment embedding.
+    segments: number of segment types; 1: no segment embedding.
     next_sentence: whether to predict from the pooled state if the second segment follows the first.
     classes: number of classes of a text, predicted from the pooled state instead of masked tokens.
     """

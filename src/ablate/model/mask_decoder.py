@@ -7,9 +7,9 @@ residual and a layer norm; queries and keys, not values, have a positional encod
 image cell) or their initial value (of a token) added again. The output of a mask token, through
 its own network, is compared with every pixel of the enlarged image.
 
-Not as there: attention between tokens and image is as wide as the rest (there of half the width),
-and all masks are predicted after every prompt (there one token more predicts the single mask after
-several prompts).
+Differences: attention between tokens and image has the full width (in the paper half of it), and
+all masks are predicted after every prompt (in the paper a further token predicts the single mask
+after several prompts).
 """
 
 import math

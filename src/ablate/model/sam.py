@@ -43,7 +43,7 @@ DIVIDED = (
     "model.dim={dim} must be a multiple of 8: the mask decoder of model=sam has an eighth of it"
 )
 KINDS = 4  # of points: background, object, the corners of a box
-MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
+MASK_WIDTH = 16  # of a mask that is a prompt, before it is projected to the width of the image
 TO_IMAGE, TO_TOKENS = "decoder_to_image", "decoder_to_tokens"  # kinds of attention maps
 # Points of each image, one or p of them, and their labels.
 Prompt = tuple[Num[Tensor, " b *p 2"], Int[Tensor, " b *p"]]

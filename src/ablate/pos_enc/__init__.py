@@ -2,7 +2,7 @@
 
 In cross-attention query and key belong to two sequences, which have no distance between them, so
 `rotate`, `bias` and `values` are never called there. Absolute encodings, added to the embedded
-tokens (`embed`), reach it through these: encoder and decoder have an instance each, of their own
+tokens (`embed`), reach it through these: encoder and decoder have an instance each, of their
 length. Relative encodings (rotary, alibi, relative, t5) act only in the self-attention of both
 sides: cross-attention then finds its keys by their content.
 """

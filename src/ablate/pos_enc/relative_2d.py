@@ -4,7 +4,7 @@ Ramachandran et al. 2019, "Stand-alone self-attention in vision models", section
 https://arxiv.org/abs/1906.05909: half of the head's width is for the row, half for the column.
 Their scores have no 1 / sqrt(k); here the sum is added to the key inside the scaled product, as
 pos_enc=relative does in one dimension (Shaw et al. 2018, equation 5), and nothing to the values.
-The tables are shared by the heads, not by the layers, and initialized with Xavier's distribution,
+The tables are shared by the heads, not by the layers, and initialized with Glorot's distribution,
 as there. They contain every offset of the image; those beyond a window of model.mask are unused.
 A token outside the image, such as a class token, has no offset: to and from it nothing is added.
 """

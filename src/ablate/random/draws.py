@@ -1,4 +1,4 @@
-"""Random numbers of training that depend on their use, not on numbers drawn before.
+"""Random numbers of training that depend on their use, not on earlier random numbers.
 
 A number is a function of (seed, step, name of the module that draws, example, head, row, column).
 Two runs that differ in one part therefore drop the same units everywhere else, and so do a kernel
@@ -186,7 +186,7 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def uniform(source: Source, like: Tensor) -> Tensor:
-    """`uniform_alone` apart from the dropout of the same layer."""
+    """`uniform_alone`, independent of the dropout of the same layer."""
     # 2^63 more: a sum, so that a key moved to an example of the batch stays at that example.
     return uniform_alone(source._replace(key=source.key ^ torch.iinfo(torch.int64).min), like)
 

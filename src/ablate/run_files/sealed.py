@@ -12,7 +12,7 @@ of shards is never replaced by another, since its name is its checksum, so that 
 shards cannot disagree. A reader gets whole tensors, in any number of processes.
 torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
 
-torch.load runs with weights_only=True, which accepts tensors and plain values and refuses every
+torch.load runs with weights_only=True, which accepts tensors and plain values and rejects every
 other object, since a pickle can call any function.
 """
 
@@ -175,7 +175,7 @@ def remove_unused_shards(folder: Path, states: Iterable[str]) -> None:
 def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None = None) -> None:
     """Write a file for `read_weights` and flush it to the disk. run_id: of the run it belongs to.
 
-    Not by safetensors' own function, which refuses tensors that share memory, as tied weights do,
+    Not by safetensors' own function, which rejects tensors that share memory, as tied weights do,
     and in its earlier versions copies all of them.
     """
     owner = {} if run_id is None else {"run_id": run_id}

@@ -112,8 +112,8 @@ def load_study(
 ) -> LoadedStudy:
     """Read a study's folder, as python -m ablate.report does, and write nothing.
 
-    metric: other than the study's. allow: ignore these rules. UserError if it
-    is no study, or no run has the metric.
+    metric: other than the study's. allow: ignore these rules. UserError if it is not a study, or
+    if no run has the metric.
     """
     study = collect(folder)
     return LoadedStudy(study, assemble(study, metric, None, allow))

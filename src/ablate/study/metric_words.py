@@ -6,7 +6,7 @@ SPLITS = {"val": "validation", "test": "test", "train": "training"}
 # Names of metrics, and their last words: next_accuracy, horizon_mae.
 HIGHER = {"accuracy", "top5", "exact_match", "bleu", "chrf", "psnr"}
 LOWER = {"loss", "perplexity", "bits_per_char", "iou_error", "mae", "rmse"}
-# Names alone: a last word may be another thing.
+# Whole names only: as a last word they may mean something else.
 RATES = {"wer", "cer", "per", "aer", "der"}
 NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
 # Quantities that study.match makes equal.

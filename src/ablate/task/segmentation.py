@@ -48,7 +48,7 @@ class Segmentation(Task):
     Measures (section 7.1): a click is in the middle of the object, or of its largest error: the
     pixel farthest from the boundary (appendix D.2). miou_N: mean IoU after N clicks of the chosen
     mask, the one with the largest predicted IoU; oracle_N: of the best mask; miou_box: from a box
-    alone. unfamiliar/...: the same of objects of classes that training has none of, which are not
+    only. unfamiliar/...: the same of objects of classes that training has none of, which are not
     in the others. iou_error: mean absolute error of the predicted IoU of the chosen mask after a
     click.
     """

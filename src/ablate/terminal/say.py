@@ -7,7 +7,7 @@ import sys
 import unicodedata
 from typing import TextIO
 
-HIDDEN = ("Cc", "Cs")  # Unicode's control characters, and halves of pairs, which are no text
+HIDDEN = ("Cc", "Cs")  # Unicode's control characters, and halves of surrogate pairs
 
 
 def printable(text: str) -> str:

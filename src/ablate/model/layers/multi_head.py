@@ -268,7 +268,7 @@ class Sink(nn.Module):
 class CrossAttention(MultiHeadAttention):
     """Every position of a sequence attends to all positions of another, the memory.
 
-    There is no distance between two sequences, so no mask and no positions act here (see
+    Positions of two sequences have no distance, so no mask and no positions act here (see
     ablate.pos_enc).
     """
 

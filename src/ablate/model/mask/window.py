@@ -1,7 +1,7 @@
 """Window: a query at i attends to the keys at |i - j| < size, in a decoder only those at j <= i.
 
 On an image, to the patches within a square: those whose row and column both differ by less than
-`size`, k = 2 size - 1 patches a side, the local self-attention of Ramachandran et al. 2019,
+`size`, k = 2 size - 1 patches per side, the local self-attention of Ramachandran et al. 2019,
 "Stand-alone self-attention in vision models", section 3.1, https://arxiv.org/abs/1906.05909. A
 token outside the image, such as a class token, attends to all, and all to it: the global attention
 of Beltagy et al. 2020, "Longformer", section 3.1, https://arxiv.org/abs/2004.05150, whose sliding

@@ -1,6 +1,6 @@
 """Token mixers: how the positions in a block exchange information. One class per file.
 
-A mixer is a Layer (ablate.model.layers.layer) that is made from its `LayerSpec` in the model and
+A mixer is a Layer (ablate.model.layers.layer) that is built from its `LayerSpec` in the model and
 the keys of its YAML. Letters: b batch, i position, d width, h heads.
 """
 

@@ -5,7 +5,7 @@ from ablate.model.layers.layer import Layer, LayerSpec
 
 
 class NoMixer(Layer):
-    """Nothing is made: blocks are a feed-forward, and cross-attention if there is a memory."""
+    """No layer: blocks are a feed-forward network, and cross-attention if there is a memory."""
 
     conflicts = (
         Conflict(

@@ -8,8 +8,8 @@ the embedding of the previous word and a_j the annotation vectors:
     logits of the word = L_o (e(t) + L_h h(t) + L_z z(t))
     beta(t) = sigmoid(w . h(t-1) + b), section 4.2.1, or 1
 Choices that the paper leaves open: the two networks of the initial state have one layer, as in the
-authors' code, and there is no tanh before L_o, as in equation 7 (that code has one). L_o belongs
-to the caller.
+authors' code; no tanh precedes L_o, as in equation 7 (that code has one). L_o belongs to the
+caller.
 """
 
 from typing import Any

@@ -3,9 +3,9 @@
 Predictive local attention, Luong et al. 2015, section 3.2, equations 9 and 10,
 https://arxiv.org/abs/1508.04025: p_t = S sigmoid(v tanh(W h_t)), where S is the length of the
 source, its end counted, and h_t the decoder state; sigma = D / 2, and D is `size`. As in the paper
-the products are not normalized again, so they sum to less than 1. The paper leaves open how wide
-W h_t is: as wide as h_t here. Initialized uniformly in [-0.1, 0.1], as all parameters there
-(section 4.1).
+the products are not normalized again, so they sum to less than 1. The paper leaves the width of
+W h_t open: here that of h_t. Initialized uniformly in [-0.1, 0.1], as all parameters there (section
+4.1).
 """
 
 from typing import ClassVar

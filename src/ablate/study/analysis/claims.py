@@ -88,8 +88,8 @@ def settle(
     refused: Callable[[Claim], str] = lambda claim: "",
 ) -> list[ClaimResult]:
     """values: of a term, by seed. noises: of the study. seeds: those that a claim needs. mode:
-    which value of the study's metric is better; of others their name says it, or the claim.
-    refused: why a claim cannot be tested, or ""."""
+    which value of the study's metric is better; of others their name tells it, or the claim.
+    refused: the reason why a claim cannot be tested, or ""."""
     contrasts = [_contrast(claim, values, mode) for claim in claims]
     reasons = [
         refused(claim) or _lacking(seeds(claim), contrast)
@@ -142,7 +142,7 @@ def _parts(claim: Claim, noises: Noises) -> tuple[list[Part] | None, float]:
 
 
 def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
-    """Say for which seeds there is no value; "" for none."""
+    """Name the seeds without a value; "" for none."""
     missing = [seed for seed in seeds if seed not in contrast.seeds]
     return f"no value for {seeds_in_words(missing)}" if missing else ""
 

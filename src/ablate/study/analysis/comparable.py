@@ -190,14 +190,14 @@ def _leakage(pairs: list[tuple[Run, Run]]) -> str:
 
 
 def _off(target: float | None, value: float | None, unit: str) -> str:
-    """Describe a deviation, as "900,000 parameters, +10.5% of the baseline's 814,720", or ""."""
+    """Describe a difference, as "900,000 parameters, +10.5% of the baseline's 814,720", or ""."""
     if not target or value is None or abs(value / target - 1) <= TOLERANCE:
         return ""
     return f"{value:,.0f} {unit}, {value / target - 1:+.1%} of the baseline's {target:,.0f}"
 
 
 def _read(run: Run) -> float | None:
-    """Return how much data training has read, whatever the sizes of batches and windows."""
+    """Return the amount of training data, independent of the sizes of batches and windows."""
     rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
     return None if rate is None or seconds is None else rate * seconds
 

@@ -1,9 +1,9 @@
 """Compare arms with the baseline on one metric: errors, Holm's correction, and verdicts.
 
 A verdict is a t test of the mean paired difference, whose error comes from the noise of the whole
-study (`noise`). Holm (1979) corrects the p values over the arms. The interval of an arm is the one
-of its own test, at the level at which Holm tests it, so that it leaves out zero if and only if a
-difference is shown. Equivalence is a separate claim, so Holm is applied to its p values separately.
+study (`noise`). Holm (1979) corrects the p values over the arms. The interval of an arm belongs to
+its test, at the level at which Holm tests it, so that it excludes zero if and only if a difference
+is shown. Equivalence is a separate claim, so Holm is applied to its p values separately.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Tests:
     p_holm: float
     equivalent_p_holm: float | None  # None without a margin
     differs: bool  # from the baseline, at the level
-    equivalent: bool  # within the margin, at the level; both may hold
+    equivalent: bool  # within the margin, at the level; both may be true
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The design matrix of a study, and the effects that its cells cannot tell apart.
+"""The design matrix of a study, and the effects that its cells cannot distinguish.
 
 Sum-to-zero coding, so that a main effect is an average over the options of all other factors. A
 term is a factor or a pair of factors. If cells are left out, the columns of a term may depend on

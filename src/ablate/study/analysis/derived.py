@@ -7,7 +7,7 @@ value.
         flops_to:...                       then
 
 A value that is never reached counts as reached at the last step, which is the least that it can be:
-the report says so (`censored`).
+the report marks it (`censored`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def reach(metric: str) -> Reach | None:
         target = nan
     if not isfinite(target):
         raise UserError(f"{metric}: {value} is not a number; write {unit}:{name}:2.0")
-    mode_of(name)  # UserError if the name does not say which is better
+    mode_of(name)  # UserError if the name does not tell which is better
     return Reach(unit, name, target)
 
 

@@ -1,9 +1,9 @@
 """Main effects and interactions of factorial designs.
 
-Each seed gives its own estimates, by least squares with sum-to-zero coding, so that a main effect
+Each seed has its own estimates, by least squares with sum-to-zero coding, so that a main effect
 is an average over the options of all other factors, given all other terms. The test compares
 their mean over the seeds with their own spread between seeds: an effect that differs from seed
-to seed is no better known for being seen with several options of another factor, nor for the
+to seed is not known better for being seen with several options of another factor, nor for the
 residuals of other effects (pooled with them, two effects that vary were shown in 10 % of simulated
 studies without any). Of one number this is the t test; of several the F test of repeated measures,
 whose degrees of freedom are reduced by Greenhouse and Geisser 1959, Psychometrika 24, for spreads

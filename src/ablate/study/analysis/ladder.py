@@ -23,7 +23,7 @@ from ablate.study.analysis.collect import Study
 from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.stats import LEVEL, Interval
 
-SAME = 0.01  # relative difference of FLOPs below which two blocks are no rungs
+SAME = 0.01  # relative difference of FLOPs below which two blocks are one rung
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _climb(
     x = np.log2(list(compute.values()))
     weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
     slopes = np.array(complete) @ weights
-    # Every rung has noise of its own.
+    # Every rung has its own noise.
     noises = [
         Noise.of(
             {each.name: part.by_seed(each.name, metric) for each in part.arms if not each.same_as},

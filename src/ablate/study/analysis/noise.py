@@ -12,7 +12,7 @@ Pooling is wrong if arms differ in noise, and is guarded in several ways:
   BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
   freedom of Satterthwaite 1946, Biometrics Bulletin 2.
 - If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
-- A contrast never has a smaller error than the spread of its own values over the seeds gives.
+- The error of a contrast is never smaller than that from the spread of its values over the seeds.
 - A known noise is used only with two seeds, and if the study's own does not differ from it (F test
   at LEVEL): more seeds find unequal noise better without it.
 - A contrast from which the seed's term does not cancel has only its own spread.
@@ -63,10 +63,10 @@ class Error:
     def p(self, mean: float) -> float:
         """Two-sided p of a t test that the mean is zero.
 
-        Without any noise zero gives 1, and another number 4^(1 - n): two runs of one distribution
-        differ by exactly c with probability at most 1/4 (Motzkin and Straus 1965, on the graph that
-        joins values c apart, which has no triangle; a coin attains it), so n pairs share some c
-        with probability at most 4^(1 - n).
+        Without any noise p is 1 for zero, and else 4^(1 - n): two runs of one distribution differ
+        by exactly c with probability at most 1/4 (Motzkin and Straus 1965, on the graph that joins
+        values with the difference c, which has no triangle; a coin attains it), so n pairs share
+        some c with probability at most 4^(1 - n).
         """
         if self.se == 0:
             return float(4.0 ** (1 - self.n)) if mean else 1.0
@@ -211,7 +211,7 @@ def two_sided(ratio: Any, df: Any, other_df: Any) -> Any:
 
 
 def together(a: Part, b: Part) -> Part:
-    """The variance that two estimates of one variance give."""
+    """The variance from two estimates of one variance."""
     df = a.df + b.df
     return Part((a.variance * a.df + b.variance * b.df) / df, df) if df else a
 

@@ -1,8 +1,8 @@
 """Pair the runs of an arm with the baseline's runs of the same seeds.
 
 Runs are matched by the value of the seed, never by position: runs of a seed share the order of the
-data and the draw of every parameter that both arms have, so that their difference removes this
-variation.
+data and the initial value of every parameter that both arms have, so that their difference removes
+this variation.
 """
 
 import math

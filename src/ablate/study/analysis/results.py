@@ -395,7 +395,7 @@ def over_items(study: Foreign) -> tuple[OverExamples, ...]:
 
 
 def better_of(metric: str, better: str | None, known: Mapping[str, str]) -> str:
-    """min or max: as the user says, the source records, or the name of the metric tells."""
+    """min or max: as the user sets, the source records, or the name of the metric tells."""
     if better is not None:
         return MODES[better]
     try:
@@ -450,6 +450,6 @@ def _whole(name: str, cell: Any, place: str) -> int:
     if str(cell).strip().removeprefix("-").isdecimal():
         return int(cell)
     value = _number(name, cell, place)
-    if value % 1 != 0:  # NaN, too
+    if value % 1 != 0:  # also NaN
         raise UserError(f"{place}: {name} is not an integer: {cell}")
     return int(value)

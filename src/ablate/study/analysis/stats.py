@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-LEVEL = 0.05  # of every test, over its family; intervals hold with confidence 1 - LEVEL
+LEVEL = 0.05  # of every test, over its family; the confidence of intervals is 1 - LEVEL
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Verdict:
         return f"{certain(abs(self.loss), self.interval)}{each}"
 
     def _size(self) -> str:
-        """The size of the difference beside the spread between seeds and the margin."""
+        """The size of the difference relative to the spread between seeds and to the margin."""
         sizes = [
             f"{times_of(abs(self.loss), unit)} {name}"
             for unit, name in (

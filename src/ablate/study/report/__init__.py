@@ -23,7 +23,7 @@ from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
 Losses = Callable[[Run], Sequence[float]]
-# Written for results of other programs: their folder may have a runs.csv or figures/ of its own.
+# Written for results of other programs: their folder may already have a runs.csv or figures/.
 FOREIGN = ("report.html", "report.json", "table.tex")
 
 

@@ -66,7 +66,7 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
 
 
 def _only_together(effect: Effect, report: Report) -> bool:
-    """Whether a main effect is shown, and none of the arms that change this factor alone is."""
+    """Whether a main effect is shown, but no difference of an arm that changes only this factor."""
     alone = [row.kind for row in report.others if {*row.arm.changes} == {effect.name}]
     return effect.shown and bool(alone) and {*alone} == {"inconclusive"}
 

@@ -238,7 +238,7 @@ def _curves(report: Report, points: Points) -> Drawing:
 
 
 def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) -> None:
-    """Write names to the right, moved apart so that none covers another, with leads to their spots.
+    """Write names to the right, moved so that none covers another, with leads to their spots.
 
     height: of the axes' row, in inches.
     """
@@ -260,7 +260,7 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
 
 
 def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
-    """Move sorted heights apart to keep the gap, by an upward and a downward pass."""
+    """Move sorted heights to keep the gap, by an upward and a downward pass."""
     up = list(accumulate(heights, lambda last, height: max(height, last + gap)))
     down = accumulate(
         reversed(up), lambda last, height: min(height, last - gap), initial=high + gap
@@ -340,7 +340,7 @@ def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Re
             continue
         head, mean = f"{panel.factor}={option}\n", fmean(values)
         kind = "base" if x == panel.baseline else "c1"
-        # Side by side, so that equal values can be told apart.
+        # Side by side, so that equal values are distinguishable.
         step = min(0.28 / each, 0.5) / max(len(values) - 1, 1)
         limits = Limits(*axes.get_ylim())
         seen = {x + step * (n - (len(values) - 1) / 2): value for n, value in enumerate(values)

@@ -37,7 +37,7 @@ WORDS = {
 def tag(name: str, *body: str, **attributes: object) -> Markup:
     """Make an element; `class_` and `data_tip` become class and data-tip.
 
-    Everything in it that is not Markup is a text and is escaped, here and nowhere else.
+    Any content that is not Markup is a string and is escaped, here and nowhere else.
     """
     rendered = (
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)

@@ -63,7 +63,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
 
 def _policy(style: str, script: str) -> str:
     """Return the Content-Security-Policy under which nothing is requested, and no script or style
-    sheet counts but these two. Attributes `style` remain: charts are made of them."""
+    sheet counts but these two. Attributes `style` remain: charts need them."""
     sheet, code = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
     return (
         f"default-src 'none'; script-src 'sha256-{code}'; style-src 'sha256-{sheet}'; "

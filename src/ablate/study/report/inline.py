@@ -73,8 +73,8 @@ class Drawing:
 def inline(drawing: Drawing, name: str) -> list[Markup]:
     """Return an <svg> of each axes, described by its label, so that they can flow on the page.
 
-    Call it after the figure was saved, which makes its layout. name: of the figure, from which the
-    ids of clips and markers are made: they must differ within a page.
+    Call it after the figure was saved, which makes its layout. name: of the figure; it begins the
+    ids of clips and markers, which must differ within a page.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

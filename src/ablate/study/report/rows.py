@@ -169,8 +169,8 @@ class Report:
         return {option: value for option, value in choices.items() if value}
 
     def named(self, file: str) -> str:
-        """Return the name of a file of this report, which leaves that of the plan's report alone:
-        report-val_perplexity.html."""
+        """Return the name of a file of this report, such as report-val_perplexity.html: other than
+        that of the plan's report."""
         stem, dot, kind = file.partition(".")
         parts = (re.sub(r"[^\w.=+-]+", "_", value)[:80] for value in self.chosen.values())
         return "-".join([stem, *parts]) + dot + kind
@@ -179,7 +179,7 @@ class Report:
     def labels(self) -> dict[str, str]:
         """Arm -> its name in sentences and charts: only the option if all arms change one factor,
         unless that is a bare value such as 2 or null, and only the last part of each key if that is
-        enough to tell factors apart.
+        enough to distinguish factors.
         """
         factors = {factor for row in self.rows for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}

@@ -61,7 +61,7 @@ class Steps(ABC):
 
     @abstractmethod
     def backward(self, t: int, d_h: Float[Tensor, "b d"]) -> Float[Tensor, "b f"]:
-        """d_h: the gradient of h(t + 1) beside that of later steps -> that of x(t)."""
+        """d_h: the gradient of h(t + 1) without that of later steps -> that of x(t)."""
 
     def gradients(self, x: Float[Tensor, "i b f"]) -> tuple[Float[Tensor, ...], ...]:
         """Those of sums, w, u, bias and `before`: one product for all steps."""
