@@ -174,7 +174,7 @@ class Data(LightningDataModule):
         raise NotImplementedError
 
     def save_as_hf(self, folder: Path) -> None:
-        """Write the files by which transformers prepares such data for an exported model."""
+        """Write the files that let transformers prepare such data for an exported model."""
 
     def run_state(self) -> dict[str, Any] | None:
         """`fitted`, with sizes and the examples that figures show, for `restore_run`."""

@@ -39,7 +39,7 @@ class Files:
 
 
 class ImageFolder(Images):
-    """root: the folder. size: pixels per side, to which images are scaled and cropped. background:
+    """root: the folder. size: pixels per side of the scaled and cropped images. background:
     the color behind transparent pixels, white or black; null rejects an image that has some.
 
     Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the

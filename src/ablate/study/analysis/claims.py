@@ -50,8 +50,8 @@ Noises = Callable[[str | None, str | None], Noise]  # of a metric and a block, a
 
 @dataclass(frozen=True)
 class _Tested:
-    """A claim with its contrast. beyond: the margin by which it exceeds the smallest effect that
-    counts, positive on the claim's side."""
+    """A claim with its contrast. beyond: the contrast minus the smallest effect that counts,
+    positive on the claim's side."""
 
     claim: Claim
     contrast: Pairs
