@@ -84,7 +84,7 @@ ALLOWED = {
     r"drawn|the draw": (7, 5, 6, 20),
     r"in spite of": (0, 0, 0, 0),
     r"strangers?|somebody": (0, 0, 0, 1),
-    r"(?:of|by|to|in) which": (1, 0, 1, 19),
+    r"(?:of|by|to|in) which": (1, 0, 1, 17),
     r"(?:is|are) made|made (?:of|from)": (1, 0, 0, 9),
     r"(?:FLOPs|bytes|words|samples|pixels|seconds) a \w+": (0, 5, 0, 0),
     r"(?:more|fewer) (?:maps|parameters) than|(?:maps|parameters) (?:more|fewer)": (0, 0, 0, 0),
