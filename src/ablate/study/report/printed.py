@@ -29,7 +29,7 @@ def show(written: Written) -> None:
         Column("arm", overflow="fold", width=longest if longest <= most else None),
         Column("n", justify="right", overflow="fold"),
         Column(report.metric, justify="right", overflow="fold"),
-        Column("difference (95 % interval)", justify="right", overflow="fold"),
+        Column("difference (95% interval)", justify="right", overflow="fold"),
         *([Column("relative", justify="right")] if is_wide else []),
         Column("verdict", overflow="fold"),
         title=f"{report.study.name}: {report.metric}, {direction(report.mode)}",
