@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ablate.config.tree import config_file
 from ablate.study.analysis.collect import Study, collect
 from ablate.study.numbers import certain, probability
 from ablate.study.report.claims import Entry, entries
@@ -120,7 +121,7 @@ def _outcome(entry: Entry) -> Row:
 
 def cost(study: str) -> tuple[str, str]:
     """Return the command of a sweep and its cost, from the header of its file."""
-    text = (ROOT / "sweeps" / f"{study}.yaml").read_text()
+    text = config_file(f"sweep/{study}.yaml").read_text()
     command = rf"python -m ablate sweep={study}.*?"
     found = re.search(rf"# (?:Then:  )?({command})(?:  +(.*))?$", text, re.M)
     assert found, study

@@ -45,7 +45,6 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.bidirectional": [True, False],
     "model.input_feeding": [False, True],
     "model.gating_scalar": [True, False],
-    "model.predict_residual": [True, False],
     "model.num_masks": [3, 1],
     "model.exchange": ["two_way", "one_way", "none"],
     "model.mask_prompt": [True, False],
@@ -103,7 +102,5 @@ MODELS: dict[str, Tiny] = {
     ),
     "dit": Tiny("digit_strings", (*BLOCKS, "model.depth=2"), {}),
     "autoencoder": Tiny("digit_strings", (), {}),
-    "rnn_forecaster": Tiny("series", DEEP, {}),
-    "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
     **rows_of_systems("MODELS"),
 }

@@ -46,7 +46,6 @@ FILES: dict[str, dict[str, Any]] = {
     "overlapping_digits": COUNTS | {"size": 16, "scale": 1, "max_digits": 2},
     "mask_folder": {"root": "mask_folder", "size": 8, "min_pixels": 1, "batch_size": 4},
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
-    "series": {"path": "series.csv", "columns": ["a"], "window": 6, "horizon": 2, "batch_size": 16},
     **rows_of_systems("FILES"),
 }
 
@@ -67,8 +66,6 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     mask_folder(Path("mask_folder"), rng)
     _text_files(Path("text_files"))
     write_preferences(Path("preferences.jsonl"))
-    rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
-    Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
     write_pairs()
     for system in systems():
         if hasattr(system, "write"):

@@ -21,7 +21,6 @@ from ablate.pos_enc.none import NoPosEnc
 from ablate.training.flops import flops_per_step
 
 PAIRS = {"source_vocab": 12, "target_vocab": 11, "source_length": 8, "target_length": 7}
-SERIES = {"channels": 2, "length": 9}
 # What each model is made of here, beside what its YAML says.
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": BLOCKS | {"vocab_size": 11, "length": 7, "mask": "causal"},
@@ -42,11 +41,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "num_downsamples": 2},
-    "rnn_forecaster": SERIES
-    | {"dim": 6, "attention": "none", "normalizer": "softmax", "kernel": "reference"},
-    "transformer_forecaster": SERIES
-    | {key: value for key, value in BLOCKS.items() if key != "depth"}
-    | {"pos_enc": "learned", "mask": "causal", "dropout": 0.0},
     **rows_of_systems("SIZES"),
 }
 

@@ -42,7 +42,6 @@ PARTS = [
     LOOPED,
     ("rnn_seq2seq", "model.attention=none", "model.dropout=0.1", "model.tie_embeddings=true"),
     ("rnn_seq2seq", "model.input_feeding=true", "model.window=local_m", "model.attention=gatv2"),
-    ("rnn_forecaster", "model.attention=additive", "model.normalizer=sparsemax"),
     # In blocks that are computed again for the gradient.
     ("vit", CHECKPOINTED, "model.dropout=0.3", "model.drop_path=0.5"),
     ("transformer", CHECKPOINTED, "model.share_layers=true", "model.dropout=0.1"),

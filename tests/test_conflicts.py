@@ -94,9 +94,6 @@ REFUSED = """
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu
 2 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
-3 model=rnn_forecaster kernel=sdpa data.columns=[x] data.window=10 data.period=12
-2 model=transformer_forecaster model.attention=none
-1 model=rnn_forecaster data.val_fraction=0.6 data.test_fraction=0.4
 1 model=sam model.exchange=none model.cross_attention=dot
 3 data=preferences task=rlhf model.mask=none model.dropout=0.1 model.drop_path=0.1
 2 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
@@ -142,14 +139,12 @@ model=bert model.mask=causal task.mask_share=0.9 task.random_share=0.1
 model=bert data.seq_len=7 task.next_sentence=false
 model=resnet model.norm_type=layer trainer=ddp trainer.accelerator=cpu trainer.devices=2
 model=captioner task.doubly_stochastic=1 model.attention=location kernel=sdpa
-model=rnn_forecaster data.window=12 data.period=12 data.test_fraction=null model.attention=additive
 model.embedding=word2vec model.embedding.freeze=true model.tie_embeddings=false
 """
 # What a line says of other parts.
 FACTS = [
     ("model=rnn_lm data=digits", "reads text, preferences between texts or keys and values to"),
     ("model=vit data=cmudict", "is pairs of texts; use model=gpt_seq2seq, rnn_seq2seq or"),
-    ("task=forecasting", "use model=rnn_forecaster or transformer_forecaster"),
     ("model=vit model.attention=location model.attention.max_length=16", "the 17 positions"),
     ("model=vit model.patch=3", "leaves pixels out at the border of images of 8 pixels"),
 ]

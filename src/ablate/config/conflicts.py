@@ -3,7 +3,7 @@ state; the conflicts of a component are in its class."""
 
 import math
 
-from ablate.config.facts import SERIES, Conflict
+from ablate.config.facts import Conflict
 
 TOO_LONG = (
     "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
@@ -98,23 +98,6 @@ CONFLICTS = [
         lambda c: 8 * c("data.max_digits") > c("data.width"),
         "data.width={data.width} is too narrow for data.max_digits={data.max_digits} side by side,"
         " 8 pixels each",
-    ),
-    Conflict(
-        lambda c: c.kind == SERIES and c("data.columns") is not None and c("data.path") is None,
-        "data.columns={data.columns}: the sunspots have one column; set data.path=FILE, or"
-        " data.columns=null",
-    ),
-    Conflict(
-        lambda c: (c("data.period") or 0) > c("data.window"),
-        "data.window={data.window}: the seasonal naive forecast repeats the last"
-        " data.period={data.period} values, so the window must be at least as long",
-    ),
-    Conflict(
-        lambda c: (
-            c.kind == SERIES and (c("data.val_fraction") or 0) + (c("data.test_fraction") or 0) >= 1
-        ),
-        "data.val_fraction={data.val_fraction} and data.test_fraction={data.test_fraction} leave"
-        " nothing to train on",
     ),
     # training
     Conflict(

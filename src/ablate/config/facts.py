@@ -17,7 +17,7 @@ from ablate.config.stated import Unreadable, declared, stated
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 
-TEXT, IMAGES, RECALL, PAIRS, SERIES = "text", "images", "recall", "pairs", "series"
+TEXT, IMAGES, RECALL, PAIRS = "text", "images", "recall", "pairs"
 LABELED = "texts with classes"
 CAPTIONS = "captions"  # of images
 PREFERENCES = "preferences"
@@ -27,7 +27,6 @@ WORDS = {  # each kind in a sentence
     IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
-    SERIES: "a time series",
     CAPTIONS: "images with captions",
     PREFERENCES: "preferences between texts",
 }
@@ -180,10 +179,8 @@ class Facts:
     @property
     def positions(self) -> int:
         """Tokens or values that the model reads at once in training."""
-        if self.kind == SERIES:
-            return int(self("data.window"))
         if not self.states("model", "has_grid"):
-            return int(self("data.seq_len"))
+            return int(self(f"data.{self.stated('data', 'length_key')}"))
         return int(self.across**2 + (self.get("model.pool", None) == "class"))
 
     @property

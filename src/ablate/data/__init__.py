@@ -66,6 +66,7 @@ class Data(LightningDataModule):
     kind: ClassVar[str]
     unit: ClassVar[str] = "examples"
     reads_text: ClassVar[bool] = False
+    length_key: ClassVar[str] = "seq_len"  # the key with the number of positions of an example
     sizes: dict[str, Any]
     class_names: Sequence[str] = ()
     for_training: ClassVar[tuple[str, ...]] = ("train_examples",)

@@ -6,7 +6,7 @@ from make_model import SIZES, normal, random_parts, rnn_forecaster, transformer_
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.model.base import roll_out
+from ablate.systems.forecasting.forecaster import roll_out
 
 LENGTH, CHANNELS = SIZES["rnn_forecaster"]["length"], SIZES["rnn_forecaster"]["channels"]
 BOTH = pytest.mark.parametrize("make", [rnn_forecaster, transformer_forecaster])

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import KeysOf, Width
-from ablate.model.base import Forecaster
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.layers.stack import Stack
+from ablate.systems.forecasting.forecaster import Forecaster
 
 
 class TransformerForecaster(Forecaster):

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.base import Forecaster
 from ablate.model.cell import MakeCell
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.mask import Mask
@@ -25,6 +24,7 @@ from ablate.model.recurrent.recurrent import Recurrent
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention
 from ablate.model.rnn_lm import GOES_AROUND, ReadOut
 from ablate.model.window import Window
+from ablate.systems.forecasting.forecaster import Forecaster
 
 
 class UpToNow(Window):

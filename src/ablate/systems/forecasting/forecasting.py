@@ -11,9 +11,9 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.metric import Metric
 
 from ablate.data import Batch, Request
-from ablate.data.series import Series
-from ablate.figures.forecast import draw_forecast
-from ablate.model.base import Forecaster, roll_out
+from ablate.systems.forecasting.figures import draw_forecast
+from ablate.systems.forecasting.forecaster import Forecaster, roll_out
+from ablate.systems.forecasting.series import Series
 from ablate.task import Task, write_sample
 
 DRAWN = 120  # values of the validation part
@@ -57,7 +57,7 @@ class Forecasting(Task):
     During training only the one-step measures of the model are computed.
     """
 
-    kinds = ("series",)
+    kinds = ("a time series",)
     output = "next values"
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"

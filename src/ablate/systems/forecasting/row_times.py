@@ -13,9 +13,9 @@ from itertools import pairwise
 from math import isfinite
 from statistics import median
 
+from ablate.data.table import Row
 from ablate.errors import UserError
 
-Row = tuple[int, list[str]]  # the number of its last line in the file; its cells
 Time = datetime | float
 
 DATES = [

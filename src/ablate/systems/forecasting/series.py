@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
+from ablate.config.facts import Conflict
 from ablate.config.rules import Count, Fraction, Real
 from ablate.data import Data, digest
 from ablate.data.loader import Batch, Request
-from ablate.data.table import read_columns
 from ablate.errors import UserError
+from ablate.systems.forecasting.columns import read_columns
 
 log = logging.getLogger(__name__)
 SUNSPOTS, FIRST_YEAR, CYCLE = "SUNACTIVITY", 1700, 11  # column, first row, and years of a cycle
@@ -66,7 +67,7 @@ class Series(Data):
     """A time series with one number per column and time step.
 
     path: a CSV file whose first row names its columns, or an http(s) URL; null: the sunspots. A
-    column of dates or times, if there is one, orders its rows (ablate.data.row_times).
+    column of dates or times, if there is one, orders its rows (row_times.py).
     columns: of that file. window: values that the model reads. horizon: values in a row that are
     forecast. period: values after which the series repeats; null: 11 for the sunspots, unknown for
     a file.
@@ -79,8 +80,26 @@ class Series(Data):
     its window may reach into the part before.
     """
 
-    kind: ClassVar[str] = "series"
+    kind: ClassVar[str] = "a time series"
+    length_key: ClassVar[str] = "window"
     unit: ClassVar[str] = "windows"
+    conflicts = (
+        Conflict(
+            lambda c: c("data.columns") is not None and c("data.path") is None,
+            "data.columns={data.columns}: the sunspots have one column; set data.path=FILE, or"
+            " data.columns=null",
+        ),
+        Conflict(
+            lambda c: (c("data.period") or 0) > c("data.window"),
+            "data.window={data.window}: the seasonal naive forecast repeats the last"
+            " data.period={data.period} values, so the window must be at least as long",
+        ),
+        Conflict(
+            lambda c: (c("data.val_fraction") or 0) + (c("data.test_fraction") or 0) >= 1,
+            "data.val_fraction={data.val_fraction} and data.test_fraction={data.test_fraction}"
+            " leave nothing to train on",
+        ),
+    )
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
 
