@@ -20,7 +20,7 @@ from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
 from ablate.errors import UserError, suggest
 
-# Groups of which several options may be chosen, [OPTION, OPTION]: each is a node with its name.
+# Groups with several options at once, [OPTION, OPTION]: each is a node with its name.
 SEVERAL = ("callbacks",)
 
 # External launchers and sweepers, and the packages that provide them.
@@ -50,7 +50,7 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
 
 
 def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
-    """Yield a line where a space has split an override into several words, or is in its key."""
+    """Yield a line if a space has split an override into several words, or is in its key."""
     for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
         key, sign, value = text.partition("=")
         if text == "=":
@@ -73,7 +73,7 @@ def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
 
 
 def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
-    """Yield a line where values of a key would be lost, since another override sets it too."""
+    """Yield a line if values of a key would be lost, since another override also sets it."""
     first: dict[str, Override] = {}
     for override in overrides:
         value = override.value()
@@ -260,8 +260,8 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
 
 
 def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
-    """typed: the key, of which `path` is there; hint: what is meant for certain; elsewhere: keys of
-    the same name in other nodes."""
+    """typed: the key, whose part `path` exists; hint: the key that is certainly meant; elsewhere:
+    keys of the same name in other nodes."""
     part = typed.removeprefix(f"{path}.").partition(".")[0]
     if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
         return f"{part} has no keys here; choose {part}=OPTION from {', '.join(tree.options(part))}"
@@ -281,7 +281,7 @@ def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, else
     if others:
         inside = elsewhere if f" {path}." in elsewhere else ""  # model.encoder.depth
         hint = inside or f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
-    # Neither a node, unless it has options, nor what makes a part.
+    # Neither a node, unless it has options, nor a key that constructs a component.
     settable = [key for key in leaves(node, f"{path}.") if "._" not in key]
     hint = hint or suggest(typed, [*settable, *(key for key in named if key in tree.groups)])
     near = _first(f"{path}={option}" if option else "", hint or elsewhere)
@@ -294,7 +294,7 @@ def _keys_of_option(group: str, option: str) -> Collection[str]:
 
 
 def _in_sweep(base: DictConfig, tree: Tree, typed: set[str]) -> Iterator[str]:
-    """Yield errors of what a sweep file varies, unless the command line sets all of it."""
+    """Yield errors in the factors of a sweep file, unless the command line sets all of them."""
     params = OmegaConf.select(base, "hydra.sweeper.params")
     if params and not typed.issuperset(params):
         chosen = base.hydra.runtime.choices

@@ -20,7 +20,7 @@ MOST = 10_000  # values of one key, and seeds of a study
 _ARMS = re.compile(r"(\+*study\.arms)=\[([^\[\]{}'\"]*)\]")
 # study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
 _DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
-# Values after commas, or a list, some of which are not strings to Hydra: 2024_05, 1e3, nan, true.
+# Values after commas, or a list. Some are not strings to Hydra: 2024_05, 1e3, nan, true.
 _LISTED = re.compile(r"[^\[\]{}()'\"\\$]+|\[[^\[\]{}()'\"\\$]*\]")
 _LITERAL = re.compile(
     r"(?<![^,\[\s])[-+]?(?:\d[\d_]*(?:\.[\d_]*)?(?:e[-+]?[\d_]+)?|\.\d[\d_]*(?:e[-+]?[\d_]+)?|inf|nan"
@@ -33,9 +33,9 @@ _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # unquoted
 
 
 def readable(text: str) -> str:
-    """An override as Hydra's grammar wants it: a path with = or ~ in it, such as a run's folder, in
-    quotes, and so the name of an arm, and what looks like a number where a text is meant; a factor
-    of a study as the item of a mapping."""
+    """An override in Hydra's grammar: quoted if it is a path with = or ~, such as a run's folder,
+    the name of an arm, or a string that looks like a number; a factor of a study as the item of a
+    mapping."""
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
         return f"++{node}={{{name}:{options}}}"  # also of one that does not exist
@@ -89,7 +89,7 @@ def require_few(override: Override) -> None:
 
 
 def parse_one(text: object, where: str) -> Override:
-    """Parse an override with one value; raise a UserError that begins with `where` otherwise."""
+    """Parse an override with one value, or raise a UserError with the prefix `where`."""
     try:
         override = parse(str(text))
     except UserError as error:

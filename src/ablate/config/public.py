@@ -1,4 +1,4 @@
-"""The values of a config as they are written down: without what comes from the environment.
+"""The values of a config as they are stored: without those from the environment.
 
 A person may write ${oc.env:NAME} instead of a secret. Its value is used; files, loggers and reports
 show the interpolation.
@@ -26,7 +26,7 @@ def from_environment(name: str, *default: Any) -> Any:
 
 
 def public(read: Callable[[], Any]) -> Any:
-    """Return what `read` makes of a config, with ${oc.env:NAME} where texts come from the
+    """Return the result of `read` for a config, with ${oc.env:NAME} for strings from the
     environment, and URLs without user, password and query."""
     values = read()
     OmegaConf.register_new_resolver("oc.env", _named, replace=True)

@@ -1,4 +1,4 @@
-"""Rules for the values of a key; the text of a rule describes what it allows.
+"""Rules for the values of a key; the text of a rule describes the valid values.
 
 The names at the end are annotations of a part's parameters: `dropout: Share`.
 """
@@ -44,7 +44,7 @@ class Int:
 class Real:
     """A finite number from `least` to `most`; the ends can be excluded.
 
-    It keeps the rule in single precision too, in which models compute: 1e-320 is 0 there.
+    The rule also applies in single precision, since models compute in it: 1e-320 is 0 there.
     """
 
     least: float = -math.inf
@@ -148,7 +148,7 @@ class Named:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list, of `length` items where that is fixed, else of at least `least`."""
+    """A list, of `length` items if that is fixed, else of at least `least`."""
 
     item: Rule
     length: int | None = None
@@ -167,7 +167,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Keys:
-    """A node with free keys, which are strings; its content is checked where it is read."""
+    """A node with free keys, which are strings; its reader checks its content."""
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
@@ -222,16 +222,16 @@ def names_run(rule: Rule | None) -> bool:
 
 
 def single(value: float) -> float:
-    """The nearest number of single precision; infinity for what is larger than all of them."""
+    """The nearest number of single precision; infinity for a number beyond all of them."""
     try:
         return c_float(value).value
     except OverflowError:  # an integer beyond double precision
         return math.copysign(math.inf, value)
 
 
-# Values of other tools, and what does their job here.
+# Values of other tools, and their equivalents here.
 MEANT = {"logger.mode=disabled": "logger=none logs nothing"}
-# What a text of these keys is.
+# The kind of string of these keys.
 ONE_FILE = "the path or URL of one file"
 TEXTS = {"data.root": "the path of one folder", "data.path": ONE_FILE} | {
     f"data.{split}{side}": ONE_FILE

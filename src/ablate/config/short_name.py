@@ -1,4 +1,4 @@
-"""A run's model, and what differs from the model's defaults, in a few words."""
+"""A run's model, and its differences from the model's defaults, in a few words."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,8 +16,8 @@ APART = {*EXCLUDED, "seed", "ablate", "parameters"}
 def short_name(config: Mapping[str, Any]) -> str:
     """Such as "gpt attention=additive lr=0.003 seed 0". config: resolved, with its `choices`.
 
-    Of an experiment, what differs from it. Of a model that is not ours, whose defaults are not
-    known here, its options.
+    Of an experiment, the differences from it. Of a custom model, whose defaults are not known here,
+    its options.
     """
     choices = config["choices"]
     experiment = [f"experiment={choices['experiment']}"] if choices.get("experiment") else []
@@ -52,7 +52,7 @@ def differing(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(64)  # of many runs with the same options
 def _composed(*overrides: str) -> Mapping[str, Any]:
-    """Their composition, not checked; empty for what is unknown here."""
+    """Their composition, not checked; empty if they are unknown here."""
     try:
         return plain(unchecked(*overrides))
     except UserError:

@@ -11,7 +11,7 @@ from ablate.config.tree import config_file, header
 from ablate.errors import suggest
 
 RESUME = "the same command resumes a run; init_from=RUN_DIR starts from its weights"
-# Names of keys in other tools -> what does the job here.
+# Names of keys in other tools -> the equivalents here.
 KEYS = {
     **dict.fromkeys(("learning_rate", "learningrate"), "optimizer.lr"),
     **dict.fromkeys(("bs", "batchsize"), "data.batch_size"),

@@ -82,8 +82,8 @@ def header(text: str) -> str:
 
 
 class Repository(ConfigRepository):
-    """Parses each file once, until it changes: Hydra, which copies its repository, for every
-    composition, of which a command makes several."""
+    """Parses each file once, until it changes. Hydra copies its repository, and parses for every
+    composition; a command makes several."""
 
     _read: ClassVar[dict[tuple[object, ...], bytes]] = {}
 
@@ -262,7 +262,7 @@ class Tree:
         """The composition, Hydra's node included but for job.override_dirname.
 
         Raises Hydra's and OmegaConf's errors. Hydra takes 0.25 s to compose the files of a choice
-        of options (0.12 s once they were parsed), 0.01 s to set values in what came of it: the
+        of options (0.12 s once they were parsed), 0.01 s to set values in the result: the
         first is done once for a choice.
         """
         parsed = parse_all(overrides)
@@ -305,7 +305,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
     """The choices of `config_dirs()` and those of the folder `user_folder`, which come after the
     built-in ones.
 
-    What a tree has composed is kept in this process until one of its files changes.
+    The compositions of a tree are kept in this process until one of its files changes.
     """
     if user_folder is not None and not Path(user_folder).is_dir():
         raise UserError(f"--config-dir {user_folder}: directory not found")
@@ -338,8 +338,8 @@ def _refuse_hidden(folder: Path) -> None:
 
 
 def _state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Every file below a folder, and when it was written; also links that lead nowhere, and
-    folders once, to which links lead back."""
+    """Every file below a folder, and when it was written; also broken links, and folders once if
+    links lead back to them."""
     found, passed = [], set()
     for inside, folders, _ in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(inside)) in passed:

@@ -14,8 +14,8 @@ FEW = 8  # tokens
 
 
 class CacheBytes(NamedTuple):
-    """Of one sequence, in the dtype of the parameters. per_token: what grows, such as keys and
-    values; state: what does not, such as the state of a recurrence."""
+    """Of one sequence, in the dtype of the parameters. per_token: tensors that grow, such as keys
+    and values; state: tensors of fixed size, such as the state of a recurrence."""
 
     per_token: int
     state: int
@@ -24,7 +24,7 @@ class CacheBytes(NamedTuple):
 def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBytes | None:
     """Decode a few tokens on the meta device; None for a model that keeps nothing.
 
-    inputs: of `forward`, of which a model with a source reads that.
+    inputs: of `forward`; a model with a source reads the source.
     """
     with torch.device("meta"), torch.no_grad():
         model = make_model().eval()

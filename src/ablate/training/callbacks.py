@@ -20,7 +20,7 @@ from ablate.config.make import make
 from ablate.config.rules import Count, Real
 from ablate.errors import RunFailed, UserError, suggest
 
-# Why a callback of Lightning cannot be used, and what to use instead.
+# Why a callback of Lightning cannot be used, and its replacement.
 REFUSED = {
     "StochasticWeightAveraging": "counts epochs, and training is one stream of steps here;"
     " task.ema=0.99 averages the weights",

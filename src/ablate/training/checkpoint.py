@@ -1,7 +1,7 @@
 """Checkpoints that survive a kill at any moment, and resuming from them.
 
     last.ckpt           the newest state of training; previous.ckpt the one before it
-    SHA-256.shard       of processes that share a model: what one has of either
+    SHA-256.shard       of processes that share a model: the part of either that one of them has
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
@@ -285,7 +285,7 @@ def require_finite_weights(task: Task, step: int) -> None:
 
 
 def name_in_errors(trainer: L.Trainer, checkpoint: Path) -> None:
-    """Raise Damaged for what Lightning cannot restore from a checkpoint that has all its keys."""
+    """Raise Damaged if Lightning cannot restore a checkpoint, although it has all its keys."""
     connector = trainer._checkpoint_connector
     for name in ("restore_callbacks", "restore_training_state"):
         setattr(connector, name, _named(getattr(connector, name), checkpoint))

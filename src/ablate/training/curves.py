@@ -21,12 +21,12 @@ from ablate.task import Task
 
 
 class Curves(Callback):
-    """Collect what the task logs; write it after every validation and at the end."""
+    """Collect the metrics that the task logs; write them after every validation and at the end."""
 
     def __init__(self, path: Path):
         self.path = path
         self.rows: list[dict[str, float]] = []
-        self.units: int | Tensor = 0  # a tensor where an int would need a GPU synchronization
+        self.units: int | Tensor = 0  # a tensor if an int would need a GPU synchronization
         self.train_seconds = self.resumed_seconds = 0.0  # the second: at the checkpoint
         self._since = 0.0
         self.logger: RunLogger | None = None

@@ -1,4 +1,4 @@
-"""Sum the floating-point operations of what is computed on the meta device."""
+"""Sum the floating-point operations of a computation on the meta device."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ def flops_per_step(model: nn.Module, *inputs: Tensor) -> int:
     """Count the matrix products of one forward and backward pass of a model on torch's meta device,
     which is of no use afterwards.
 
-    Attention is counted as the reference kernel computes it, so that arms are compared by what they
-    compute, not by how, and without the pairs of a query and a key that a mask or the edges of a
-    graph exclude, whether or not the kernel that runs skips them. A multiply-add counts as two, as
-    in torch.utils.flop_counter; tanh, softmax and other pointwise operations count as zero, and so
-    does the recomputation of activation checkpointing.
+    Attention is counted as the reference kernel computes it, so that arms are compared by their
+    function, not by their kernel, and without the pairs of a query and a key that a mask or the
+    edges of a graph exclude, whether or not the kernel that runs skips them. A multiply-add counts
+    as two, as in torch.utils.flop_counter; tanh, softmax and other pointwise operations count as
+    zero, and so does the recomputation of activation checkpointing.
     """
     counted: list[Counted | CountedFixed] = []
     for part in model.modules():
@@ -98,8 +98,8 @@ def allowed(mask: Mask, queries: range, keys: int) -> int:
 def cost_of_pair(attend: AttentionInputs) -> int:
     """The FLOPs of one pair of a query and a key, in all heads and rows of the batch.
 
-    i queries and j keys cost a i + b j + c i j: what is computed for each query, for each key, and
-    for each pair.
+    i queries and j keys cost a i + b j + c i j: operations for each query, for each key, and for
+    each pair.
     """
     return sum(
         sign * _cost(attend, queries, keys)

@@ -41,9 +41,9 @@ class Run:
         return figure_title(self.config.choices, self.config.seed, self.path)
 
     def show(self, index: int | None = None, folder: str | Path | None = None) -> list[Path]:
-        """Draw what every head attends to in a validation example, a PNG for each layer; return
-        their paths. index: None: as after training. folder: where they are written; None: figures/
-        of the run."""
+        """Draw the attention of every head in a validation example, a PNG for each layer; return
+        their paths. index: None: as after training. folder: for the PNGs; None: figures/ of the
+        run."""
         from ablate.task.attention import attention_figures
 
         where = Path(folder) if folder is not None else self.path / "figures"

@@ -12,7 +12,7 @@ for _part in ("lightning.pytorch", "lightning.fabric"):
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-# Issued where Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
+# Issued if Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
 warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
 # torchmetrics reduces over the processes before a metric is logged.
 warnings.filterwarnings("ignore", message=".*sync_dist=True.*")

@@ -21,7 +21,7 @@ from ablate.training.build import build_checked, initialized, make_model, make_t
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
-CPU = torch.device("cpu")  # where models are compared
+CPU = torch.device("cpu")  # the device on which models are compared
 ROWS = 2  # of a batch that both read
 # Nodes that make up the model. A kernel changes how it is computed, not the result.
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
@@ -115,7 +115,7 @@ class SameModel:
 
 def try_out(cfg: DictConfig, task: Task) -> None:
     """Build the model of a composition with its initial values, and compute its outputs and
-    gradients of what the task reads. Raises whatever its parts raise.
+    gradients for the inputs of the task. Raises any error of its components.
 
     task: that of the composition, with a model on any device. Models of more than `LARGEST`
     parameters are not built.
@@ -126,8 +126,8 @@ def try_out(cfg: DictConfig, task: Task) -> None:
 
 
 def same_function(task: Task, data: Data, models: Iterable[Model]) -> bool:
-    """Whether models of the kind of the task's compute the same, with the task's parameters, of
-    what it reads. They are changed."""
+    """Whether models of the same kind as the task's, with its parameters, compute the same from its
+    inputs. They are changed."""
     inputs, answers = _inputs(task, data), []
     for model in models:
         model.load_state_dict(task.model.state_dict())
@@ -156,7 +156,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
 
 
 def _batches(data: Data) -> Iterator[Batch]:
-    """Yield the first training batch, and the longest examples of each split where lengths differ:
+    """Yield the first training batch, and the longest examples of each split if lengths differ:
     a window or a table of distances may act only in these."""
     yield next(iter(data.train_dataloader()))
     for split in data.splits.values():
@@ -165,8 +165,8 @@ def _batches(data: Data) -> Iterator[Batch]:
 
 
 def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[object]:
-    """Yield what the model computes after adding noise to every parameter: outputs in training and
-    evaluation, and in training what its layers add to the loss, and the gradients."""
+    """Yield the results of the model after adding noise to every parameter: outputs in training and
+    evaluation, and in training the losses of its layers, and the gradients."""
     with torch.random.fork_rng(devices=[]):
         for name, parameter in model.named_parameters():
             seed_torch(derive(0, "noise", name), parameter.device)
@@ -184,7 +184,7 @@ def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[object]
 
 
 def _gradients(model: Model, computed: list[Tensor]) -> list[Tensor]:
-    """Of a random weighted sum of what a model has computed."""
+    """Of a random weighted sum of a model's results."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     learned = [tensor for tensor in computed if tensor.requires_grad]
     if not learned or not parameters:

@@ -102,7 +102,7 @@ def started_by(trainer: L.Trainer) -> list[Popen[bytes]]:
 
 
 def check_warmup(schedule: DictConfig, steps: int) -> None:
-    """Raise UserError if the warm-up is longer than training; print where `auto` shortens it."""
+    """Raise UserError if the warm-up is longer than training; print it if `auto` shortens it."""
     warmup = schedule.get("warmup", 0)  # a custom schedule may have none
     name = schedule._target_.removeprefix("ablate.schedule.").partition(".")[0]
     if warmup == "auto":

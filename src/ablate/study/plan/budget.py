@@ -1,6 +1,6 @@
 """The cost of each arm, and whether it changes the model at all, without any training.
 
-Parameters and FLOPs are counted on torch's meta device, where a model of any size takes no memory.
+Parameters and FLOPs are counted on torch's meta device: a model of any size takes no memory there.
 """
 
 import json

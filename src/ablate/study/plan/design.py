@@ -4,7 +4,7 @@ The baseline's own option of every factor is one of the factor's options, listed
 with all of them is the baseline.
 
     one_factor     the baseline, and every other option of every factor, one at a time
-    leave_one_out  the same where every factor has one other option, the ablated one
+    leave_one_out  the same, if every factor has one other option, the ablated one
     pairs          the same, and every two such changes together
     factorial      every combination of options
 """
@@ -37,7 +37,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Arm:
-    """changes: factor -> option, where it differs from the baseline. overrides: set the changes."""
+    """changes: factor -> option, of those that differ from the baseline. overrides: set them."""
 
     name: str
     changes: Mapping[str, str]
@@ -50,7 +50,7 @@ class Arm:
 
 def arm_named(name: str, arms: Collection[str], where: str) -> str:
     """The arm of this name, or the only one of this option: model.attention=dot of dot. Raises
-    UserError, which begins with `where`."""
+    UserError with the prefix `where`."""
     options = [arm for arm in arms if arm.partition("=")[2] == name]
     if name in arms:
         return name

@@ -68,7 +68,7 @@ def side(config: DictConfig, data: Data) -> Side:
 def difference(
     first: DictConfig, second: DictConfig, files: Sequence[Path | None] = (None, None)
 ) -> Difference:
-    """Build both compositions and compare them. files: what they were read from."""
+    """Build both compositions and compare them. files: that they were read from."""
     sets, sides = DataSets(), []
     for config, file in zip((first, second), files, strict=True):
         with nullcontext() if file is None else names_file(file):

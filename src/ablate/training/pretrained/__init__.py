@@ -1,7 +1,7 @@
 """Pretrained weights, model.pretrained=NAME: loaded so that the outputs are equal, or rejected.
 
 A file for each family and library lists the components of a network (`parts`, by our keys) and
-what its parameters are called here (`translate`).
+our names of its parameters (`translate`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEUTRAL: dict[str, Any] = {
     "pos_enc.factor": 2.0,
     "pos_enc.share": 1.0,
 }
-# Keys that may have any value: how a model is trained, and what a shape or a token's id shows.
+# Keys that may have any value: those of training, and those that a shape or a token's id shows.
 ANY = FREE | TOKEN_KEYS | {"model.ffn_dim"}
 
 

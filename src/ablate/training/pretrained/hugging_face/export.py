@@ -1,8 +1,8 @@
 """Our models as networks of transformers: the way of `translate` back.
 
-A family defines the config of its network (`empty`). Where each of our numbers stands in
-it is found by reading a network whose numbers are their own places, so that no table of names is
-written twice.
+A family defines the config of its network (`empty`). The position of each of our numbers in it is
+found by reading a network whose numbers are their positions, so that no table of names is written
+twice.
 """
 
 from importlib import import_module
