@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from accident import OVERRIDE
 from make_sweep import tiny_for, write_sweep
+from omegaconf import DictConfig
 from tiny import overrides
 
 import ablate
@@ -19,6 +20,7 @@ from ablate.config.composition import Composition
 from ablate.study.launch.local import Settings, launch
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
+from ablate.study.plan.planned_run import PlannedRun, Resolved
 
 PATIENCE = 900.0  # seconds; importing torch can take minutes on a machine in use
 MODULES = ["accident"]  # of the task in OVERRIDE
@@ -43,9 +45,15 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
     made = []
     for seed in seeds:
         arguments = line(folder, seed, *more)
-        place = Composition(ablate.compose(*arguments)).folder.absolute()
-        made.append(Run(place, [*arguments, "hydra.mode=RUN", f"run_dir={place}"]))
+        made.append(run_of(Composition(cfg := ablate.compose(*arguments)).folder, cfg, arguments))
     return made
+
+
+def run_of(folder: Path, cfg: DictConfig, overrides: Sequence[str]) -> Run:
+    """A run as a launcher gets it."""
+    name, seed = Composition(cfg).id, cfg.seed
+    planned = PlannedRun("", seed, name, folder.name, "run", (*overrides,), resolved=Resolved(cfg))
+    return Run(folder.absolute(), planned)
 
 
 def settings(**own: Any) -> Settings:

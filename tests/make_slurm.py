@@ -145,7 +145,7 @@ def submitted(runs: Sequence[Run], place: Path, **own: Any) -> list[State]:
     """Train them by the launcher, in this process, which belongs to a Slurm."""
     settings = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
     names = {"name": "ablate-test", "submitit_folder": str(place / ".submitit/%j")}
-    trainer = ablate.compose(*runs[0].arguments[:-2]).trainer
+    trainer = ablate.compose(*runs[0].planned.overrides).trainer
     return launch(runs, executor({**settings, **names, **own}, trainer))
 
 

@@ -60,7 +60,7 @@ def test_two_nodes_train_as_one_launch_of_two_processes(slurm, tmp_path, way):
     assert found.name == "finished", (found, printed(run.folder))
     hosts = json.loads((run.folder / "result.json").read_text())
     assert hosts["status"] == "finished"
-    line = [word for word in run.arguments[:-2] if word not in place]
+    line = [word for word in run.planned.overrides if word not in place]
     here = ["trainer.accelerator=cpu", "trainer.devices=2", f"hydra.run.dir={tmp_path / 'here'}"]
     subprocess.run(
         [sys.executable, "-m", "ablate", *line, *here],

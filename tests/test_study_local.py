@@ -5,23 +5,22 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import teller
 import torch
 from make_launch import environment, launched, printed, runs, settings, until
-from omegaconf import OmegaConf
 from tiny import in_a_process
 
 import ablate
 from ablate.errors import UserError
 from ablate.study.launch import forks, local
 from ablate.study.launch.forks import Event
-from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return
+from ablate.study.launch.jobs import job_return
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import State, held, state
+from ablate.study.launch.state import WORKER, State, held, state
+from ablate.study.plan.planned_run import OF_SWEEPS, Command, PlannedRun
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
@@ -53,7 +52,8 @@ def test_everything_printed_is_in_the_folder_of_a_run(told):
         assert not (run.folder / "queued.json").exists()
         assert not (run.folder / "progress.json").exists()
         first, *rest = printed(run.folder).splitlines()
-        assert shlex.split(first) == ["python", "-m", "ablate", *run.arguments]
+        assert first == run.typed
+        assert shlex.split(first)[3:-2] == [*run.planned.overrides]
         assert {"by the descriptor", "by another program"} <= set(rest)
         assert not [line for line in rest if "leaked" in line or "Warning" in line]
 
@@ -62,12 +62,12 @@ def test_everything_printed_is_in_the_folder_of_a_run(told):
 def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
     alone, both = told
     (found,) = found_by(alone)
-    assert (found["module"], found["arguments"]) == ("ablate.__main__", alone.arguments)
+    assert (found["module"], found["arguments"]) == (WORKER, alone.prepare())
     assert (found["threads"], found["gpus"], found["full_error"]) == (1, "4", None)
     assert found["session"] == found["pid"]  # Ctrl-C at the terminal is not for it
     first, second = found_by(both)
     assert (first["rank"], second["rank"], first["processes"]) == (0, 1, 2)
-    assert second["arguments"][: len(both.arguments)] == both.arguments
+    assert second["arguments"] == first["arguments"] == both.prepare()
     assert first["gpus"] == second["gpus"] == "7"
     assert second["session"] == first["pid"]
 
@@ -86,14 +86,18 @@ os._exit(1) if sys.argv[1] == "dies" else signal.pause()
 @pytest.mark.parametrize("how", ["dies", "is killed", "loses its launcher"])
 def test_nothing_that_a_run_has_started_outlives_it(tmp_path, monkeypatch, how):
     """As where forking is not safe, so that a run is a new interpreter, here of its own ablate."""
-    place = tmp_path / "own" / "ablate"
-    place.mkdir(parents=True)
-    (place / "__init__.py").touch()
-    (place / "__main__.py").write_text(RUN)
+    place = tmp_path / "own"
+    *packages, module = WORKER.split(".")
+    for number in range(len(packages)):
+        folder = place.joinpath(*packages[: number + 1])
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    (folder / f"{module}.py").write_text(RUN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(forks, "PRELOADED", False)
     parent = forks.Forks([], environment=environment(), grace=10)
-    parent.start(0, [how], tmp_path, {"PYTHONPATH": str(place.parent)})
+    typed = f"python -m ablate {how}"
+    parent.request(0, [how], typed, tmp_path, {"PYTHONPATH": str(place)})
     log = tmp_path / "stdout.log"
     until(lambda: log.exists() and "another process" in log.read_text(), 30)
     events = parent.events(1)
@@ -106,7 +110,7 @@ def test_nothing_that_a_run_has_started_outlives_it(tmp_path, monkeypatch, how):
     parent.close()
     until(lambda: not held(tmp_path / "lock"), 5)
     said = log.read_text().splitlines()
-    assert shlex.split(said[0]) == ["python", "-m", "ablate", how]
+    assert said[0] == typed
     assert said[2:] == ["asked to stop"] * (how == "loses its launcher")
 
 
@@ -122,13 +126,14 @@ class MadeUp:
     def __init__(self):
         self.started, self.happened, self.until = [], [], time.monotonic() + 20
 
-    def start(self, run, arguments, folder, environment):
-        self.started += arguments
-        self.happened.append(Event(run))
-        if arguments == ["finishes"]:
-            (folder / "result.json").write_text('{"status": "finished"}')
-        if arguments != ["hangs"]:
-            self.happened.append(Event(run, code=0 if arguments == ["finishes"] else -9))
+    def start(self, number, run, environment):
+        (what,) = run.planned.overrides
+        self.started.append(what)
+        self.happened.append(Event(number))
+        if what == "finishes":
+            (run.folder / "result.json").write_text('{"status": "finished"}')
+        if what != "hangs":
+            self.happened.append(Event(number, code=0 if what == "finishes" else -9))
 
     def events(self, seconds):
         time.sleep(seconds / 10)
@@ -150,7 +155,8 @@ def made_up(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
 
     def launch(*what, study="s", **own):
-        wanted = [Run(tmp_path / study / f"{n}", [one]) for n, one in enumerate(what)]
+        planned = (PlannedRun("", 0, "", "", "run", (one,)) for one in what)
+        wanted = [Run(tmp_path / study / f"{n}", one) for n, one in enumerate(planned)]
         one_by_one = settings(max_parallel_runs=1, **own)
         return local.launch(wanted, one_by_one, modules=[], environment={})
 
@@ -226,16 +232,11 @@ def test_settings_without_a_meaning_are_refused():
 
 
 def test_the_command_of_a_run_knows_nothing_of_its_sweep():
-    typed = ["hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.max_parallel_runs=2"]
-    sources = [("main", "/conf"), ("command-line", "/mine")]
-    sources = [SimpleNamespace(provider=who, path=path) for who, path in sources]
-    node = SimpleNamespace(
-        overrides=SimpleNamespace(hydra=OmegaConf.create([*typed, "hydra.verbose=true"])),
-        runtime=SimpleNamespace(config_sources=sources),
-        job=SimpleNamespace(config_name="config"),
-    )
-    job = ["sweep=x", "seed=1", "run_dir=/o/a=b-0123"]
-    assert arguments(SimpleNamespace(hydra=node), job, Path("/o/a=b-0123")) == [
+    typed = ("hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.max_parallel_runs=2")
+    command = Command(("--config-dir", "/mine"), (*typed, "hydra.verbose=true"))
+    overrides = ("sweep=x", "seed=1", "run_dir=/o/a=b-0123")
+    run = Run(Path("/o/a=b-0123"), PlannedRun("", 1, "", "", "run", overrides, command))
+    assert shlex.split(run.typed)[3:] == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
         *["hydra.mode=RUN", 'run_dir="/o/a=b-0123"'],
     ]

@@ -144,7 +144,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
     assert found.name == "finished", found
     assert tries(run.folder) == 2
     assert goes_on(run.folder)
-    straight = ablate.run(ablate.compose(*run.arguments[:-2]), tmp_path / "straight")
+    straight = ablate.run(ablate.compose(*run.planned.overrides), tmp_path / "straight")
     assert metrics(run.folder) == straight["metrics"]
 
 

@@ -13,14 +13,14 @@ from ablate.errors import Interrupted
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
-from ablate.study.plan.cells import Cell
+from ablate.study.plan.planned_run import PlannedRun
 
 ALL = ["a", "b", "c"]
 TICK = 0.02  # seconds; clocks of file systems stand still for a while
 
 
 def cells(names=ALL, kind="run"):
-    return [Cell(name, 0, name, name, kind, overrides=(name,)) for name in names]
+    return [PlannedRun(name, 0, name, name, kind, overrides=(name,)) for name in names]
 
 
 def write(folder, **content):

@@ -70,7 +70,7 @@ def struck(wanted, place, strike, **own):
 def require_straight(run, folder):
     """The run was tried twice, and measures what it does where nothing happens to it."""
     assert tries(run.folder) == 2
-    line = [sys.executable, "-m", "ablate", *run.arguments[:-2], f"hydra.run.dir={folder}"]
+    line = [sys.executable, "-m", "ablate", *run.planned.overrides, f"hydra.run.dir={folder}"]
     subprocess.run(line, check=True, capture_output=True, env=environment())
     assert metrics(run.folder) == metrics(folder)
 
@@ -265,7 +265,7 @@ def test_a_job_leaves_a_run_that_names_another(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     (tmp_path / "queued.json").write_text('{"launcher": "slurm", "job": "18"}')
-    Job(["--version"], tmp_path, "")()
+    Job([], "", tmp_path, "")()
     assert "another job has this run" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["queued.json"]
 

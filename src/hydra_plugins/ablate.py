@@ -1,10 +1,10 @@
 """The plugins that Hydra finds: it imports this module at every start, so all else is imported
 late."""
 
+import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -15,8 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     from ablate.study.launch.run import Run
     from ablate.study.launch.state import State
-
-Launch: TypeAlias = "Callable[[Sequence[Run]], Sequence[State]]"
 
 
 class Ablation(Sweeper):
@@ -38,7 +36,7 @@ class Ablation(Sweeper):
 
 
 class _Ours(Launcher):
-    """A launcher whose runs are commands that a person could type (ablate.study.launch.jobs)."""
+    """A launcher whose runs are processes with a planned configuration (ablate.study.launch)."""
 
     def __init__(self, **settings: Any):
         self.settings: dict[str, Any] = {
@@ -51,24 +49,25 @@ class _Ours(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
+        from ablate.study.launch.jobs import refuse_of_jobs
         from ablate.study.launch.running import refuse_unknown
 
         refuse_unknown(config)
+        refuse_of_jobs(config, type(self).__name__.lower())
+        os.environ.update(config.hydra.job.env_set)  # which the runs inherit
         self.hydra_context, self.config = hydra_context, config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
+        """Train jobs of a sweeper of Hydra."""
         from ablate.study.launch.jobs import launch_jobs
 
-        first = list(job_overrides[0]) if job_overrides else []
-        return launch_jobs(
-            self.launcher(first), self.hydra_context, self.config, job_overrides, initial_job_idx
-        )
+        return launch_jobs(self.train, self.hydra_context, self.config, job_overrides)
 
     @abstractmethod
-    def launcher(self, overrides: list[str]) -> Launch:
-        """The launcher of runs; overrides: of the first run."""
+    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+        """Train planned runs, at least one."""
 
 
 class Local(_Ours):
@@ -80,10 +79,11 @@ class Local(_Ours):
         super().setup(**more)
         require(self.settings)
 
-    def launcher(self, overrides: list[str]) -> Launch:
-        from ablate.study.launch.local import launcher
+    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+        from ablate.study.launch.local import Settings, launch, modules_of
 
-        return launcher(self.settings, self.config)
+        settings = Settings(**self.settings)
+        return launch(runs, settings, modules=modules_of(self.config), environment=os.environ)
 
 
 class Slurm(_Ours):
@@ -95,11 +95,10 @@ class Slurm(_Ours):
         require()
         super().setup(**more)
 
-    def launcher(self, overrides: list[str]) -> Launch:
+    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
         from ablate.study.launch.slurm import executor, launch
 
-        composed = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-        return partial(launch, executor=executor(self.settings, composed.trainer))
+        return launch(runs, executor=executor(self.settings, runs[0].planned.trainer))
 
 
 class Ray(_Ours):
@@ -111,10 +110,9 @@ class Ray(_Ours):
         require()
         super().setup(**more)
 
-    def launcher(self, overrides: list[str]) -> Launch:
-        from ablate.study.launch.ray import Settings, launcher
+    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+        from ablate.study.launch.local import modules_of
+        from ablate.study.launch.ray import Settings, launch
 
-        return launcher(
-            Settings(**self.settings["ray"], grace_period=self.settings["grace_period"]),
-            self.config,
-        )
+        settings = Settings(**self.settings["ray"], grace_period=self.settings["grace_period"])
+        return launch(runs, settings, modules=modules_of(self.config))

@@ -1,7 +1,8 @@
 """Composition: from overrides to one checked configuration, of which a run is made."""
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,12 +77,26 @@ class Composition:
         values: the same as a dictionary, with every interpolation resolved.
         recorded: the configuration that names the run, `cfg` unless the run was begun by another
             number of processes (`begun_by`).
+        planned_id: the id of the run in its study's plan; None if it was not planned.
+        arguments: the command line that makes the run.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
-        """Raises a one-line UserError that lists everything wrong with the configuration."""
+    def __init__(
+        self,
+        cfg: DictConfig,
+        *,
+        planned_id: str | None = None,
+        arguments: Sequence[str] | None = None,
+    ) -> None:
+        """Raises a one-line UserError that lists everything wrong with the configuration.
+
+        planned_id, arguments: of a run whose plan has checked its configuration.
+        """
         values = resolved(cfg)
-        check(values)
+        if planned_id is None:
+            check(values)
+        self.planned_id = planned_id
+        self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
         self._run_dir = values["run_dir"]
         self.values: Mapping[str, Any] = {**values, "run_dir": None}  # a folder may be moved
         self.cfg = cfg.copy()

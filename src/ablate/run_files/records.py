@@ -75,7 +75,15 @@ PLAN_SHAPE = {
     "metric": {"name": str, "mode": MODE},
     "arms": [ARM],
     "cells": [
-        {"arm": str, "seed": int, "run_id": str, "folder": str, "kind": str, "overrides?": [str]}
+        {
+            "arm": str,
+            "seed": int,
+            "run_id": str,
+            "folder": str,
+            "kind": str,
+            "overrides?": [str],
+            "sha256?": str,
+        }
     ],
     "also?": [str],
     "asks?": (str, NoneType),

@@ -27,10 +27,11 @@ from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.cells import Cell, Cells, Composed, Composer, with_more
+from ablate.study.plan.cells import Cells, Composed, Composer, with_more
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.design import arm_named
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
+from ablate.study.plan.planned_run import Command, PlannedRun
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
 from ablate.terminal.pipe import Output
@@ -66,8 +67,10 @@ def sweep(
     launcher = launcher_of(config, context, task)
     if config.hydra.runtime.choices["hydra/launcher"] in ("basic", "local"):
         check_arms(composed for _, _, layout, _ in made for composed in layout.arms)
+    command = Command.of(config)
     studies = [
-        Study(part, layout, composer, folder, block) for part, block, layout, composer in made
+        Study(part, layout, composer, folder, command, block)
+        for part, block, layout, composer in made
     ]
     for study in studies:
         refuse_secrets(study.layout.baseline.config)
@@ -134,7 +137,13 @@ class Study:
     `root`; "" without blocks."""
 
     def __init__(
-        self, request: StudyRequest, layout: Layout, composer: Composer, root: Path, block: str = ""
+        self,
+        request: StudyRequest,
+        layout: Layout,
+        composer: Composer,
+        root: Path,
+        command: Command,
+        block: str = "",
     ):
         self.request, self.layout, self.composer = request, layout, composer
         self.root, self.block, self.folder = root, block, root / block
@@ -145,7 +154,7 @@ class Study:
             metric=metric_name(request.node, layout.baseline.config),
             taken=self._taken(),
         )
-        self.cells = Cells()
+        self.cells = Cells(command)
         self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
         self.data = self.cells.data(layout.baseline.config, layout.seeds)
 
@@ -246,8 +255,8 @@ class Study:
         planfile.refuse_other(self.folder, self.question, self.data)
         arms = {composed.name for composed in self.layout.arms}
         # The runs that count stay in the plan while others are tried, for the report and --status.
-        counting = planfile.counting(self.folder, arms) if self.tuning else self.counted()
-        plan = self._plan([*self.trials.cells, *counting])
+        counting = planfile.counting(self.folder, arms) if self.tuning else _entries(self.counted())
+        plan = self._plan([*_entries(self.trials.cells), *counting])
         if alone:
             planfile.write(self.folder, plan)
         else:
@@ -262,18 +271,18 @@ class Study:
         for composed in self.layout.arms:
             for line in composed.warnings:
                 say(line)
-        planfile.write(self.folder, self._plan([*self.trials.cells, *self.counted()]))
+        planfile.write(self.folder, self._plan(_entries([*self.trials.cells, *self.counted()])))
 
-    def counted(self) -> list[Cell]:
+    def counted(self) -> list[PlannedRun]:
         """Return the runs that count."""
         return self.cells.by_seed(self.layout.arms, self.layout.seeds)
 
-    def named(self, cells: Sequence[Cell]) -> list[Cell]:
+    def named(self, cells: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The cells with their folders as `root` has them."""
         within = f"{self.block}/" if self.block else ""
         return [replace(cell, folder=within + cell.folder) for cell in cells]
 
-    def chosen(self, cells: Sequence[Cell]) -> list[Cell]:
+    def chosen(self, cells: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The cells of the arms of study.arms, and of the baseline; all without it."""
         only, names = self.request.node["arms"], [composed.name for composed in self.layout.arms]
         if only is None:
@@ -281,14 +290,14 @@ class Study:
         chosen = {arm_named(name, names, "study.arms") for name in only}
         return [cell for cell in cells if cell.arm in {*chosen, self.layout.baseline.name}]
 
-    def launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
+    def launch(self, launcher: Launcher, cells: Sequence[PlannedRun]) -> Exception | None:
         """Run cells, whose folders are in `root`."""
         try:
             return launch(launcher, cells, self.root, self.request.node["rerun"])
         finally:
             job.failures.clear()  # of runs in this process; also in their folders
 
-    def say(self, cells: Sequence[Cell]) -> None:
+    def say(self, cells: Sequence[PlannedRun]) -> None:
         folders = {cell.folder: cell.run_id for cell in cells}
         states = [state_of(self.root / name, run_id) for name, run_id in folders.items()]
         finished = sum(each.name == "finished" for each in states)
@@ -322,10 +331,10 @@ class Study:
         metric, effect = self.metric["name"], self.request.node["effect"]
         return preview.power(self.layout, metric, known.pooled(self.noise, metric), effect)
 
-    def _state(self, cell: Cell) -> State:
+    def _state(self, cell: PlannedRun) -> State:
         return state_of(self.folder / cell.folder, cell.run_id)
 
-    def _plan(self, cells: Sequence[Cell]) -> dict[str, Any]:
+    def _plan(self, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return planfile.planned(
             self.folder,
             self.request,
@@ -338,6 +347,10 @@ class Study:
             noise=self.noise,
             cells=cells,
         )
+
+
+def _entries(runs: Iterable[PlannedRun]) -> list[dict[str, Any]]:
+    return [run.entry() for run in runs]
 
 
 def check_arms(arms: Iterable[Composed]) -> None:

@@ -23,7 +23,10 @@ AGAIN = "put that back, and the same command trains it"
 
 
 def planned_id(composition: Composition, run_dir: Path) -> str | None:
-    """Return the id that a launcher named the run's folder after; None of another run."""
+    """Return the id that the run was planned with: that of its file, or that which a launcher of
+    Hydra named its folder after; None of another run."""
+    if composition.planned_id is not None:
+        return composition.planned_id
     planned = composition.values["study"]["arm"] is not None or _launched()
     return id_in(run_dir.name) if planned else None
 

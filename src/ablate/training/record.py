@@ -65,8 +65,13 @@ PACKAGES = (
 
 
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
-    """Write the resolved config, so that it can be run from any folder: with absolute paths, and
-    the local copy of a download whose URL is not written down."""
+    """Write config.yaml: `recorded_values`."""
+    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(recorded_values(cfg))))
+
+
+def recorded_values(cfg: DictConfig) -> dict[str, Any]:
+    """Return the resolved values with which the run can be made again from any folder: with
+    absolute paths, and the local copy of a download whose URL is not written down."""
     values = config_values(cfg)
     for path in run_folders(values):
         if "${" not in (start := look_up(values, path)[0]):
@@ -82,7 +87,7 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
     wandb = wandb_node(values["logger"])
     if wandb and (folder := wandb.get("dir")) and "${" not in folder:
         wandb["dir"] = str(Path(folder).expanduser().absolute())
-    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(values)))
+    return values
 
 
 def config_values(cfg: DictConfig) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def config_values(cfg: DictConfig) -> dict[str, Any]:
     return values
 
 
-def provenance(fingerprint: str) -> dict[str, Any]:
+def provenance(fingerprint: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return where and with which versions a run was made. No environment, so no secrets."""
     return {
         **CODE,
@@ -102,7 +107,7 @@ def provenance(fingerprint: str) -> dict[str, Any]:
         "cpu_threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         "data_fingerprint": fingerprint,
-        "arguments": without_credentials(sys.argv[1:]),
+        "arguments": without_credentials(list(arguments)),
     }
 
 
@@ -279,7 +284,7 @@ def recorded(
         if (state := task.data.run_state()) is not None:
             write_plain(run_dir / DATA, state)
         now = {
-            **provenance(composition.fingerprint),
+            **provenance(composition.fingerprint, composition.arguments),
             "config": counted(read_yaml(run_dir / "config.yaml")),
             "own_parts": own_parts(composition.values),
         }

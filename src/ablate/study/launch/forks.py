@@ -1,7 +1,7 @@
 """A fork server: runs are separate processes that need not import torch again.
 
 `Forks` starts the server, `python -m ablate.study.launch.forks`. It imports what runs need,
-computes nothing, and forks for every run; the fork runs `python -m ablate ARGUMENTS` by runpy.
+computes nothing, and forks for every run; the fork runs the module worker.py by runpy.
 Where forking after imports is not safe (macOS), the server imports nothing and every run starts a
 new interpreter. When the client dies, the server tells its runs to stop with a checkpoint.
 
@@ -28,11 +28,12 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from select import select
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ablate.redact import without_credentials
-from ablate.study.launch.state import LOG
-from ablate.terminal.say import command_line
+from ablate.study.launch.state import LOG, WORKER
+
+if TYPE_CHECKING:
+    from ablate.study.launch.run import Run
 
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
@@ -72,13 +73,23 @@ class Forks:
         self._received = b""
         self._pids: dict[int, int] = {}  # run -> pid
 
-    def start(
-        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    def start(self, number: int, run: "Run", environment: Mapping[str, str]) -> None:
+        """Start a run; an event with its number and pid follows. environment: additions for it."""
+        self.request(number, run.prepare(), run.typed, run.folder, environment)
+
+    def request(
+        self,
+        number: int,
+        arguments: Sequence[str],
+        typed: str,
+        folder: Path,
+        environment: Mapping[str, str],
     ) -> None:
-        """Start a run; an event with its pid follows. environment: additions for this run."""
+        """`start`; arguments: of `WORKER`; typed: the first line of the log."""
         request = {
-            "run": run,
+            "run": number,
             "arguments": list(arguments),
+            "typed": typed,
             "folder": str(folder),
             "environment": dict(environment),
         }
@@ -132,13 +143,13 @@ def main() -> NoReturn:
     try:
         become(request)
         if not modules:
-            os.execv(sys.executable, [sys.executable, "-m", "ablate", *request["arguments"]])
+            os.execv(sys.executable, [sys.executable, "-m", WORKER, *request["arguments"]])
     except OSError as error:
         sys.exit(f"ablate: output_dir: cannot write there ({error})")
-    sys.argv = ["ablate", *request["arguments"]]
+    sys.argv = [WORKER, *request["arguments"]]
     code: str | int | None = 1
     try:
-        runpy.run_module("ablate", run_name="__main__", alter_sys=True)
+        runpy.run_module(WORKER, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code
@@ -163,9 +174,6 @@ def _preload(modules: Sequence[str]) -> None:
         # A run reports its own import errors.
         with suppress(Exception, SystemExit):
             import_module(name)
-    from hydra.core.plugins import Plugins
-
-    Plugins.instance()  # searches all installed plugins, once
     gc.collect()
     gc.freeze()  # keep pages shared: no collection writes to them
 
@@ -239,7 +247,7 @@ def become(request: Mapping[str, Any]) -> None:
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.update(request["environment"])
-    print(command_line("ablate", *without_credentials(request["arguments"])), flush=True)
+    print(request["typed"], flush=True)
 
 
 if __name__ == "__main__":

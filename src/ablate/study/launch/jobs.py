@@ -1,79 +1,97 @@
-"""Adapter between Hydra and our launchers: turn Hydra's jobs into command lines and output folders,
-and the states of runs into Hydra's results."""
+"""Adapter between sweepers of Hydra and our launchers: jobs become planned runs, states of runs
+Hydra's results."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from ablate.config.check import check_direction, value_of
-from ablate.config.composition import Composition, as_typed, complete
-from ablate.config.overrides import key_of, parse_all, value_text
+from ablate.config.check import check_alone, check_direction, value_of
+from ablate.config.composition import Composition, complete
+from ablate.config.keys import interpolations, locate, plain
 from ablate.config.run_id import NO_DATA, content, digest, folder_name
 from ablate.errors import RunFailed, UserError
+from ablate.run_files import RESULT, write_json
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import State
+from ablate.study.launch.state import State, state_alone
+from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
 
-# Overrides that set how a sweep is run, which a single run does not need.
-OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
-RUN_DIR = "run_dir"
+Launch = Callable[[Sequence[Run]], Sequence[State]]
+OF_JOBS = ("on_run_start", "on_run_end", "on_job_start", "on_job_end")
+
+
+def refuse_of_jobs(config: DictConfig, launcher: str) -> None:
+    """Raise UserError for keys of Hydra's jobs, since a run is not one."""
+    hydra = config.hydra
+    wrong = [f"hydra.job.chdir={hydra.job.chdir}"] if hydra.job.chdir else []
+    if hydra.output_subdir is not None:
+        wrong.append(f"hydra.output_subdir={hydra.output_subdir}")
+    for name, node in hydra.callbacks.items():
+        kind = locate(node._target_)
+        if any(getattr(kind, hook) is not getattr(Callback, hook) for hook in OF_JOBS):
+            wrong.append(f"hydra.callbacks.{name}")
+    if wrong:
+        raise UserError(
+            f"{', '.join(wrong)}: not supported with hydra/launcher={launcher}, which starts runs"
+            " without Hydra; use hydra/launcher=basic"
+        )
 
 
 def launch_jobs(
     launch: Callable[[Sequence[Run]], Sequence[State]],
-    hydra_context: HydraContext,
+    context: HydraContext,
     config: DictConfig,
     job_overrides: Sequence[Sequence[str]],
-    first: int,
 ) -> list[JobReturn]:
-    """Implement Hydra's `Launcher.launch` by `launch`, which takes runs and returns states."""
+    """Implement Hydra's `Launcher.launch`, for sweepers of Hydra, by `launch`, which takes runs and
+    returns states."""
     check_direction(config.hydra.sweeper, config.task)
-    if not job_overrides:
-        return []
-    runs = []
-    for number, overrides in enumerate(job_overrides, first):
-        path = folder(hydra_context, config, overrides, number)
-        runs.append(Run(path, arguments(config, overrides, path)))
-    return [
-        job_return(overrides, run.folder, state)
-        for overrides, run, state in zip(job_overrides, runs, launch(runs), strict=True)
-    ]
+    command = Command.of(config)
+    runs, ended = [], {}
+    for number, overrides in enumerate(job_overrides):
+        composed = context.config_loader.load_sweep_config(config, list(overrides))
+        try:
+            runs.append(_run(composed, command, overrides))
+        except UserError as error:
+            ended[number] = _rejected(config, composed, error)
+    states = iter(zip(runs, launch(runs) if runs else (), strict=True))
+    for number in range(len(job_overrides)):
+        if number not in ended:
+            run, state = next(states)
+            ended[number] = run.folder, state
+    return [job_return(each, *ended[number]) for number, each in enumerate(job_overrides)]
 
 
-def folder(
-    hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
-) -> Path:
-    """Return the folder of a run: from the sweeper's override, else from its composition. A run
-    that will be rejected, in its process, has the folder of its values."""
-    for override in parse_all(overrides):
-        if override.key_or_group == RUN_DIR:
-            return Path(str(override.value())).absolute()
-    composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
-    try:
-        complete(composed, composed.hydra)
-        return Composition(composed).folder.absolute()
-    except UserError:
-        name = folder_name(None, digest(content(composed), NO_DATA, {}))
-        return Path(config.hydra.sweep.dir, name).absolute()
+def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Run:
+    """Check and name the run of a job. Raises UserError."""
+    complete(composed, composed.hydra)
+    with interpolations():
+        check_alone(plain(composed.study), command.arguments(overrides))
+    composition = Composition(composed)
+    folder = composition.folder.absolute()
+    planned = PlannedRun(
+        arm=composition.values["study"]["arm"] or "",
+        seed=composition.values["seed"],
+        run_id=composition.id,
+        folder=folder.name,
+        kind="run",
+        overrides=tuple(overrides),
+        command=command,
+        resolved=Resolved(composed),
+    )
+    return Run(folder, planned)
 
 
-def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
-    """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
-    all_overrides = [*as_typed(config.hydra.overrides.hydra), *overrides]
-    of_run = [override for override in all_overrides if not OF_SWEEPS.match(override)]
-    of_run = [override for override in of_run if key_of(override) != RUN_DIR]
-    return [*_flags(config), *of_run, "hydra.mode=RUN", f"{RUN_DIR}={value_text(str(path))}"]
-
-
-def _flags(config: DictConfig) -> Iterator[str]:
-    for source in config.hydra.runtime.config_sources:
-        if source.provider == "command-line":
-            yield from ("--config-dir", source.path)
-    if config.hydra.job.config_name != "config":
-        yield from ("--config-name", config.hydra.job.config_name)
+def _rejected(config: DictConfig, composed: DictConfig, error: UserError) -> tuple[Path, State]:
+    """Record why a job is rejected, in a folder that is named after its values."""
+    name = folder_name(None, digest(content(composed), NO_DATA, {}))
+    folder = Path(config.hydra.sweep.dir, name).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / RESULT, {"status": "rejected", "error": str(error), "metrics": {}})
+    return folder, state_alone(folder)
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:

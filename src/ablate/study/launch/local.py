@@ -5,7 +5,7 @@ machines that share the folder: each takes what the other has not, and waits for
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -78,18 +78,6 @@ def require(settings: Mapping[str, Any]) -> None:
     """Raise UserError for settings that have no meaning, or that need more GPUs than there are."""
     checked = Settings(**settings)
     gpus(checked.at_once(os.environ), checked.gpus_per_run, os.environ)
-
-
-def launcher(
-    settings: Mapping[str, Any], config: DictConfig
-) -> Callable[[Sequence[Run]], list[State]]:
-    """Return `launch` with the settings of the launcher's file, for runs of this composition."""
-    return partial(
-        launch,
-        settings=Settings(**settings),
-        modules=modules_of(config),
-        environment=os.environ,
-    )
 
 
 def modules_of(config: DictConfig) -> list[str]:

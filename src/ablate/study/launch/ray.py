@@ -10,15 +10,12 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig
 
 from ablate.cli.command import FULL_ERROR
 from ablate.errors import Interrupted, UserError
@@ -26,7 +23,7 @@ from ablate.stop import Stop, stopping
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
 from ablate.study.launch.live import View
-from ablate.study.launch.local import modules_of, require_seconds
+from ablate.study.launch.local import require_seconds
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
@@ -54,11 +51,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_seconds("grace_period", self.grace_period)
-
-
-def launcher(settings: Settings, config: DictConfig) -> Callable[[Sequence[Run]], list[State]]:
-    """Return `launch` for runs of this composition."""
-    return partial(launch, settings=settings, modules=modules_of(config))
 
 
 def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -> list[State]:
@@ -105,14 +97,18 @@ class Tasks:
         self._runs: dict[Any, int] = {}  # task -> run
         self._begun: list[int] = []
 
-    def start(
-        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
-    ) -> None:
+    def start(self, number: int, run: Run, environment: Mapping[str, str]) -> None:
         assert not environment  # Ray assigns the devices of a run
-        full_error = os.environ.get(FULL_ERROR, "0")
-        task = self._train.remote(list(arguments), str(folder), full_error=full_error, **self._more)
-        self._runs[task] = run
-        self._begun.append(run)
+        arguments = run.prepare()
+        task = self._train.remote(
+            arguments,
+            run.typed,
+            str(run.folder),
+            full_error=os.environ.get(FULL_ERROR, "0"),
+            **self._more,
+        )
+        self._runs[task] = number
+        self._begun.append(number)
 
     def events(self, seconds: float) -> list[Event]:
         import ray
@@ -183,6 +179,7 @@ def _report_missing_resources(remote: Mapping[str, Any]) -> None:
 
 def train(
     arguments: Sequence[str],
+    typed: str,
     folder: str,
     *,
     modules: Sequence[str],
@@ -190,7 +187,11 @@ def train(
     cwd: str,
     full_error: str,
 ) -> int:
-    """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled."""
+    """Train a run in a Ray task; return its exit status.
+
+    arguments, typed: see `Forks.request`. grace: seconds to end when cancelled. full_error:
+    HYDRA_FULL_ERROR of the command.
+    """
     if not Path(folder).is_dir():
         raise FileNotFoundError(
             f"{folder} does not exist on {platform.node()}: output_dir must be on a filesystem"
@@ -202,7 +203,7 @@ def train(
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
     forks = Forks(modules, environment={**os.environ, FULL_ERROR: full_error}, grace=grace)
     try:
-        forks.start(0, arguments, Path(folder), {})
+        forks.request(0, arguments, typed, Path(folder), {})
         while True:
             for event in forks.events(POLL):
                 if event.code is not None:

@@ -1,19 +1,23 @@
 """A run to be launched."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ablate.config.overrides import value_text
+from ablate.redact import without_credentials
+from ablate.run_files import PLANNED, write_text
 from ablate.study.launch.ending import Mark, mark
 from ablate.study.launch.state import State
+from ablate.study.plan.planned_run import RUN_DIR, PlannedRun, seal
+from ablate.terminal.say import command_line
 
 
 @dataclass
 class Run:
-    """A run. arguments: those of the command that trains it in `folder`."""
+    """A run of a plan, and its absolute folder."""
 
     folder: Path
-    arguments: Sequence[str]
+    planned: PlannedRun
     before: Mark = field(init=False)  # its result when the launch began
     look_at: float = 0.0  # time before which not to check it again
 
@@ -24,3 +28,18 @@ class Run:
         """Whether it is finished, or another launcher has tried it since the launch began."""
         recorded = state.ended and state.result.get("status") != "running"
         return state.name == "finished" or (recorded and mark(self.folder) != self.before)
+
+    @property
+    def typed(self) -> str:
+        """The command that makes the same run, for people."""
+        where = f"{RUN_DIR}={value_text(str(self.folder))}"
+        planned = self.planned
+        arguments = without_credentials(planned.command.arguments(planned.overrides))
+        return command_line("ablate", *arguments, "hydra.mode=RUN", where)
+
+    def prepare(self) -> list[str]:
+        """Write the file of the run; return the arguments of its process, worker.py. The caller
+        has the claim of the run."""
+        text = self.planned.file
+        write_text(self.folder / PLANNED, text, flush=False)
+        return [str(self.folder), seal(text)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import yaml
 from hydra.core.plugins import Plugins
@@ -20,15 +20,23 @@ from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.claim import Claim
+from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted
-from ablate.study.plan.cells import Cell
+from ablate.study.plan.planned_run import PlannedRun
 from ablate.terminal.say import say
 
 MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
 SINCE = ".rerun_all"  # file in the study's folder, created when a study.rerun=all starts
 LOOK = 2.0  # seconds between checks of runs that another command has
 REASONS = 3  # unfinished runs with a reason in the last line
+
+
+@runtime_checkable
+class OwnLauncher(Protocol):
+    """A launcher of ablate, which trains planned configurations."""
+
+    def train(self, runs: Sequence[Run]) -> Sequence[State]: ...
 
 
 def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
@@ -69,7 +77,9 @@ def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher:
             _refuse_unknown(node[key], value, f"{path}.{key}", launcher)
 
 
-def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) -> Exception | None:
+def launch(
+    launcher: Launcher, cells: Sequence[PlannedRun], folder: Path, rerun: str
+) -> Exception | None:
     """Run those of the cells that `rerun` selects, once each, and wait for runs of other commands.
 
     Returns the launcher's exception, if any: the outcome of the runs is read from their folders.
@@ -78,8 +88,11 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
     trouble: Exception | None = None
     if wanted:
         try:
-            returned = launcher.launch([cell.job(folder) for cell in wanted], initial_job_idx=0)
-            _record_refusals(wanted, returned, folder)
+            if isinstance(launcher, OwnLauncher):
+                launcher.train([Run((folder / run.folder).absolute(), run) for run in wanted])
+            else:
+                jobs = [run.job(folder) for run in wanted]
+                _record_refusals(wanted, launcher.launch(jobs, initial_job_idx=0), folder)
         except (Interrupted, UserError):
             raise
         except Exception as error:
@@ -93,7 +106,9 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
     return trouble
 
 
-def _record_refusals(cells: Sequence[Cell], returned: Sequence[JobReturn], folder: Path) -> None:
+def _record_refusals(
+    cells: Sequence[PlannedRun], returned: Sequence[JobReturn], folder: Path
+) -> None:
     """Write why a run was rejected that a launcher of Hydra's started in this process."""
     for cell, job in zip(cells, returned, strict=False):
         run_state = state_of(folder / cell.folder, cell.run_id)
@@ -105,9 +120,9 @@ def _record_refusals(cells: Sequence[Cell], returned: Sequence[JobReturn], folde
             write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
 
 
-def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
+def to_run(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:
     """Return the cells that study.rerun selects, each folder once; wait for runs elsewhere."""
-    once: dict[str, Cell] = {}
+    once: dict[str, PlannedRun] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)
     if rerun == "all":
@@ -158,7 +173,7 @@ def _older(folder: Path, moment: int) -> bool:
 
 
 def refuse_unfinished(
-    cells: Sequence[Cell], states: Mapping[str, State], trouble: Exception | None
+    cells: Sequence[PlannedRun], states: Mapping[str, State], trouble: Exception | None
 ) -> None:
     """Raise RunFailed, in one line, if a run is not finished."""
     first = {cell.folder: cell for cell in reversed(cells)}

@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from ablate.errors import RunFailed
@@ -24,9 +23,7 @@ STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 class Parent(Protocol):
     """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
 
-    def start(
-        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
-    ) -> None: ...
+    def start(self, number: int, run: Run, environment: Mapping[str, str]) -> None: ...
 
     def events(self, seconds: float) -> list[Event]: ...
 
@@ -135,9 +132,8 @@ class Slots:
         self._processes[self._number] = process
         if self._parent is None:
             self._parent, self._forked = self.parent(), False
-        run = process.run
-        process.before = mark(run.folder)
-        self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
+        process.before = mark(process.run.folder)
+        self._parent.start(self._number, process.run, self.devices[process.slot])
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:

@@ -193,7 +193,7 @@ class Jobs:
         ours = not self._folder().exists()
         try:
             with _outside(), redirect_stderr(io.StringIO()):
-                callables = [Job(run.arguments, run.folder, limit) for run, _ in taken]
+                callables = [Job(run.prepare(), run.typed, run.folder, limit) for run, _ in taken]
                 jobs = self.executor.submit_array(callables)
         except (FailedJobError, FailedSubmissionError) as error:
             for _, claim in taken:

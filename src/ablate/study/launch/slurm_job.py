@@ -1,6 +1,6 @@
 """A Slurm job: train one run, and leave it so that the next attempt can resume it.
 
-Every task of the job (one per device) starts `python -m ablate` and waits for it. Slurm sends its
+Every task of the job (one per device) starts the worker and waits for it. Slurm sends its
 signals to all processes: SIGTERM when the job is cancelled, preempted or requeued, upon which the
 run writes a checkpoint; SIGUSR2 before the time limit, which the run ignores and submitit turns
 into `checkpoint` and a requeue.
@@ -18,11 +18,9 @@ from pathlib import Path
 from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
-from ablate.redact import without_credentials
 from ablate.run_files import read_mapping
 from ablate.study.launch.ending import STOPPED, mark, settle
-from ablate.study.launch.state import LOG, QUEUED, state_alone
-from ablate.terminal.say import command_line
+from ablate.study.launch.state import LOG, QUEUED, WORKER, state_alone
 
 POLL = 0.2  # seconds between checks of the run
 NOTED = 120.0  # seconds within which a living launcher has recorded the jobs it has submitted
@@ -30,10 +28,12 @@ ASKED_TO_STOP = (STOPPED, -signal.SIGTERM)  # exit statuses; the second, before 
 
 
 class Job:
-    """Called by submitit in every task. limit: the error message after too many timeouts."""
+    """Called by submitit in every task. arguments: of `WORKER`; typed: the first line of the log;
+    limit: the error message after too many timeouts."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, limit: str):
-        self.arguments, self.folder, self.limit = list(arguments), folder, limit
+    def __init__(self, arguments: Sequence[str], typed: str, folder: Path, limit: str):
+        self.arguments, self.typed = list(arguments), typed
+        self.folder, self.limit = folder, limit
         self.run: subprocess.Popen[bytes] | None = None
         self.timed_out = False
 
@@ -72,7 +72,7 @@ class Job:
             os.waitid(os.P_PID, self.run.pid, os.WEXITED | os.WNOWAIT)
         if state_alone(self.folder).name == "finished":
             return None
-        return DelayedSubmission(Job(self.arguments, self.folder, self.limit))
+        return DelayedSubmission(Job(self.arguments, self.typed, self.folder, self.limit))
 
     def _start(self, *, speaks: bool) -> "subprocess.Popen[bytes]":
         """Start the command of the run, with its output in the run's folder."""
@@ -80,11 +80,10 @@ class Job:
             if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
                 os.environ.setdefault(name, cpus)  # the user may have set the number of threads
         # Unbuffered, so that the last lines of a killed run are written.
-        command = [sys.executable, "-u", "-m", "ablate", *self.arguments]
+        command = [sys.executable, "-u", "-m", WORKER, *self.arguments]
         with open(self.folder / LOG, "ab", buffering=0) as log, _blocked(signal.SIGUSR2):
             if speaks:
-                typed = command_line("ablate", *without_credentials(self.arguments))
-                log.write(f"{typed}\n".encode())
+                log.write(f"{self.typed}\n".encode())
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wanted(self, job: str) -> bool:

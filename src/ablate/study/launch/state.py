@@ -29,6 +29,7 @@ from ablate.run_files.records import read_plan, read_result
 from ablate.terminal.say import command_line
 
 QUEUED, LOG = "queued.json", "stdout.log"
+WORKER = "ablate.study.launch.worker"  # module that a run's process executes
 COMMAND = f"{command_line('ablate')} "  # start of the first line of LOG
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its launcher
 RESUMES = "the same command resumes"  # in the error of a run that was stopped on request

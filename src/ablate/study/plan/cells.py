@@ -1,9 +1,8 @@
-"""The arms of a study composed and checked, and its cells: one run of an arm with one seed."""
+"""The arms of a study composed and checked, and the run of each with each seed."""
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -14,10 +13,11 @@ from ablate.config.composition import as_typed, complete
 from ablate.config.keys import changed_keys
 from ablate.config.override_errors import explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
-from ablate.config.run_id import Counted, fingerprint, folder_name
+from ablate.config.run_id import fingerprint, folder_name
 from ablate.config.tree import COMPOSITION_ERRORS, Tree
 from ablate.errors import UserError
 from ablate.study.plan.design import Arm, Factor
+from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
 
 if TYPE_CHECKING:
     from ablate.study.plan.budget import Budget
@@ -37,6 +37,7 @@ class Composer:
         self._hydra = [text for text in typed if text not in search]
         self._tree = Tree(loader, command.hydra.job.config_name, search)
         self._composed: dict[tuple[str, ...], DictConfig] = {}
+        self._checked: dict[tuple[str, ...], UserError | None] = {}
 
     def all_of(self, overrides: Iterable[str]) -> tuple[str, ...]:
         """Return all overrides of an arm."""
@@ -48,6 +49,20 @@ class Composer:
         if overrides not in self._composed:
             self._composed[overrides] = self._compose(overrides)
         return self._composed[overrides]
+
+    def checked(self, arm_overrides: Iterable[str]) -> DictConfig:
+        """Return the composition, checked once. Raises UserError, also NoComposition."""
+        overrides = self.all_of(arm_overrides)
+        config = self(overrides)
+        if overrides not in self._checked:
+            self._checked[overrides] = None
+            try:
+                check(config)
+            except UserError as error:
+                self._checked[overrides] = error
+        if (wrong := self._checked[overrides]) is not None:
+            raise wrong
+        return config
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         try:
@@ -83,28 +98,10 @@ class Composed:
         return {key: pair for key, pair in pairs.items() if not key.startswith("study.")}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the plan. kind: run, or tune; the folder's name is relative to the study's."""
-
-    arm: str
-    seed: int
-    run_id: str
-    folder: str
-    kind: str
-    overrides: tuple[str, ...]
-
-    def job(self, root: Path) -> list[str]:
-        """The overrides that a launcher gets. root: the folder of the study."""
-        return [*self.overrides, f"run_dir={value_text(str(root.absolute() / self.folder))}"]
-
-
 def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Composed:
     """Return the arm with further overrides, composed and checked again."""
     overrides = merged(composed.overrides, more)
-    config = composer(overrides)
-    check(config)
-    return replace(composed, overrides=overrides, config=config)
+    return replace(composed, overrides=overrides, config=composer.checked(overrides))
 
 
 def with_baseline_options(
@@ -164,63 +161,61 @@ def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
 
 
 class Cells:
-    """Make cells; each composition is resolved once, and each data set fingerprinted once."""
+    """Make the runs of a plan; each composition is resolved once, and each data set fingerprinted
+    once. command: of the study."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Command | None = None) -> None:
+        self._command = command or Command()
         self._data: dict[str, str] = {}
-        self._counted: dict[int, tuple[DictConfig, Counted | None]] = {}
+        self._resolved: dict[int, Resolved] = {}
 
     def of(
         self, composed: Composed, seed: int, *, kind: str = "run", config: DictConfig | None = None,
         more: Sequence[str] = (),
-    ) -> Cell:  # fmt: skip
-        """Make a cell. config, more: those of a tuning trial, if they are not the arm's own."""
-        cfg = composed.config if config is None else config
-        cfg.seed = seed
-        name = self._content(cfg).run_id(seed, self._fingerprint(cfg))
+    ) -> PlannedRun:  # fmt: skip
+        """Make a run. config, more: those of a tuning trial, if they are not the arm's own."""
+        resolved = self._of(composed.config if config is None else config)
+        name = resolved.counted(seed).run_id(seed, self._fingerprint(resolved, seed))
         folder = folder_name(composed.name, name)
         identity = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
-        return Cell(
+        return PlannedRun(
             arm=composed.name,
             seed=seed,
             run_id=name,
             folder=f"tune-{folder}" if kind == "tune" else folder,
             kind=kind,
             overrides=merged(composed.overrides, more, identity),
+            command=self._command,
+            resolved=resolved,
         )
 
-    def by_seed(self, arms: Sequence[Composed], seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells in launch order: all arms with the first seed, the baseline first, and
+    def by_seed(self, arms: Sequence[Composed], seeds: Sequence[int]) -> list[PlannedRun]:
+        """Return the runs in launch order: all arms with the first seed, the baseline first, and
         so on, so that an interrupted study can be compared. Arms with equal runs share folders."""
-        known: dict[str, Cell] = {}
-        cells: list[Cell] = []
+        known: dict[str, PlannedRun] = {}
+        runs: list[PlannedRun] = []
         for seed in seeds:
             for composed in arms:
-                cell = self.of(composed, seed)
-                first = known.setdefault(cell.run_id, cell)
-                if first is not cell:
+                run = self.of(composed, seed)
+                first = known.setdefault(run.run_id, run)
+                if first is not run:
                     composed.same_as = composed.same_as or first.arm
-                    cell = replace(cell, folder=first.folder)
-                cells.append(cell)
-        return cells
+                    run = replace(run, folder=first.folder)
+                runs.append(run)
+        return runs
 
     def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
         """Map each seed to the fingerprint of its data."""
-        fingerprints = {}
-        for seed in seeds:
-            cfg.seed = seed
-            fingerprints[str(seed)] = self._fingerprint(cfg)
-        return fingerprints
+        resolved = self._of(cfg)
+        return {str(seed): self._fingerprint(resolved, seed) for seed in seeds}
 
-    def _content(self, cfg: DictConfig) -> Counted:
-        """The content of the id of a composition; only the seed differs from call to call."""
-        if id(cfg) not in self._counted:  # which keeps cfg, so that no other gets its id
-            has_seed = "${seed" in str(OmegaConf.to_container(cfg, throw_on_missing=False))
-            self._counted[id(cfg)] = cfg, None if has_seed else Counted(cfg)
-        return self._counted[id(cfg)][1] or Counted(cfg)
+    def _of(self, cfg: DictConfig) -> Resolved:
+        if id(cfg) not in self._resolved:  # which keeps cfg, so that no other gets its id
+            self._resolved[id(cfg)] = Resolved(cfg)
+        return self._resolved[id(cfg)]
 
-    def _fingerprint(self, cfg: DictConfig) -> str:
-        key = json.dumps([self._content(cfg).data, cfg.seed], sort_keys=True)
+    def _fingerprint(self, resolved: Resolved, seed: int) -> str:
+        key = json.dumps([resolved.counted(seed).data, seed], sort_keys=True)
         if key not in self._data:
-            self._data[key] = fingerprint(cfg)
+            self._data[key] = fingerprint(resolved.cfg)
         return self._data[key]

@@ -6,7 +6,6 @@ from math import prod
 
 from omegaconf import DictConfig
 
-from ablate.config.check import check
 from ablate.errors import UserError, few
 from ablate.study.plan import design
 from ablate.study.plan.cells import (
@@ -84,12 +83,12 @@ def _own_first(factor: Factor, composer: Composer) -> Factor:
 
 def _baseline(composer: Composer) -> DictConfig:
     """Compose and check the baseline."""
-    base = composer(())
     try:
-        check(base)
+        return composer.checked(())
+    except NoComposition:
+        raise
     except UserError as error:
         raise UserError(f"the baseline is invalid: {error}") from error
-    return base
 
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
@@ -111,9 +110,7 @@ def _legal(
             layout.excluded[arm.name] = entry
             continue
         try:
-            config = composer(arm.overrides)
-            check(config)
-            check_start(config)
+            check_start(composer.checked(arm.overrides))
             legal.append(row)
         except NoComposition as error:
             lost.append((row, str(error)))

@@ -17,7 +17,7 @@ from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks, number
-from ablate.study.plan.cells import Cell, Composed
+from ablate.study.plan.cells import Composed
 from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
@@ -86,9 +86,9 @@ def planned(
     data: Mapping[str, str],
     own_parts: Mapping[str, str],
     noise: Sequence[Mapping[str, Any]],
-    cells: Sequence[Cell],
+    cells: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the content of plan.json."""
+    """Return the content of plan.json. cells: entries of its runs."""
     node = request.node
     plan = {
         "study": request.name,
@@ -115,7 +115,7 @@ def planned(
         },
         "own_parts": own_parts,
         "arms": [_arm(composed, layout) for composed in layout.arms],
-        "cells": [vars(cell) for cell in cells],
+        "cells": list(cells),
         "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],
         "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
     }
@@ -225,14 +225,10 @@ def _begun(folder: Path, plan: Mapping[str, Any]) -> bool:
     return any((folder / cell["folder"]).exists() for cell in plan["cells"])
 
 
-def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
+def counting(folder: Path, arms: Collection[str]) -> list[Mapping[str, Any]]:
     """Return the runs of these arms, without tuning, in the existing plan; none without a plan."""
     cells = (read_plan(folder) or {"cells": []})["cells"]
-    return [
-        Cell(**(cell | {"overrides": tuple(cell["overrides"])}))
-        for cell in cells
-        if cell["kind"] == "run" and cell["arm"] in arms
-    ]
+    return [cell for cell in cells if cell["kind"] == "run" and cell["arm"] in arms]
 
 
 def content_of(cfg: DictConfig) -> dict[str, Any]:

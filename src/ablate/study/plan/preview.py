@@ -15,8 +15,9 @@ from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import counted, duration, seeds_in_words
-from ablate.study.plan.cells import Cell, Composed
+from ablate.study.plan.cells import Composed
 from ablate.study.plan.layout import Layout
+from ablate.study.plan.planned_run import PlannedRun
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.terminal.console import Console
@@ -34,7 +35,7 @@ def show(
     folder: Path,
     metric: Mapping[str, str],
     tuning: Tuning | None,
-    cells: Sequence[Cell],
+    cells: Sequence[PlannedRun],
     states: Mapping[str, State],
     slots: int,
     power: Sequence[str],
@@ -60,7 +61,7 @@ def show(
     console.print(_disk(layout, cells, folder), soft_wrap=True)
 
 
-def _disk(layout: Layout, cells: Sequence[Cell], folder: Path) -> str:
+def _disk(layout: Layout, cells: Sequence[PlannedRun], folder: Path) -> str:
     """The size of the checkpoints, and the free space."""
     sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}  # type: ignore[union-attr]
     wanted = layout.baseline.config.checkpoint_keep
@@ -85,7 +86,7 @@ def _weights(layout: Layout, metric: Mapping[str, str]) -> str:
 
 def _arms(
     layout: Layout,
-    cells: Sequence[Cell],
+    cells: Sequence[PlannedRun],
     states: Mapping[str, State],
     finished: Sequence[Result],
     *,
@@ -215,7 +216,7 @@ def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None
 
 def _time_left(
     layout: Layout,
-    cells: Sequence[Cell],
+    cells: Sequence[PlannedRun],
     states: Mapping[str, State],
     finished: Sequence[Result],
     slots: int,

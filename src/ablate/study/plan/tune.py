@@ -17,8 +17,9 @@ from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Folder
 from ablate.study.launch.state import state_of
-from ablate.study.plan.cells import Cell, Cells, Composer, with_more
+from ablate.study.plan.cells import Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
+from ablate.study.plan.planned_run import PlannedRun
 
 FIRST_SEED = 1000  # study.tune_seeds=2: 1000 and 1001
 NOT_TUNED = ("study", "hydra", "logger")
@@ -219,7 +220,7 @@ class Trials:
     def __init__(self, tuning: Tuning | None, layout: Layout, composer: Composer, cells: Cells):
         self.layout, self.composer = layout, composer
         self.untuned: dict[str, str] = {}
-        self._of: dict[str, list[tuple[Trial, Cell]]] = {}
+        self._of: dict[str, list[tuple[Trial, PlannedRun]]] = {}
         known: dict[str, str] = {}
         for trial in tuning.trials() if tuning else []:
             more = as_overrides(trial.point)
@@ -230,7 +231,7 @@ class Trials:
                 self._of.setdefault(composed.name, []).append((trial, cell))
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlannedRun]:
         """The cells in launch order: every arm's first trial before any second one."""
         rows = zip(*self._of.values(), strict=True)
         return [cell for row in rows for _, cell in row]

@@ -1,0 +1,55 @@
+"""A run of a study is given the configuration that its plan has checked."""
+
+import json
+
+import pytest
+from make_launch import run_of
+from make_sweep import laid_out
+from tiny import overrides
+
+import ablate
+from ablate.config import check
+from ablate.errors import UserError
+from ablate.run_files import PLANNED
+from ablate.study.launch.worker import read
+from ablate.study.plan.cells import Cells
+from ablate.study.plan.planned_run import PlannedRun, Resolved
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Grows with every check of a configuration."""
+    counted, usual = [], check.wrong_patterns
+    monkeypatch.setattr(check, "wrong_patterns", lambda cfg: counted.append(1) or usual(cfg))
+    return counted
+
+
+def test_a_configuration_is_checked_once_for_all_runs_of_an_arm(tmp_path, checks):
+    layout = laid_out(tmp_path, "{factors: {pos_enc: [none, rotary]}, seeds: 2}")
+    runs = Cells().by_seed(layout.arms, layout.seeds)
+    assert (len(runs), len(checks)) == (6, 3)
+    for run in runs:
+        (tmp_path / PLANNED).write_text(run.file)
+        composition = read(tmp_path / PLANNED, run.entry()["sha256"])
+        assert composition.id == composition.planned_id == run.run_id
+        assert composition.values["study"]["arm"] == run.arm
+        assert composition.cfg.seed == run.seed
+    assert len(checks) == 3
+
+
+def test_a_file_with_another_hash_runs_no_code(tmp_path):
+    """The study may be untrusted."""
+    run = run_of(tmp_path, ablate.compose(*overrides(tmp_path)), ())
+    _, expected = run.prepare()
+    content = json.loads((tmp_path / PLANNED).read_text())
+    content["config"]["model"]["_target_"] = "os.system"
+    (tmp_path / PLANNED).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"planned\.json was changed after its run was planned"):
+        read(tmp_path / PLANNED, expected)
+
+
+def test_a_configuration_that_json_would_change_is_rejected(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path))
+    cfg.evaluate = {1: {"data.seq_len": 8}}
+    with pytest.raises(UserError, match=r"evaluate\.1: cannot be passed to a run"):
+        PlannedRun("", 0, "", "", "run", (), resolved=Resolved(cfg)).file  # noqa: B018
