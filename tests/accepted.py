@@ -11,8 +11,8 @@ from make_model import kernels, options, scores
 from make_rules import rules_of_options
 from make_systems import systems
 
+from ablate.config.parts import class_attribute
 from ablate.config.rules import OneOf
-from ablate.config.stated import stated
 
 Only = dict[str, list[Any]]
 
@@ -22,7 +22,7 @@ def of_data(model: str) -> Only:
 
     def state(group: str, option: str, attribute: str) -> Any:
         target = rules_of_options()[f"{group}/{option}.yaml"][f"{group}._target_"][0]
-        return stated(str(target), attribute)
+        return class_attribute(str(target), attribute)
 
     kinds, outputs = (state("model", model, name) for name in ("kinds", "outputs"))
     data = [name for name in options("data") if state("data", name, "kind") in kinds]

@@ -15,7 +15,8 @@ from ablate.config.check import check
 from ablate.config.composition import Composition, compose
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import conflicts_of
-from ablate.config.keys import OURS, option_content
+from ablate.config.keys import option_content
+from ablate.config.parts import OURS
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 from ablate.training.preflight import check_devices, check_output
@@ -203,9 +204,9 @@ def test_a_refusal_says_what_goes_together(overrides: str, part: str) -> None:
 def test_all_conflicts_are_said_at_once() -> None:
     mistakes = (
         "model=vit model.mask=causal pos_enc=rotary model.attention=uniform model.dropout=2"
-        " +model.hedas=3 model.norm=none model.norm_type=rms"
+        " model.norm=none model.norm_type=rms"
     )
-    parts = ("model.pool=mean", "does not compare", "model.dropout=2", "model.hedas", "rms")
+    parts = ("model.pool=mean", "does not compare", "model.dropout=2", "rms")
     with refused(*parts):
         compose(*mistakes.split())
 

@@ -18,7 +18,7 @@ from make_rules import rules_of_options
 from omegaconf import OmegaConf
 
 from ablate.config.facts import PAIRS, Facts
-from ablate.config.stated import stated
+from ablate.config.parts import class_attribute
 from ablate.errors import UserError
 
 # Where no other value follows from the key's rule, or the first is refused or changes no batch.
@@ -102,7 +102,7 @@ def keys(name):
 
 
 def kind(name):
-    return stated(RULES[name]["data._target_"][0], "kind")
+    return class_attribute(RULES[name]["data._target_"][0], "kind")
 
 
 def with_key(key):

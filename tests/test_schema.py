@@ -1,10 +1,11 @@
 """Every key has a rule, and every rule says yes and no where it should."""
 
-import re
+import math
 import sys
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -13,27 +14,30 @@ from make_rules import rules_of_keys, rules_of_options
 from omegaconf import OmegaConf
 from refusals import refused
 
-import ablate
 from ablate import data
 from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.facts import Facts
-from ablate.config.keys import EVERYWHERE, OURS, locate, option_content
+from ablate.config.keys import option_content
+from ablate.config.parts import Unreadable, parameter_rules
 from ablate.config.rules import (
+    COUNT,
+    SHARE,
     Bool,
+    Count,
     Exactly,
     Int,
     ListOf,
     OneOf,
     Real,
+    Share,
     Text,
     either,
     one_of,
     or_null,
 )
 from ablate.config.schema import VALUES, rule_of
-from ablate.config.stated import Unreadable, parameter_rules, stated
-from ablate.config.tree import config_dir, config_file, config_files
+from ablate.config.tree import config_dir, config_files
 from ablate.errors import UserError
 
 # A person's own keys; values by layer, each of which is checked as the key itself.
@@ -64,16 +68,19 @@ def test_a_rule_stands_at_the_parameter() -> None:
     assert rule_of("model.nobody_knows") is None
 
 
-def test_reading_the_source_gives_what_python_gives():
-    for file, keys in rules_of_options().items():
-        content = option_content(config_file(file))[0]
-        made = locate(content["_target_"]) if content["_target_"].startswith("ablate.") else None
-        stated = parameter_rules(made) if isinstance(made, type) else {}
-        parts = {k for k, v in content.items() if isinstance(v, dict) and "_target_" in v}
-        for path, (_, rule) in keys.items():
-            key = path.removeprefix(file.split("/")[0] + ".")
-            if stated and key not in EVERYWHERE and key.split(".")[0] not in parts:
-                assert stated.get(key) == rule, (file, path)
+def test_every_annotation_that_restricts_values_is_a_rule():
+    def part(
+        one: Annotated[int, Int(1, math.inf)], two: tuple[Count, Count], three: Literal[1, 2, 4],
+        four: Literal["auto", None] | Count, five: "list[Share]", six: Any = 0, **more: Any,
+    ): ...  # fmt: skip
+
+    rules = parameter_rules(part)
+    assert rules["one"] == Int(1)
+    assert rules["two"] == ListOf(COUNT, 2)
+    assert not rules["three"].allows(3)
+    assert [rules["four"].allows(value) for value in ("auto", None, 1, 0, "x")] == [1, 1, 1, 0, 0]
+    assert rules["five"] == ListOf(SHARE)
+    assert not {"six", "more"} & {*rules}
 
 
 def test_files_are_read_as_omegaconf_reads_them():
@@ -188,22 +195,6 @@ def test_what_a_parameter_states_is_the_rule_of_its_key(typed, line, others):
 
 
 # What the rules read in a composition is so: about our parts, and about other people's
-
-
-CODE = " ".join(path.read_text() for path in (Path(ablate.__file__).parent).rglob("*.py"))
-# What conflicts ask of the parts of a group.
-ASKED = sorted(set(re.findall(r'state[sd]\("([\w.]+)", "(\w+)"\)', CODE)))
-
-
-@pytest.mark.parametrize(("group", "attribute"), ASKED)
-def test_what_is_read_of_a_class_is_what_it_states(group: str, attribute: str) -> None:
-    found = []
-    for path in config_files(f"{group}/*.yaml"):
-        target = option_content(path)[0].get("_target_", "")
-        if target.startswith(OURS) and hasattr(locate(target), attribute):
-            assert stated(target, attribute) == getattr(locate(target), attribute), path.name
-            found.append(path)
-    assert found
 
 
 def test_a_fact_that_is_not_there_silences_the_rule() -> None:

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from ablate.cli.search import WIDTH, indented, keys_text, meanings, option_files, search_text
-from ablate.config.keys import parts_in
-from ablate.config.rules import OneOf
-from ablate.config.stated import parameter_rules
-from ablate.config.tree import Tree, config_dirs, groups, header, open_tree
+from ablate.cli.search import (
+    WIDTH,
+    every_key,
+    indented,
+    keys_text,
+    meanings,
+    option_files,
+    search_text,
+)
+from ablate.config.tree import Tree, config_dirs, header, open_tree
 
 HEAD = """\
 ablate: which part of an attention model makes the difference?
@@ -67,7 +72,7 @@ def help_text(user_folder: str | None, words: list[str]) -> str:
     if texts:
         return "\n".join(texts)
     cfg = tree.load()
-    return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
+    return "\n".join([HEAD, *_axes(tree, cfg), *_switches(tree), TAIL])
 
 
 def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
@@ -85,19 +90,15 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
         yield _entry(group, ", ".join(options), meaning.get(group, ""))
 
 
-def _switches(cfg: DictConfig) -> Iterator[str]:
-    yield "\nSwitches: KEY=VALUE"
-    switches = {
-        f"{group}.{key}": rule.options
-        for group in sorted(groups())
-        if group.split(".")[0] == "model"
-        for part in parts_in(group)
-        for key, rule in parameter_rules(part["_target_"]).items()
-        if key in part and isinstance(rule, OneOf)
-    }
-    for key, names in switches.items():
-        default = OmegaConf.select(cfg, key)
-        yield _entry(key, ", ".join(f"{n}*" if n == default else n for n in names), "")
+def _switches(tree: Tree) -> Iterator[str]:
+    """Yield a line for every key of a model, or of one of its parts, whose default is a word."""
+    yield "\nSwitches: KEY=VALUE (default)"
+    shown: dict[str, str] = {}
+    for key, value, comment in every_key(tree, [*config_dirs()]):
+        word = value.isidentifier() and value not in ("true", "false", "null")
+        if key.startswith("model.") and word and comment and "_target_" not in key:
+            shown[key] = max(shown.get(key, ""), _entry(key, value, comment), key=len)
+    yield from shown.values()
 
 
 def _entry(name: str, options: str, meaning: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
 
-from ablate.config.keys import OURS
+from ablate.config.parts import OURS
 from ablate.config.schema import rule_of
 from ablate.config.synonyms import option_hint
 from ablate.config.tree import Tree, config_file, header
@@ -163,6 +163,12 @@ def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
     for option, text in option_files(groups_of(tree), tree, folders):
         group = option.partition("=")[0].replace("/", ".")
         yield option, "" if "@package _global_" in text else f"{group}.", text
+
+
+def every_key(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
+    """Every key by its dotted path, with its value and comment."""
+    for _, prefix, text in _files(tree, folders):
+        yield from _in_file(text, prefix)
 
 
 def _in_file(text: str, prefix: str) -> Iterator[tuple[str, str, str]]:

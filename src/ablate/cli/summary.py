@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.table import Table
 
-from ablate.config.stated import stated
+from ablate.config.parts import class_attribute
 from ablate.run_files import read_mapping, read_text
 from ablate.terminal.console import Console
 from ablate.terminal.say import command_line
@@ -104,8 +104,8 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
         again = command_line("ablate", *typed, f"model.attention={other}")
         commands.append(f"{again}   # another score")
     made = (run_dir / "sample.txt").exists() or result.get("artifacts")
-    if made and stated(task, "family"):  # else ablate.generate makes nothing of it
-        options = stated(task, "example_options")
+    if made and class_attribute(task, "family"):  # else ablate.generate makes nothing of it
+        options = class_attribute(task, "example_options")
         options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))
         command = f"{command_line('ablate.generate', *words)} {options}"
         commands.insert(0, command.rstrip())

@@ -1,1 +1,1 @@
-"""Compose the chosen options into one checked configuration, without torch."""
+"""Compose the chosen options into one checked configuration."""

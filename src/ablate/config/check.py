@@ -1,8 +1,8 @@
 """Check that the parts of a composition fit together, and report all errors at once.
 
 Three questions in this order: is every key read by something (keys.py), is every value allowed
-(schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). torch is not
-imported for built-in components.
+(schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). The last two
+import the classes, and torch.
 """
 
 import re
@@ -18,7 +18,6 @@ from ablate.config.facts import Conflict, Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
     default_of,
-    locate,
     nodes_of_groups,
     plain,
     resolved,
@@ -27,6 +26,7 @@ from ablate.config.keys import (
 )
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
+from ablate.config.parts import locate
 from ablate.config.rules import Rule, names_run, refusal
 from ablate.config.schema import lacks_base, names_class, rule_of
 from ablate.errors import UserError
@@ -38,8 +38,9 @@ def check(cfg: Mapping[str, Any]) -> None:
     """Raise a one-line UserError that lists everything wrong with a composition."""
     values = resolved(cfg)
     if not (lines := [*wrong_parts(values)]):
-        lines = [*unknown_keys(values), *wrong_values(values), *wrong_patterns(values)]
-        lines = lines or wrong_layers(values)
+        lines = [*unknown_keys(values)]
+    if not lines:  # the rest imports the parts, and torch
+        lines = [*wrong_values(values), *wrong_patterns(values)] or wrong_layers(values)
         lines += conflicts(values)
     if lines:
         raise UserError(*lines)

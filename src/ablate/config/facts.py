@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from ablate.config.keys import MISSING, OURS, option_content, plain
+from ablate.config.keys import MISSING, option_content, plain
+from ablate.config.parts import OURS, Unreadable, class_attribute, class_attributes
 from ablate.config.rules import one_of
 from ablate.config.schema import classes_in, look_up
-from ablate.config.stated import Unreadable, declared, stated
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 
@@ -89,7 +89,7 @@ class Facts:
 
     def stated(self, group: str, attribute: str) -> Any:
         """A component's statement about itself: the value of a class attribute."""
-        return stated(str(self(f"{group}._target_")), attribute)
+        return class_attribute(str(self(f"{group}._target_")), attribute)
 
     def states(self, group: str, attribute: str) -> bool:
         """Whether a part states it about itself, such as that a score reads the `query`."""
@@ -100,7 +100,7 @@ class Facts:
         """The kind of the data, such as text. UserError if its class does not state it."""
         target = str(self("data._target_"))
         try:
-            return str(stated(target, "kind"))
+            return str(class_attribute(target, "kind"))
         except Unreadable as error:
             raise UserError(
                 f"data._target_={target}: the class must define `kind`, such as"
@@ -161,7 +161,7 @@ class Facts:
 
     def _fixed_or_chosen(self, attribute: str, path: str) -> Any:
         try:
-            return stated(str(self("data._target_")), attribute)
+            return class_attribute(str(self("data._target_")), attribute)
         except Unreadable:
             return self(path)
 
@@ -225,7 +225,9 @@ class Conflict:
 @cache
 def conflicts_of(target: str) -> tuple[Conflict, ...]:
     """The conflicts of a class and its bases."""
-    return tuple(conflict for stated in declared(target, "conflicts") for conflict in stated)
+    return tuple(
+        conflict for stated in class_attributes(target, "conflicts") for conflict in stated
+    )
 
 
 def _in_words(kinds: Iterable[str]) -> str:
@@ -242,6 +244,6 @@ def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[s
     options = []
     for file in config_files(f"{group}/*.yaml"):
         target = option_content(file)[0].get("_target_")
-        if target and holds(stated(target, attribute)):
+        if target and holds(class_attribute(target, attribute)):
             options.append(file.stem)
     return options

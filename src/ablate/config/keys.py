@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.overrides import value_text
+from ablate.config.parts import OURS, constructors, locate
 from ablate.config.synonyms import KEYS
 from ablate.config.tree import config_file, config_files, groups
-from ablate.errors import UserError, ended_by, suggest
-from ablate.version import extra_with, install
+from ablate.errors import UserError, suggest
 
 # Paths of files in data.*; the content of the files enters ids through the data's fingerprint.
 FILES = (
@@ -26,7 +25,6 @@ FILES = (
     *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
 )
 
-OURS = "ablate."
 FREE = {"callbacks", "evaluate"}  # its keys are names
 
 
@@ -285,15 +283,12 @@ def parameters(target: str) -> frozenset[str]:
     A constructor with **kwargs passes them to its base class, whose parameters count too.
     """
     names = set(EVERYWHERE)
-    callable_ = locate(target)
-    for part in callable_.__mro__ if inspect.isclass(callable_) else [callable_]:
-        if inspect.isclass(part) and "__init__" not in vars(part):
-            continue
-        kinds = inspect.signature(part.__init__ if inspect.isclass(part) else part).parameters
-        named = [p for p in kinds.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for _, function in constructors(locate(target)):
+        kinds = inspect.signature(function).parameters.values()
+        named = [p.name for p in kinds if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         # Positional arguments (self, the optimizer's parameters) are not keys.
-        names |= {p.name for p in named if p.name not in ("self", "params")}
-        if not any(p.kind == p.VAR_KEYWORD for p in kinds.values()):
+        names |= {*named} - {"self", "params"}
+        if not any(p.kind == p.VAR_KEYWORD for p in kinds):
             return frozenset(names - GIVEN.get(target, set()))
     return frozenset(names | {"**"})
 
@@ -303,29 +298,6 @@ def of_base(target: str) -> frozenset[str]:
     part = locate(target)
     ours = [c for c in getattr(part, "__mro__", ()) if f"{c.__module__}.".startswith(OURS)]
     return frozenset(inspect.signature(ours[-1].__init__).parameters) if ours else frozenset()
-
-
-def locate(target: str) -> Any:
-    """Import the class or function of a dotted path; raise UserError if that fails."""
-    module, _, name = target.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (Exception, SystemExit) as error:  # of a person's own file: any
-        known = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
-        why = str(error) if known else f"{type(error).__name__}: {error}"
-        if isinstance(error, SystemExit):
-            why = ended_by(error) or why
-        line = f"_target_={target}: cannot be imported ({why})"
-        top = module.partition(".")[0]
-        missing = isinstance(error, ModuleNotFoundError) and error.name == top
-        if missing and (extra := extra_with(top)):
-            line += f": {install(extra)}"
-        elif missing:
-            line += (
-                f"; run the command in the directory that contains {top} (the current one is"
-                f" {Path.cwd()}), or add that directory to PYTHONPATH"
-            )
-        raise UserError(line) from error
 
 
 def targets(node: Any) -> Iterator[str]:

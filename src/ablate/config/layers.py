@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.keys import option_content, shown
-from ablate.config.stated import stated
+from ablate.config.parts import class_attribute
 from ablate.config.tree import groups, readable_file
 from ablate.errors import UserError, suggest
 
@@ -129,7 +129,7 @@ def wrong_patterns(values: Values) -> Iterator[str]:
 
 def _input_encodings(encodings: Iterable[Any]) -> Iterator[str]:
     for node in encodings:
-        if stated(str(node["_target_"]), "acts_in") == "input":
+        if class_attribute(str(node["_target_"]), "acts_in") == "input":
             yield (
                 f"pos_enc={shown(node)} is added to the input of the first block, so that"
                 f" {NODE}.pos_enc has nothing to vary; set pos_enc, and every option of the list,"

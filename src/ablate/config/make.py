@@ -7,7 +7,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from ablate.config.keys import OURS, locate, targets
+from ablate.config.keys import targets
+from ablate.config.parts import OURS, locate
 from ablate.errors import UserError, unwrap
 
 if TYPE_CHECKING:

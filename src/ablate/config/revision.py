@@ -11,8 +11,8 @@ not answer with the result of the old code.
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.config.keys import OURS, keys_of
-from ablate.config.stated import declared
+from ablate.config.keys import keys_of
+from ablate.config.parts import OURS, class_attributes
 from ablate.errors import UserError
 
 
@@ -33,6 +33,6 @@ def revision(target: str) -> int:
     if not target.startswith(OURS) and keys_of(target):
         return 1
     try:
-        return 1 + sum(number - 1 for number in declared(target, "revision"))
+        return 1 + sum(number - 1 for number in class_attributes(target, "revision"))
     except UserError:  # cannot be imported: nothing is trained
         return 1

@@ -101,7 +101,7 @@ def weights(start: str, *, last: bool = False) -> str:
 
 def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved values without the excluded keys, with equal numbers in one form."""
-    content: dict[str, Any] = _canonical({k: v for k, v in plain(cfg).items() if k not in EXCLUDED})
+    content = counted_keys(plain(cfg))
     # The hash of the weights takes the place of their path.
     for path in run_folders(content):
         last = path == "init_from" and bool(content.get("init_optimizer"))
@@ -109,6 +109,12 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     # A pattern counts as its values.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
+    return content
+
+
+def counted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without the excluded keys, with equal numbers in one form."""
+    content: dict[str, Any] = _canonical({k: v for k, v in values.items() if k not in EXCLUDED})
     for path in EXCLUDED:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import put, run_folders, wrong_values
+from ablate.config.check import wrong_values
 from ablate.config.keys import plain
-from ablate.config.run_id import content, digest
+from ablate.config.run_id import counted_keys, digest
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged, read_mapping, read_text
@@ -45,13 +45,11 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
 
 
 def counted(config: DictConfig) -> str:
-    """Return a hash of the values of a saved config that its run's id counts. Neither the runs
-    that it started from, whose folders may be gone, nor what `read_config` may leave out count."""
+    """Return a hash of the values of a saved config that its run's id counts, as they are written:
+    nothing that an untrusted config names is imported. What `read_config` may leave out does not
+    count."""
     values: Any = OmegaConf.to_container(config, resolve=False)
-    values["callbacks"] = None
-    for key in run_folders(values):
-        put(values, key, None)
-    return digest(content(values), "", {})
+    return digest(counted_keys({**values, "callbacks": None}), "", {})
 
 
 def require_unedited(path: Path, config: DictConfig) -> None:

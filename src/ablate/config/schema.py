@@ -1,4 +1,4 @@
-"""The rule of every key: of components the annotation of the parameter (stated.py), of the run, its
+"""The rule of every key: of components the annotation of the parameter (parts.py), of the run, its
 study and trainer, and of third-party optimizers the entry here.
 
 A key without a rule here takes the type of its default.
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ablate.config.keys import OURS, default_of, locate, parts_in
+from ablate.config.keys import default_of, parts_in
 from ablate.config.overrides import quoted_where
+from ablate.config.parts import OURS, locate, parameter_rules
 from ablate.config.rules import (
     COUNT,
     NOT_NEGATIVE,
@@ -34,7 +35,6 @@ from ablate.config.rules import (
     one_of,
     or_null,
 )
-from ablate.config.stated import parameter_rules
 from ablate.config.tree import config_files, groups
 
 VALUES: dict[str, Rule] = {
@@ -170,15 +170,18 @@ def takes_texts(path: str, listed: bool) -> bool:
     values, in any built-in option."""
     if path in HYDRAS_TEXTS:
         return not listed
-    group, _, key = path.rpartition(".")
-    parts = [part for part in parts_in(group) if key in part] if group in groups() else []
-    rules = (
-        [VALUES[path]] if path in VALUES else (rule_of(path, p["_target_"], group) for p in parts)
-    )
     text, *others = ([one] if listed else one for one in ("1", 1, 1.0, True))
-    return (path in VALUES or bool(parts)) and all(
+    if path in VALUES:
+        rules: list[Rule | None] = [VALUES[path]]
+    else:
+        group, _, key = path.rpartition(".")
+        parts = [part for part in parts_in(group) if key in part] if group in groups() else []
+        if any(isinstance(part[key], bool | int | float) for part in parts):
+            return False  # without the import of the class
+        rules = [rule_of(path, part["_target_"], group) for part in parts]
+    return bool(rules) and all(
         rule is not None and rule.allows(text) and not any(map(rule.allows, others))
-        for rule in rules  # the first that is not a string is the last that is read
+        for rule in rules
     )
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.keys import locate, option_content, targets
+from ablate.config.keys import option_content, targets
 from ablate.config.layers import NODE, group_of
+from ablate.config.parts import locate
 from ablate.config.tree import config_files, groups
 from ablate.errors import UserError
 

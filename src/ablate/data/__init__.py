@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.keys import FILES
+from ablate.config.parts import parameter_rules
 from ablate.config.rules import PROCESSES, Count, Int, refusal
-from ablate.config.stated import parameter_rules
 from ablate.data.loader import (
     Batch,
     InOrder,

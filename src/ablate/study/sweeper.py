@@ -13,7 +13,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli import job
-from ablate.config.keys import locate, plain, resolved
+from ablate.config.keys import plain, resolved
+from ablate.config.parts import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
 from ablate.memory import freeze_imports

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from ablate import memory
 from ablate.config.check import check, leaves
 from ablate.config.composition import require_composed
-from ablate.config.keys import locate
 from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, plain
+from ablate.config.parts import locate
 from ablate.config.saved import names_file
 from ablate.data import Data
 from ablate.errors import UserError

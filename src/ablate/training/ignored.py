@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
-from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, shown
+from ablate.config.keys import EVERYWHERE, flatten, option_content, shown
+from ablate.config.parts import OURS
 from ablate.config.run_id import EXCLUDED, content
 from ablate.config.tree import config_file
 from ablate.data import Data

@@ -9,8 +9,9 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
-from ablate.config.keys import FILES, locate, plain
+from ablate.config.keys import FILES, plain
 from ablate.config.make import make_data
+from ablate.config.parts import locate
 from ablate.config.rules import refusal
 from ablate.config.schema import look_up
 from ablate.data import Data

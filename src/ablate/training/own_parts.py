@@ -9,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
-from ablate.config.keys import OURS, targets
+from ablate.config.keys import targets
+from ablate.config.parts import OURS
 from ablate.data import digest
 from ablate.run_files import read_mapping
 from ablate.terminal.say import say

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
 from ablate.config.facts import Facts, Unreadable
-from ablate.config.keys import locate
+from ablate.config.parts import locate
 from ablate.errors import UserError
 from ablate.kernel import chunked
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from ablate.config.facts import LABELED, PAIRS, PREFERENCES, TEXT
-from ablate.config.keys import OURS, targets
+from ablate.config.keys import targets
 from ablate.config.overrides import value_text
+from ablate.config.parts import OURS, Unreadable, class_attribute
 from ablate.config.saved import read_config
-from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError, few
 from ablate.run_files import LAST, best_weights, require_run
 from ablate.run_files.records import read_result, require_weights
@@ -118,7 +118,7 @@ class Source:
 def may_differ(cfg: DictConfig) -> tuple[str, ...]:
     """The keys that the task lets differ (`Task.may_differ`)."""
     try:
-        keys: tuple[str, ...] = stated(cfg.task._target_, "may_differ")
+        keys: tuple[str, ...] = class_attribute(cfg.task._target_, "may_differ")
     except Unreadable:  # a custom task that is not a `Task`
         return ()
     return keys

@@ -1,8 +1,8 @@
 """The interface of every layer in a block: `forward(x, context)`, b i d -> b i d.
 
 Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
-after another only through this interface. Facts that a model needs are class attributes, which a
-composition's check reads without torch.
+after another only through this interface. Facts that a model needs are class attributes, which the
+check of a composition reads.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Column, Table
 
-from ablate.config.keys import locate
 from ablate.config.overrides import value_text
+from ablate.config.parts import locate
 from ablate.memory import written
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds

@@ -1,0 +1,151 @@
+"""Declarations of a component: its class attributes, and the rules of its parameters.
+
+The rule of a value is the annotation of its parameter: `size: Annotated[int, Int(1)]`, or a
+name for it such as `Count` (rules.py), `layout: Literal["half", "interleaved"]`. In a built-in
+component a plain int, float, bool or str is a rule too. Third-party annotations are narrower than
+their code, so that of theirs only a Rule and a Literal count.
+"""
+
+import collections.abc
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ablate.config.rules import OF_TYPE, Either, Exactly, KeysOf, ListOf, OneOf, Rule
+from ablate.errors import UserError, ended_by
+from ablate.version import extra_with, install
+
+OURS = "ablate."
+
+
+class Unreadable(Exception):
+    """A value or attribute that a rule reads is missing or invalid."""
+
+
+def locate(target: str) -> Any:
+    """Import the class or function of a dotted path; raise UserError if that fails."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (Exception, SystemExit) as error:  # of a person's own file: any
+        known = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            why = ended_by(error) or why
+        line = f"_target_={target}: cannot be imported ({why})"
+        top = module.partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == top
+        if missing and (extra := extra_with(top)):
+            line += f": {install(extra)}"
+        elif missing:
+            line += (
+                f"; run the command in the directory that contains {top} (the current one is"
+                f" {Path.cwd()}), or add that directory to PYTHONPATH"
+            )
+        raise UserError(line) from error
+
+
+def class_attribute(target: str, name: str) -> Any:
+    """The value of a class attribute. Raises Unreadable if there is none; UserError if the class
+    cannot be imported."""
+    try:
+        return getattr(locate(target), name)
+    except AttributeError:
+        raise Unreadable(name) from None
+
+
+def class_attributes(target: str, name: str) -> Iterator[Any]:
+    """The values of an attribute in a class and its bases, its own first; or of a function."""
+    part = locate(target)
+    for owner in getattr(part, "__mro__", [part]):
+        attributes = getattr(owner, "__dict__", {})
+        if name in attributes:
+            yield attributes[name]
+
+
+@cache
+def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
+    """The rule of every parameter of a class or function that declares one; those of keys inside of
+    it have names such as "encoder.depth". Raises UserError if it cannot be imported."""
+    part = locate(target) if isinstance(target, str) else target
+    hints: dict[str, Any] = {}
+    for owner, annotations in _signatures(part):
+        ours = f"{owner.__module__}.".startswith(OURS)
+        hints = {
+            name: hint for name, hint in annotations.items() if ours or _is_declared(hint)
+        } | hints
+    rules: dict[str, Rule] = {}
+    for name, hint in hints.items():
+        if further := _keys_of(hint):
+            rules |= {f"{name}.{key}": rule for key, rule in parameter_rules(further).items()}
+        elif rule := _rule(hint):
+            rules[name] = rule
+    return rules
+
+
+def constructors(part: Any) -> Iterator[tuple[Any, Any]]:
+    """A class and its bases, each with its own constructor; a function twice."""
+    for owner in getattr(part, "__mro__", [part]):
+        function = vars(owner).get("__init__") if inspect.isclass(owner) else owner
+        if inspect.isfunction(function):
+            yield owner, function
+
+
+def _signatures(part: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The annotations of each constructor, and of those that its ** goes to."""
+    for owner, function in constructors(part):
+        hints = _hints(function)
+        kinds = inspect.signature(function).parameters.values()
+        further = [_keys_of(hints.pop(p.name, None)) for p in kinds if p.kind == p.VAR_KEYWORD]
+        yield owner, hints
+        for target in filter(None, further):
+            yield from _signatures(locate(target))
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations, but for those with names that only a type checker knows."""
+    hints: dict[str, Any] = {}
+    for name, annotation in function.__annotations__.items():
+        one = SimpleNamespace(__annotations__={name: annotation})
+        with suppress(NameError, AttributeError, TypeError, SyntaxError):
+            hints |= get_type_hints(one, function.__globals__, include_extras=True)
+    return hints
+
+
+def _keys_of(hint: Any) -> str | None:
+    marks = getattr(hint, "__metadata__", ())
+    return next((mark.target for mark in marks if isinstance(mark, KeysOf)), None)
+
+
+def _rule(hint: Any) -> Rule | None:
+    """The rule of a type; None for one that does not restrict values of a config."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((mark for mark in hint.__metadata__ if isinstance(mark, Rule)), None)
+    if origin is Literal:
+        names = tuple(value for value in inside if isinstance(value, str))
+        others = tuple(Exactly(value) for value in inside if not isinstance(value, str))
+        if not others:
+            return OneOf(names)
+        return Either((OneOf(names), *others) if names else others)
+    if origin in (Union, UnionType):
+        of_types = [_rule(kind) for kind in inside]
+        return None if None in of_types else Either(tuple(rule for rule in of_types if rule))
+    if origin in (list, tuple, collections.abc.Sequence):
+        item, *more = [_rule(kind) for kind in inside if kind is not Ellipsis]
+        length = len(inside) if origin is tuple and Ellipsis not in inside else None
+        alike = all(other == item for other in more)
+        return ListOf(item, length) if item is not None and alike else None
+    return Exactly(None) if hint is NoneType else OF_TYPE.get(hint)
+
+
+def _is_declared(hint: Any) -> bool:
+    """Whether a type restricts values: has a Rule or a Literal."""
+    if get_origin(hint) in (Annotated, Literal):
+        return True
+    return any(_is_declared(kind) for kind in get_args(hint))
