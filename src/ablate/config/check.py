@@ -198,7 +198,7 @@ def wrong_layers(values: Mapping[str, Any]) -> list[str]:
 
 
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every conflict; where layers differ, of any of them.
+    """Yield a line for every conflict; if layers differ, of any of them.
 
     Of the rules against keys without effect, those that apply in every layer.
     """

@@ -1,4 +1,4 @@
-"""Composition: from overrides to one checked configuration, of which a run is made."""
+"""Composition: from overrides to one checked configuration, for a run."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
 
 
 def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
-    """`compose` of what may be incomplete, such as data=text without a path."""
+    """`compose` of a config that may be incomplete, such as data=text without a path."""
     tree = open_tree(config_dir)
     refuse_unread(overrides, tree)
     try:
@@ -53,7 +53,7 @@ def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConf
 
 
 def require_composed(cfg: Any, function: str) -> None:
-    """Raise UserError unless a function of the Python API was given what `compose` returns."""
+    """Raise UserError unless a function of the Python API was given a result of `compose`."""
     if not isinstance(cfg, DictConfig):
         raise UserError(
             f"ablate.{function}({cfg!a:.60}): takes the return value of ablate.compose, as in"
@@ -61,8 +61,8 @@ def require_composed(cfg: Any, function: str) -> None:
         )
 
 
-# Keys of the trainer: how many processes train, and what each has of the model. Of models without
-# statistics of a batch nothing but rounding depends on them.
+# Keys of the trainer: the number of processes, and the part of the model that each has. If a model
+# has no statistics of a batch, nothing but rounding depends on them.
 PROCESSES = ("devices", "num_nodes", "strategy", "shards")
 
 # When to validate: a file sets one of them, and the other may be typed.
@@ -106,8 +106,8 @@ class Composition:
         self.recorded = self.cfg
 
     def begun_by(self, values: Mapping[str, Any]) -> list[str]:
-        """Let this be a run that was begun by the processes of another configuration; return what
-        differs, such as "trainer.devices=4"."""
+        """Let this be a run that was begun by the processes of another configuration; return the
+        differences, such as "trainer.devices=4"."""
         self.recorded = self.cfg.copy()
         OmegaConf.set_readonly(self.recorded, False)
         differs, now = [], self.values["trainer"]
@@ -159,8 +159,8 @@ class Composition:
 
 
 def complete(cfg: DictConfig, hydra: DictConfig) -> None:
-    """Store the option of every group in the node `choices`, expand the values by layer, set null
-    what a typed key takes the place of, and leave Hydra's node out.
+    """Store the option of every group in the node `choices`, expand the values by layer, set keys
+    to null that a typed key replaces, and leave Hydra's node out.
 
     hydra: that node. Of the options Hydra's own groups are left out, and those that an option
     brings in: the sizes of debug=fast. Raises UserError.
@@ -178,7 +178,7 @@ def complete(cfg: DictConfig, hydra: DictConfig) -> None:
 
 
 def as_typed(overrides: Any) -> list[str]:
-    """The texts of hydra.overrides, in which a person may have written interpolations."""
+    """The strings of hydra.overrides, which may contain interpolations."""
     texts: Any = OmegaConf.to_container(overrides, resolve=False)
     return [*map(str, texts)]
 

@@ -171,7 +171,7 @@ class Facts:
 
     @property
     def read_out(self) -> int:
-        """Width of what the output map of a recurrent model reads: Bahdanau's maxout halves it."""
+        """Input width of the output map of a recurrent model: Bahdanau's maxout halves it."""
         dim = int(self("model.dim"))
         halved = self.has("model.decoder") and self.states("model.decoder", "halves")
         return dim // 2 if halved else dim
@@ -213,7 +213,7 @@ class Conflict:
     """An invalid combination. A class lists its own as its attribute `conflicts`.
 
     `says` names the overrides; {model.heads} is replaced by a value, {:name} by a fact.
-    without_effect: the parts go together, but one has nothing to act on; where layers differ, this
+    without_effect: the parts go together, but one has nothing to act on; if layers differ, this
     must be so in all of them.
     """
 

@@ -139,7 +139,7 @@ def _input_encodings(encodings: Iterable[Any]) -> Iterator[str]:
 
 
 def _uniform(values: Values, layer_values: Mapping[str, Any]) -> Values:
-    """The composition in which every layer has the values of one, without patterns."""
+    """The composition whose layers all have the values of one, without patterns."""
     model = {**values["model"], "layers": {}}
     outside = {key: value for key, value in layer_values.items() if key == "pos_enc"}
     return {

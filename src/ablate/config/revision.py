@@ -1,8 +1,8 @@
 """Revisions of components, which tell runs with the same config apart.
 
 Whoever changes the numbers that a component computes, but none of its keys, raises the part's
-revision: the class attribute `revision`, or that of a function; 1 where there is none. A class
-counts the revisions of its bases too, so that of a layer can be set in the models that have it.
+revision: the class attribute `revision`, or that of a function; 1 without one. A class also counts
+the revisions of its bases, so that of a layer can be set in the models that have it.
 
 Revisions above 1 count in the id of a run (run_id.py): the same command then trains again, and does
 not answer with the result of the old code.

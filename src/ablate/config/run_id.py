@@ -22,8 +22,8 @@ from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.run_files import LAST, Damaged, best_weights, open_file, refuse_links
 
-# Keys that cannot change a result: locations, what is logged, how fast data is read, and what is
-# kept for the backward pass.
+# Keys that cannot change a result: of locations, logging, the speed of reading data, and the
+# tensors kept for the backward pass.
 EXCLUDED = (
     "checkpoint_every",
     "checkpoint_keep",

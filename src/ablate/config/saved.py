@@ -46,8 +46,8 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
 
 def counted(config: DictConfig) -> str:
     """Return a hash of the values of a saved config that its run's id counts, as they are written:
-    nothing that an untrusted config names is imported. What `read_config` may leave out does not
-    count."""
+    nothing that an untrusted config names is imported. Nodes that `read_config` may leave out do
+    not count."""
     values: Any = OmegaConf.to_container(config, resolve=False)
     return digest(counted_keys({**values, "callbacks": None}), "", {})
 
@@ -60,8 +60,7 @@ def require_unedited(path: Path, config: DictConfig) -> None:
 
 
 def _leave_out(config: DictConfig, allow: Collection[str]) -> None:
-    """Leave out what watches a training, which no reader builds, where it names code that nobody
-    allowed."""
+    """Leave out loggers and callbacks that name code that nobody allowed: no reader builds them."""
     for name in ("logger", "callbacks"):
         if config.get(name) is None:
             continue
@@ -72,7 +71,7 @@ def _leave_out(config: DictConfig, allow: Collection[str]) -> None:
 
 
 def read_yaml(path: Path) -> DictConfig:
-    """Read a mapping; raise UserError for aliases, of which a few lines make billions of values."""
+    """Read a mapping; raise UserError for aliases: a few lines of them make billions of values."""
     text = read_text(path, longest=LONGEST)
     if "&" in text and "*" in text:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -90,8 +89,8 @@ class Unusable(UserError):
 
 @contextmanager
 def names_file(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with the content of a file, here or where a run is rebuilt from it, into
-    a UserError that names the file."""
+    """Turn an error in the content of a file, here or when a run is rebuilt from it, into a
+    UserError that names the file."""
     try:
         yield
     except Exception as error:

@@ -56,8 +56,8 @@ def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
 
 
 def data_of_run(run_dir: Path, config: DictConfig) -> Data:
-    """The data that a run was trained on. What its model needs of them is read from its folder, and
-    they themselves where they are used, if they are still the same."""
+    """The data that a run was trained on. Their state that its model needs is read from its folder;
+    the data themselves are read when they are used, if they are still the same."""
     data = make_data(config)
     provenance = read_mapping(run_dir / "provenance.json")
     data.trained_on = provenance.get("data_fingerprint")
@@ -71,7 +71,7 @@ def data_of_run(run_dir: Path, config: DictConfig) -> Data:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Begin a UserError with what it is about."""
+    """Begin a UserError with its subject."""
     try:
         yield
     except UserError as error:
@@ -159,8 +159,8 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
 
 
 def make_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The keys in which each layer differs, with their parts. Equal nodes are one part, so that
-    layers can share what it makes."""
+    """For each layer the keys that differ between layers, with their parts. Equal nodes are one
+    part, so that layers can share its results."""
     parts: dict[str, Any] = {}
 
     def value_of(key: str, value: Any) -> Any:

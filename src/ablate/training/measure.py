@@ -75,7 +75,7 @@ def measured_with(
         )
     task = make_task(config, data, model)
     task.load_state_dict(trained.state_dict())  # also the copies of the model
-    shown = progress(sys.stderr)  # what is measured goes to the output
+    shown = progress(sys.stderr)  # results go to the output
     trainer = L.Trainer(
         callbacks=[shown],
         accelerator="auto",
@@ -105,8 +105,8 @@ def require_effect(trained: Task, data: Data, config: DictConfig, changes: dict[
 
 
 def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """The key `evaluate` of a config: names of conditions, and what each changes. UserError for
-    what cannot be changed."""
+    """The key `evaluate` of a config: names of conditions, and the changes of each. UserError for a
+    key that cannot be changed."""
     wanted: dict[str, Any] = dict(plain(config.get("evaluate") or {}))
     for name, changes in wanted.items():
         if not isinstance(changes, dict) or not changes or not re.fullmatch(r"[\w.-]+", name):
@@ -127,8 +127,9 @@ def measure_under(
     config: DictConfig,
     wanted: dict[str, dict[str, Any]],
 ) -> None:
-    """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; what the
-    model rejects, such as a text longer than its positions, is reported and recorded with them."""
+    """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; a
+    condition that the model rejects, such as a text longer than its positions, is reported and
+    recorded with them."""
     done, refused = result.setdefault("evaluated", {}), {}
     for name, changes in wanted.items():
         try:
@@ -157,8 +158,8 @@ def changed(
     search: tuple[str, ...] = (),
     encoding: tuple[str, ...] = (),
 ) -> DictConfig:
-    """The run's config with the changes; UserError for a key of neither what its data measure
-    nor `search` (of its task) nor `encoding` (of its positions)."""
+    """The run's config with the changes; UserError for a key that is neither a condition of its
+    data, nor in `search` (of its task), nor in `encoding` (of its positions)."""
     config = config.copy()
     OmegaConf.set_readonly(config, False)  # that of a command is read-only
     kind: Any = locate(config.data._target_)

@@ -19,8 +19,8 @@ from ablate.terminal.say import say
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Hash the files of custom components, which are imported by now: module -> 16 hex digits.
 
-    With a component's file go those in its folder that it imports, and what they import; of a file
-    that cannot be parsed only its content.
+    With a component's file go those in its folder that it imports, and the imports of these; of a
+    file that cannot be parsed only its content.
     """
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     hashes = {}
@@ -37,14 +37,14 @@ def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
 def _contents(module: str, file: Path) -> Iterator[bytes]:
     """The content of a module's file, then of all that it imports from the folder of its package.
 
-    Found by path, not in sys.modules: what a function imports may not have been imported yet.
+    Found by path, not in sys.modules: an import in a function may not have run yet.
     """
     depth = module.count(".") + (file.name == "__init__.py")
     root, files = file.parents[depth], [file]
     for path in files:  # grows
         yield (content := path.read_bytes())
         if path.suffix == ".py":
-            with suppress(SyntaxError, ValueError):  # what a guarded import names
+            with suppress(SyntaxError, ValueError):  # a guarded import may name anything
                 files += sorted({*_imported(ast.parse(content), path, root)} - {*files})
 
 

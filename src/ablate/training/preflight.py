@@ -22,11 +22,11 @@ WRITTEN = (
     "*.json", "*.yaml", "*.csv", "*.txt", "figures/*.png",
     "checkpoints/*.ckpt", "checkpoints/*.safetensors", "checkpoints/*.tmp",
 )  # fmt: skip
-MANY, FEWER = 512, 256  # tokens of an image: the most without a word, and what is offered instead
+MANY, FEWER = 512, 256  # tokens of an image: the most without a message, and the number it suggests
 
 
 def check_machine(values: Mapping[str, Any]) -> None:
-    """Raise UserError for what a run needs and this machine lacks: devices, a compiler for
+    """Raise UserError if this machine lacks something that a run needs: devices, a compiler for
     compile=true, a logger's packages. values: of its composition."""
     check_devices(values)
     for node in (values["logger"], *(values["logger"] or {}).values()):  # one, or several
@@ -95,13 +95,13 @@ def check_processes(trainer: Mapping[str, Any], devices: int | list[int] | str) 
 
 
 def tasks_of_srun() -> int:
-    """The processes that srun has started with this one; 1 in a shell that it opened, or that
-    salloc or sbatch did, where a run starts its processes by itself."""
+    """The processes that srun has started with this one; 1 in a shell of srun, salloc or sbatch: a
+    run starts its processes by itself there."""
     return 1 if "SLURM_PTY_PORT" in os.environ else int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
 
 
 def accelerator(wanted: str) -> tuple[str, int]:
-    """Return what Lightning would choose here (cuda, mps or cpu), and the number of GPUs."""
+    """Return the device that Lightning would choose (cuda, mps or cpu), and the number of GPUs."""
     available = {
         "mps": int(torch.backends.mps.is_available()),
         "cuda": torch.cuda.device_count(),

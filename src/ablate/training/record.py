@@ -97,7 +97,7 @@ def config_values(cfg: DictConfig) -> dict[str, Any]:
 
 
 def provenance(fingerprint: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return where and with which versions a run was made. No environment, so no secrets."""
+    """Return the machine and the versions of a run. No environment, so no secrets."""
     return {
         **CODE,
         "packages": {name: _version(name) for name in PACKAGES},
@@ -179,7 +179,7 @@ def peak_memory_bytes() -> int:
 
 
 class Here(Callback):
-    """Raise RunFailed soon after the run's folder was moved or removed while it trains: what was
+    """Raise RunFailed soon after the run's folder was moved or removed while it trains: files
     written there later would be lost, or in the way of another run. lock: a file in it."""
 
     def __init__(self, lock: Path):
@@ -205,7 +205,7 @@ class Here(Callback):
 @contextmanager
 def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[Here | None]:
     """Take the run lock, so that one process group trains in a folder; the OS releases it when the
-    holder dies. The first process gets what it can verify that the folder is still there by."""
+    holder dies. The first process gets a callback that verifies that the folder still exists."""
     lock, here = FileLock(run_dir / ".lock"), None
     if trainer.is_global_zero:
         try:
@@ -267,7 +267,7 @@ def recorded(
 
     def end() -> None:
         # A resumed run adds the time of the interrupted one. A killed process recorded none: it
-        # took at least what it had trained by its last checkpoint.
+        # took at least the training time up to its last checkpoint.
         before = max(wall_before, curves.resumed_seconds)
         result["wall_seconds"] = before + time.perf_counter() - began
         result["peak_memory_bytes"] = peak_memory_bytes()
@@ -329,7 +329,7 @@ def record_failure(run_dir: Path, result: dict[str, Any], message: str) -> None:
 def close(
     logger: RunLogger, run_dir: Path, result: dict[str, Any], rows: Sequence[Mapping[str, float]]
 ) -> None:
-    """Close the logger; write to result.json where the run was logged, if all of it was."""
+    """Close the logger; if the whole run was logged, write its address to result.json."""
     where = logger.where
     logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
     last = int(rows[-1]["step"]) if rows else -1

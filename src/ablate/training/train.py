@@ -103,7 +103,7 @@ def folder_of(composition: Composition, run_dir: Path | None = None) -> Iterator
 
 
 def train(composition: Composition, run_dir: Path, began: float | None = None) -> dict[str, Any]:
-    """Train a composition in a folder, resuming where an earlier attempt stopped.
+    """Train a composition in a folder, resuming an earlier attempt.
 
     Returns the content of result.json. A finished run is not trained again. began: when, by
     time.perf_counter, the run began, if before this call: its `wall_seconds` are counted from then.
@@ -225,7 +225,7 @@ def _opened(
         if line:
             on_first_process(say)(line)
     with (
-        unwritable_as_run_failed(),  # also what is written before training and after
+        unwritable_as_run_failed(),  # also of files before and after training
         only_one(run_dir, trainer) as here,
         recorded(composition, run_dir, task, trainer, flops, curves, here, began) as (
             result,
@@ -250,7 +250,7 @@ def _opened(
                 composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
             )
         finally:
-            stop.moment = None  # what is written now ends by itself
+            stop.moment = None  # the final writes end by themselves
 
 
 def require_any_processes(task: Task) -> None:
@@ -360,8 +360,8 @@ def prepare(
 
 
 def require_measured(task: Task, callbacks: Sequence[Callback]) -> None:
-    """Raise UserError unless the task measures its metric, and what `callbacks` watch. Needs a
-    trainer that is not fitting."""
+    """Raise UserError unless the task measures its metric, and the metrics that `callbacks` watch.
+    Needs a trainer that is not fitting."""
     task.require_metric()
     # A custom task or callback may log more.
     every = (task, *callbacks)
@@ -372,8 +372,8 @@ def require_measured(task: Task, callbacks: Sequence[Callback]) -> None:
 
 
 def require_runnable(cfg: DictConfig, task: Task) -> None:
-    """Raise what a run of a composition would raise before its first step, but for what its machine
-    and its folder decide. task: its task, with a model on the meta device."""
+    """Raise the errors of a run before its first step, except those that depend on its machine and
+    its folder. task: that of the composition, with a model on the meta device."""
     conditions(cfg)
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     if own or not type(task).__module__.startswith("ablate."):

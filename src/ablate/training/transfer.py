@@ -46,9 +46,9 @@ TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "low
 
 @dataclass
 class Source:
-    """A run to start from. init_from: its folder, as typed. allow: what its config may
-    name besides built-in components: those that the new run has. goes_on: with init_optimizer, from
-    the last state of training, not from the best weights."""
+    """A run to start from. init_from: its folder, as typed. allow: the custom components that its
+    config may name: those of the new run. goes_on: with init_optimizer, from the last state of
+    training, not from the best weights."""
 
     init_from: str
     allow: frozenset[str] = frozenset()
@@ -177,7 +177,7 @@ def load_into(
 ) -> None:
     """Load the tensors that fit; record it in `model.started_from`. Raises UserError (`fitting`).
 
-    run, run_id: where they come from.
+    run, run_id: their source.
     """
     state = model.state_dict()
     loaded = fitting(state, weights, model.heads, what)
@@ -194,9 +194,9 @@ def load_into(
 def fitting(
     target: dict[str, Tensor], source: dict[str, Tensor], heads: tuple[str, ...], what: str
 ) -> dict[str, Tensor]:
-    """Return the tensors of `source` to load into `target`; raise UserError that starts with `what`
-    and lists the mismatches. Only parameters of output maps, whose names start with one of `heads`,
-    may be missing, unknown or of another shape."""
+    """Return the tensors of `source` to load into `target`; raise UserError that lists the
+    mismatches. Only parameters of output maps, whose names start with one of `heads`, may be
+    missing, unknown or of another shape. what: begins the error."""
     target_state, source_state = (
         {name: value for name, value in state.items() if not name.startswith(heads)}
         for state in (target, source)
@@ -220,7 +220,7 @@ def fitting(
 
 
 def describe_transfer(started_from: dict[str, Any]) -> str:
-    """Describe in one line what was loaded, what is new and what was not loaded."""
+    """Describe in one line the loaded, the new and the unused parameters."""
     counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
     rest = (f"{what}: {few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
     return f"{counted}; {'; '.join(rest)}"

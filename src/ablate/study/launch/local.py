@@ -1,7 +1,7 @@
 """hydra/launcher=local: a worker process per run on this machine, several at once.
 
 The state of a run is read from its folder. Two launchers may work on the same runs, here or on two
-machines that share the folder: each takes what the other has not, and waits for the rest.
+machines that share the folder: each takes runs that the other has not, and waits for the rest.
 """
 
 import os
@@ -136,7 +136,7 @@ def _cores() -> int:
 
 
 def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return for each slot the environment in which its runs see only their GPUs."""
+    """Return for each slot the environment that shows its runs only their GPUs."""
     if not each:
         return [{}] * slots
     names = _visible(environment)

@@ -166,7 +166,7 @@ class Slots:
             self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:
-        """After the death of the parent: kill all its processes, each of which loses an attempt."""
+        """After the death of the parent: kill all its processes; each loses an attempt."""
         assert self._parent is not None
         self._parent.close()
         for number, process in self._processes.items():

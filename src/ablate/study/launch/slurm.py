@@ -209,7 +209,7 @@ class Jobs:
             self._seen[run.folder] = job.job_id
 
     def _folder(self) -> Path:
-        """The folder where submitit keeps its files."""
+        """The folder of submitit's files."""
         from submitit.core.utils import JobPaths
 
         return JobPaths.get_first_id_independent_folder(self.executor.folder)

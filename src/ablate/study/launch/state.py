@@ -33,7 +33,7 @@ WORKER = "ablate.study.launch.worker"  # module that a run's process executes
 COMMAND = f"{command_line('ablate')} "  # start of the first line of LOG
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its launcher
 RESUMES = "the same command resumes"  # in the error of a run that was stopped on request
-TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
+TAIL = "; last lines: "  # before the output of a run, in an error that its launcher wrote
 LAST, LETTERS = 5, 500  # lines of these, and their characters together, at most
 SQUEUE_SECONDS = 5  # how long an answer of squeue is cached
 # A younger job may be missing in the cached answer; includes a margin for clocks that differ.

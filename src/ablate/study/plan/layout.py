@@ -60,7 +60,7 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
 
 def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors and the baseline's option of each, which is their first: in a grid, the
-    one that the composition has, where that is among the values."""
+    one that the composition has, if that is among the values."""
     if request.grid:
         factors = [_own_first(factor, composer) for factor in request.factors]
         return factors, {f.name: next(iter(f.options)) for f in factors}

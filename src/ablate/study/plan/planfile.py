@@ -110,7 +110,7 @@ def planned(
         "baseline": {
             "overrides": list(layout.baseline.overrides),
             "asked": question,
-            "config": content_of(layout.baseline.config),  # with what tuning chose
+            "config": content_of(layout.baseline.config),  # with the tuned values
             "data": data,
         },
         "own_parts": own_parts,
@@ -205,7 +205,7 @@ def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
-    """The claims, with what the existing plan records of them."""
+    """The claims, with the records of them in the existing plan."""
     before = read_plan(folder) or {"cells": []}
     claims = before.get("claims", ())
     return recorded(request.node["claims"], claims, begun=_begun(folder, before))
@@ -261,5 +261,5 @@ def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
 
 
 def _counted(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is compared between baselines, by dotted key."""
+    """Return the values that are compared between baselines, by dotted key."""
     return flatten({k: v for k, v in question.items() if k != "choices"})

@@ -229,7 +229,7 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
 
 def _name(request: StudyRequest, others: Sequence[str]) -> str:
     """Name a study so that the same command, or one with more values, finds its folder again.
-    others: what was typed of OTHER_RUNS."""
+    others: the typed overrides of OTHER_RUNS."""
     varied = "+".join(factor.name for factor in request.factors) or "seed"
     fixed = (text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
     return f"{varied[:80]}-{_hash([*fixed, *others])}"
