@@ -77,13 +77,16 @@ def page(group: str, tree: Tree) -> str:
 
 
 def formulas(target: str) -> Iterator[str]:
-    """Yield the formulas of an option's module, from formulas.md."""
+    """Yield the formulas of an option's module, from formulas.md or the page of its system."""
     module = target.rpartition(".")[0]
-    for row in ROW.findall((HERE / "reference" / "formulas.md").read_text()):
-        cells = re.split(r" (?<!\\)\| ", row)
-        if len(cells) > 3 and cells[3].startswith(f"[{module}]"):
-            example = "[Example](../reference/formulas.md)"
-            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. {example}"
+    pages = {"reference/formulas": (HERE / "reference" / "formulas.md").read_text()}
+    pages |= {f"systems/{page.parent.name}": page.read_text() for page in SYSTEMS}
+    for page, text in pages.items():
+        for row in ROW.findall(text):
+            cells = re.split(r" (?<!\\)\| ", row)
+            if len(cells) > 3 and cells[3].startswith(f"[{module}]"):
+                example = f"[Example](../{page}.md)"
+                yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. {example}"
 
 
 def also(group: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
 PADDED: Only = {"model.norm_type": but("model.norm_type", "batch")}  # which would count padding
 OWN: dict[str, Only] = {
     **dict.fromkeys(("gpt", "bert"), ALONG),
-    **dict.fromkeys(("vit", "sam"), BLOCKS),
+    "vit": BLOCKS,
     **dict.fromkeys(("timm", "rnn_lm", "autoencoder"), WITHOUT_ATTENTION),
     **dict.fromkeys(("rnn_seq2seq",), KERNELS | NO_POSITIONS),
     "resnet": WITHOUT_ATTENTION | {"model.norm_type": ["layer", "batch"]},

@@ -67,11 +67,11 @@ AREAS = {
         block captioner dit draws embedding flops formulas gpt
         hugging_face init knobs layers local_attention loop mask mixer moe mup
         normalizer one_position pairs pos_enc precision
-        pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
+        pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
     "kernel": "chunked compiled gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """diffusion masked_lm predictions rlhf sample search
-        segmentation speech task task_outside task_seq2seq""",
+        speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         links logger optimizer processes resume damaged_folders ignored security shards
         sizes train transfer""",

@@ -43,8 +43,6 @@ FILES: dict[str, dict[str, Any]] = {
     "cmudict": {"root": "cmudict", "batch_size": 4},
     "speech": COUNTS | {"codes": 16},
     "recordings": {"root": "recordings", "codes": 16, "batch_size": 4},
-    "overlapping_digits": COUNTS | {"size": 16, "scale": 1, "max_digits": 2},
-    "mask_folder": {"root": "mask_folder", "size": 8, "min_pixels": 1, "batch_size": 4},
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
     **rows_of_systems("FILES"),
 }
@@ -63,7 +61,6 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
-    mask_folder(Path("mask_folder"), rng)
     _text_files(Path("text_files"))
     write_preferences(Path("preferences.jsonl"))
     write_pairs()
@@ -184,18 +181,6 @@ def _text_files(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         for n in range(20):
             _text(folder / name / f"{n}.txt", seed=100 * seed + n, length=1000 + n)
-
-
-def mask_folder(folder: Path, rng: np.random.Generator) -> None:
-    """Two rectangles on a picture of noise, numbered 1 and 2."""
-    for name in ("images", "masks"):
-        (folder / name).mkdir(parents=True)
-    for n in range(24):
-        mask = np.zeros((9, 12), np.uint8)
-        mask[n % 4 : 5, 1:6], mask[6:, n % 5 :] = 1, 2
-        picture = rng.integers(256, size=(9, 12, 3), dtype=np.uint8)
-        Image.fromarray(picture).save(folder / "images" / f"{n}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"{n}.png")
 
 
 def _image_folder(folder: Path, rng: np.random.Generator) -> None:

@@ -35,9 +35,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
     "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
     "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
-    "sam": BLOCKS
-    | {"image_size": (16, 16), "channels": 1, "prompt_length": 4, "patch": 4, "points": "fourier"}
-    | {"dim": 16, "heads": 2, "depth": 1, "pos_enc": "relative_2d"},
     "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "num_downsamples": 2},

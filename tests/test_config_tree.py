@@ -36,7 +36,7 @@ AROUND = ("optimizer", "schedule", "trainer")
 # Groups in which every file stands for a module of the same name.
 MIRRORED = listed("""kernel logger pos_enc task task.noise model.attention model.cell
     model.condition model.decoder model.embedding model.ffn model.gate model.mask model.mixer
-    model.norm_type model.points model.window""")
+    model.norm_type model.window""")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -77,7 +77,7 @@ SHARED = {
     "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
     "logger": ["role"],
     "task": listed("""accumulation attention cross_entropy decoding experts judge paint policy
-        sampler segment text_metrics translate"""),
+        sampler text_metrics translate"""),
 }
 
 

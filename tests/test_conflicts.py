@@ -70,7 +70,6 @@ REFUSED = """
 1 model=dit model.condition=cross_attention model.cross_attention=uniform model.residual=false
 1 data=speech model=transformer task=speech data.direction=recognition
 1 model=gpt_seq2seq model.mixer=fixed
-3 model=sam task.clicks=1 data.size=8 data.scale=2 model.dim=36 model.heads=2
 4 data=preferences task=rlhf debug=overfit task.clip=0.1 task.minibatches=2 data.path=pairs
 2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.policy_run=RUN
 2 model=dit task.guidance=2 task.drop_caption=0 task.noise=ddpm task.sampling_steps=2000
@@ -95,7 +94,6 @@ REFUSED = """
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu
 2 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
-1 model=sam model.exchange=none model.cross_attention=dot
 3 data=preferences task=rlhf model.mask=none model.dropout=0.1 model.drop_path=0.1
 2 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
 1 data=preferences task=rlhf model.normalizer=hard

@@ -114,7 +114,7 @@ def test_what_a_run_keeps_of_its_data_is_enough_without_them(name, tmp_path, mon
     data = ready(name, **FILES[name])
     if (state := data.run_state()) is None:
         # Nothing is fitted to these, or they are part of a package: they are read again.
-        assert name in ("digit_strings", "overlapping_digits", "recall", *rows_of_systems("UNKEPT"))
+        assert name in ("digit_strings", "recall", *rows_of_systems("UNKEPT"))
         return
     write_plain(tmp_path / "data.pt", state)
     again = make(name, **FILES[name])

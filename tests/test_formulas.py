@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from make_model import context, options, part, place
+from make_systems import rows_of_systems
 from torch import Tensor, nn
 
 from ablate.kernel import AttentionInputs, attention_weights, mix
@@ -27,14 +28,15 @@ from ablate.task.dpo import dpo_loss
 from ablate.task.policy import leave_one_out
 from ablate.task.reward import unlikelihood
 from ablate.task.rlhf import clipped, policy_gradient
-from ablate.task.segmentation import dice_loss, sigmoid_focal_loss
 
 ROOT = Path(__file__).parents[1]
 # Of every row: its name, and what it comes to.
+FILES = (ROOT / "docs/reference/formulas.md", *ROOT.glob("src/ablate/systems/*/README.md"))
+PAGES = "\n".join(file.read_text() for file in FILES)
 ROWS = {
     line[2:].split(" | ")[0]: line.removesuffix(" |").split(" | ")[-1]
-    for line in (ROOT / "docs/reference/formulas.md").read_text().splitlines()[1:]
-    if line.startswith("| ") and not line.startswith("| name |")
+    for line in PAGES.splitlines()
+    if line.startswith("| ") and line.count(" | ") == 5 and not line.startswith("| name |")
 }
 
 
@@ -93,11 +95,6 @@ def relative_2d() -> Any:
 def t5() -> Any:
     made = fill(positions("t5", buckets=4, max_distance=8), table=[[0.0], [1.0], [2.0], [3.0]])
     return made.bias(tensor([0.0, 0.0])[None, None], torch.tensor([9]), torch.arange(10), 0)
-
-
-def fourier() -> Any:
-    made = part("model.points", "fourier")(dim=2, image_size=(1, 1))
-    return fill(made, frequencies=[0.25, 0.0])(tensor(0.75, 0.5))
 
 
 def attention(**around: Any) -> Any:
@@ -265,9 +262,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     ),
     "mel scale": lambda: mel(6300.0),
     "mel-cepstral distortion": lambda: frame_distortion(np.array([3.0, 0.0]), np.array([0.0, 4.0])),
-    "dice loss": lambda: dice_loss(torch.zeros(1, 2).double(), tensor([1.0, 0.0])),
-    "focal loss": lambda: sigmoid_focal_loss(torch.zeros(2).double(), tensor(1.0, 0.0)),
-    "random Fourier features": fourier,
     "attention": attention,
     "predicted window": local_p,
     "sinusoidal": lambda: positions("sinusoidal").embed(tensor([1.0, 1.0])[None], 3),
@@ -323,6 +317,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "rate, linear": lambda: [
         rate("linear", step, 101, warmup=1, floor=0.2) for step in (0, 1, 51, 101)
     ],
+    **rows_of_systems("EXAMPLES"),
 }
 
 
@@ -335,8 +330,7 @@ def test_the_code_comes_to_what_was_worked_by_hand(name: str) -> None:
 
 def test_no_score_or_normalizer_is_left_out_and_the_files_are_there() -> None:
     assert set(EXAMPLES) == set(ROWS)
-    page = (ROOT / "docs/reference/formulas.md").read_text()
-    linked = re.findall(r"\((?:\.\./)+(src/\S+)\)", page)
+    linked = re.findall(r"^\| .*\((?:\.\./)+(src/\S+)\) \| .* \|$", PAGES, re.MULTILINE)
     assert len(linked) == len(ROWS)
     assert all((ROOT / path).is_file() for path in linked)
     for group in ("model.attention", "model.normalizer"):

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from ablate import memory
 from ablate.config.rules import PIXELS, Count, Int, RunDir, Seed
 from ablate.data import IGNORED, digest, image_file
-from ablate.data.digits import Digits
+from ablate.data.digits import SIDE, Digits
 from ablate.data.images import Arrays, Source, statistics
 from ablate.data.loader import Batch, Request
 from ablate.data.pair_tokenizer import PAD, Words
@@ -32,7 +32,6 @@ from ablate.data.targets import Targets
 from ablate.errors import UserError
 from ablate.random.seeding import derive
 
-SIDE = 8  # pixels of a digit
 ENCODED = 1000  # images at once
 Pixels = NDArray[np.uint8]
 Numbers = NDArray[np.int64]

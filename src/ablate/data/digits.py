@@ -19,6 +19,8 @@ from ablate.data import digest
 from ablate.data.images import Arrays, Images, Source
 from ablate.data.split import BOUNDS, three_way
 
+SIDE = 8  # pixels of a digit
+
 
 class Digits(Images):
     """The split of each image is chosen by a hash of its pixels.

@@ -2,18 +2,18 @@
 
 from io import BytesIO
 
-import make_files
 import numpy as np
 import pytest
 import torch
 from make_data import ready
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from refusals import refused
+from systems.segmentation.rows import mask_folder
 from test_image_file import png
 
 from ablate.data import Request
 from ablate.data.image_file import ORIENTATION
-from ablate.data.overlapping_digits import INK, OverlappingDigits
+from ablate.systems.segmentation.overlapping_digits import INK, OverlappingDigits
 
 COUNTS = {"train_examples": 60, "val_examples": 40, "test_examples": 10}
 
@@ -80,7 +80,7 @@ def test_training_has_no_unfamiliar_digit(unfamiliar, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    make_files.mask_folder(tmp_path, np.random.default_rng(0))
+    mask_folder(tmp_path, np.random.default_rng(0))
     return tmp_path
 
 

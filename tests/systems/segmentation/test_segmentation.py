@@ -16,10 +16,11 @@ from test_figures import built
 
 import ablate
 from ablate import generate, show
-from ablate.data import Request, prompts
-from ablate.data.prompts import BACKGROUND, OBJECT, PADDING, boxes, correction
+from ablate.data import Request
 from ablate.errors import UserError
-from ablate.task.segmentation import overlap
+from ablate.systems.segmentation import prompts
+from ablate.systems.segmentation.prompts import BACKGROUND, OBJECT, PADDING, boxes, correction
+from ablate.systems.segmentation.segmentation import overlap
 
 WITH_FIGURES = True  # tests/conftest.py
 

@@ -21,9 +21,7 @@ from torch.nn.functional import gelu, interpolate
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Count, Depth, KeysOf, Width
-from ablate.data.prompts import FIRST, PADDING
 from ablate.errors import UserError
-from ablate.figures.masks import Clicked, decoder_drawer
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -31,12 +29,14 @@ from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, width_std
 from ablate.model.layers.stack import Stack
 from ablate.model.mask.none import NoMask
-from ablate.model.mask_decoder import NARROWED, Exchange, MaskDecoder
 from ablate.model.normalizer import Normalizer
-from ablate.model.points import MakePoints
 from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
 from ablate.pos_enc.none import NoPosEnc
 from ablate.random.draws import Stream
+from ablate.systems.segmentation.figures import Clicked, decoder_drawer
+from ablate.systems.segmentation.mask_decoder import NARROWED, Exchange, MaskDecoder
+from ablate.systems.segmentation.points import MakePoints
+from ablate.systems.segmentation.prompts import FIRST, PADDING
 
 # The message of the check of a composition, and of the constructor.
 DIVIDED = (
@@ -159,7 +159,7 @@ class SAM(Model):
         num_masks: Count,
         exchange: Exchange,
         mask_prompt: bool,
-        decoder: Annotated[dict[str, Any], KeysOf("ablate.model.sam.decoder_keys")],
+        decoder: Annotated[dict[str, Any], KeysOf("ablate.systems.segmentation.sam.decoder_keys")],
         points: MakePoints,
         attention: Callable[..., Score],
         normalizer: Normalizer,

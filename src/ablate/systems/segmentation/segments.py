@@ -3,7 +3,7 @@ contains
 
 images      b c y x   mean 0 and standard deviation 1 of each channel over the training split
 masks       b y x     True at the visible pixels of the object
-points      b p 2     a click on the object, then padding: see ablate.data.prompts
+points      b p 2     a click on the object, then padding: see ablate.systems.segmentation.prompts
 labels      b p
 unfamiliar  b         whether training has no objects of its class
 index       b         the example's number in its split
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from ablate.data import Data
 from ablate.data.images import Arrays, statistics
 from ablate.data.loader import Batch, Request
-from ablate.data.prompts import FIRST, PADDING, centers, first_click
+from ablate.systems.segmentation.prompts import FIRST, PADDING, centers, first_click
 
 NO_LABEL = -1  # the owner of a pixel without a label
 CHUNK = 256  # masks whose centers are computed at a time, which bounds the memory

@@ -5,8 +5,8 @@ import torch
 from make_model import SIZES, normal, random_parts, tiny
 from torch.testing import assert_close
 
-from ablate.data.prompts import FIRST_CORNER, LAST_CORNER, PADDING
 from ablate.model.layers.multi_head import recording
+from ablate.systems.segmentation.prompts import FIRST_CORNER, LAST_CORNER, PADDING
 
 SIDE, PATCH, DIM, HEADS = 16, *(SIZES["sam"][size] for size in ("patch", "dim", "heads"))
 CORNERS = [FIRST_CORNER, LAST_CORNER]

@@ -24,8 +24,8 @@ from ablate.data import image_file
 from ablate.data.class_folders import ClassFolders
 from ablate.data.image_file import ORIENTATION
 from ablate.data.image_folder import ENDINGS
-from ablate.data.segments import NO_LABEL, Objects, Segments
 from ablate.errors import UserError, few
+from ablate.systems.segmentation.segments import NO_LABEL, Objects, Segments
 from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,10 @@ from torchvision.ops import sigmoid_focal_loss
 
 from ablate.config.rules import Count, Positive, Probability
 from ablate.data import Batch
-from ablate.data.prompts import (
+from ablate.figures.save import save
+from ablate.random.draws import Source, uniform
+from ablate.systems.segmentation.figures import Answered, draw_answers
+from ablate.systems.segmentation.prompts import (
     FIRST,
     PADDING,
     box_prompt,
@@ -24,13 +27,10 @@ from ablate.data.prompts import (
     first_click,
     largest,
 )
-from ablate.data.segments import Segments
-from ablate.figures.masks import Answered, draw_answers
-from ablate.figures.save import save
-from ablate.model.sam import SAM, Prompt, chosen, picked
-from ablate.random.draws import Source, uniform
+from ablate.systems.segmentation.sam import SAM, Prompt, chosen, picked
+from ablate.systems.segmentation.segment import image_files, write_mask
+from ablate.systems.segmentation.segments import Segments
 from ablate.task import Task
-from ablate.task.segment import image_files, write_mask
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after

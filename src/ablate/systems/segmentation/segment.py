@@ -9,13 +9,19 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ablate.data.prompts import BACKGROUND, FIRST_CORNER, LAST_CORNER, OBJECT, PADDING
-from ablate.data.segments import Segments
 from ablate.errors import UserError
-from ablate.figures.masks import Answered, draw_answers
 from ablate.figures.save import save
-from ablate.model.sam import SAM, Prompt, picked
 from ablate.run_files import replacing
+from ablate.systems.segmentation.figures import Answered, draw_answers
+from ablate.systems.segmentation.prompts import (
+    BACKGROUND,
+    FIRST_CORNER,
+    LAST_CORNER,
+    OBJECT,
+    PADDING,
+)
+from ablate.systems.segmentation.sam import SAM, Prompt, picked
+from ablate.systems.segmentation.segments import Segments
 
 Arguments = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")

@@ -20,12 +20,11 @@ from ablate import memory
 from ablate.config.facts import Conflict
 from ablate.config.rules import PIXELS, Count, Int, ListOf, Real, Seed
 from ablate.data import digest, image_file
-from ablate.data.digit_strings import SIDE
-from ablate.data.digits import Digits
+from ablate.data.digits import SIDE, Digits
 from ablate.data.images import Source
-from ablate.data.segments import Objects, Segments
 from ablate.errors import UserError
 from ablate.random.seeding import derive
+from ablate.systems.segmentation.segments import Objects, Segments
 
 INK = 1 / 4  # share of the darkest ink from which a pixel belongs to a digit
 VISIBLE = 1 / 4  # least share of a digit that is visible when it is an example

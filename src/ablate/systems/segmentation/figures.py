@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ablate.data.prompts import BACKGROUND, OBJECT
 from ablate.figures.maps import Map
 from ablate.figures.panels import OUTLINE, TITLE, Panel, draw_image, draw_panels, entitle, outline
 from ablate.figures.patches import draw_patches
+from ablate.systems.segmentation.prompts import BACKGROUND, OBJECT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
