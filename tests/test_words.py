@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SYSTEMS = ROOT / "src/ablate/systems"
 LOGS = {"CHANGELOG.md", "decisions.md"}  # which keep the words of their day
 
 
