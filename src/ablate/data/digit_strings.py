@@ -12,7 +12,7 @@ only, so that validation and test contain no digit images that training has seen
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -306,9 +306,8 @@ class Latents:
             raise UserError(
                 f"data.autoencoder={folder}: reads images of {trained} pixels, not {wanted}"
             )
-        self.model: Any = run.model
-        self.data = run.data
-        self.reduction = int(self.model.reduction)
+        self.model, self.data = cast(Any, run.model), run.data
+        self.reduction: int = self.model.reduction
         self.values = {
             split: self._encode(data.originals(split, torch.arange(len(pixels))))
             for split, pixels in data.pixels.items()
