@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import random
+import re
 import socket
 
 import numpy as np
@@ -309,7 +310,7 @@ def test_hidden_files_are_skipped_and_sub_folders_belong_to_their_class(tmp_path
     """As editors, Jupyter and macOS leave them."""
     paint(tmp_path, 20)
     plain, counts = folder(tmp_path).fingerprint(), lengths(folder(tmp_path))
-    for junk in (".ipynb_checkpoints", "__MACOSX", "red/.ipynb_checkpoints", "red/sub/.git"):
+    for junk in (".ipynb_checkpoints", "__MACOSX", "red/@eaDir", "__pycache__", "red/sub/.git"):
         (tmp_path / junk).mkdir(parents=True)
         (tmp_path / junk / "0.png").write_bytes(b"no image")
     (tmp_path / "red" / "._0.png").write_bytes(b"no image")
@@ -322,12 +323,23 @@ def test_hidden_files_are_skipped_and_sub_folders_belong_to_their_class(tmp_path
     targets = torch.cat([everything(data, split)["targets"] for split in data.splits])
     assert torch.bincount(targets).tolist() == [20, 20, 40]
     seen = torchvision.datasets.ImageFolder(
-        str(tmp_path), is_valid_file=lambda p: "/." not in p and "__" not in p, allow_empty=True
+        str(tmp_path), is_valid_file=lambda p: not re.search(r"/\.|__|@", p), allow_empty=True
     )
     shown = [c for c in seen.classes if not c.startswith((".", "_"))]
     assert shown == data.class_names
     read = {str(path) for part in data.files.splits().values() for path in part}
     assert read == {path for path, _ in seen.samples if "/loop/" not in path}
+
+
+def test_copies_in_two_splits_are_counted(given, caplog):
+    for n, path in enumerate((given / "val").glob("*/*.png")):
+        Image.new("RGB", (20, 20), (n, 0, 0)).save(path)
+    (given / "train" / "red" / "0.png").rename(given / "val" / "blue" / "copy.png")
+    Image.new("RGB", (20, 31), (220, 0, 0)).save(given / "train" / "red" / "0.png")
+    folder(given)
+    assert caplog.text.count("also in the training split") == 2
+    assert "1 of the 16 validation images are also in the training split" in caplog.text
+    assert "18 of the 18 test images are also in the training split" in caplog.text
 
 
 def test_a_folder_of_other_splits_or_without_images_is_refused(given):

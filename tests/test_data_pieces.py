@@ -181,6 +181,34 @@ def test_units_are_shuffled_and_none_is_divided(unit, tmp_path, capsys):
     assert ("its lines are sorted" in said) == (unit == "line")
 
 
+def test_blank_lines_may_have_blanks_and_units_of_both_splits_are_counted(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("\n \t\n".join(f"name{n % 60:02}" for n in range(300)) + "\n")
+    for unit in ("line", "document"):
+        ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=8, unit=unit)
+        said = capsys.readouterr().err
+        assert f"300 {unit}s, shuffled; 30 validate (30 of them also train)" in said
+
+
+NUMBERS = [f"line {n:04}" for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (NUMBERS, True),
+        (NUMBERS[::-1], True),
+        ([f"{'aB'[n % 2]}{n}" for n in range(100, 400)], False),
+        (sorted((f"{'aAbB'[n % 4]}{n}" for n in range(300)), key=str.lower), True),
+        (["title", *NUMBERS, *NUMBERS[-1:]], True),
+        (["same"] * 300, False),
+    ],
+)
+def test_lines_that_are_sorted_are_said(lines, said, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    ready("text", path=str(tmp_path / "a.txt"), tokenizer="byte", seq_len=8)
+    assert ("its lines are sorted" in capsys.readouterr().err) == said
+
+
 JSON = '{"text": "to be"}\n'
 
 

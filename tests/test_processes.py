@@ -89,6 +89,7 @@ def test_a_process_that_waits_for_a_lost_one_ends(tmp_path, rank, line):
     [
         ("0", None, RunFailed("x"), True),
         ("1", None, RunFailed("x"), False),  # of torchrun
+        ("1", "none", RunFailed("x"), True),  # a variable that is left over
         ("1", "alive", LostProcess("x"), False),  # the first one says it
         ("1", "alive", RunFailed("x"), True),  # it is of this process alone
         ("1", "gone", RunFailed("x"), False),  # the first one had it too
@@ -100,7 +101,11 @@ def test_one_process_says_how_the_run_ended(monkeypatch, rank, first, lost, said
     monkeypatch.setattr(processes, "ALIKE", 0.1)
     monkeypatch.setenv("LOCAL_RANK", rank)
     monkeypatch.delenv(FIRST, raising=False)
-    if first:
+    if first == "none":
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    if first in ("alive", "gone"):
         monkeypatch.setenv(FIRST, str(os.getppid()) if first == "alive" else "1")
     assert speaks(lost) == said
 

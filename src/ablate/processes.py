@@ -24,8 +24,8 @@ ALIKE = 3.0  # seconds until the first process has ended if it has the same erro
 def speaks(error: BaseException) -> bool:
     """Whether this process reports how the run ended: the first one, in general."""
     rank = os.environ.get("LOCAL_RANK", "0")
-    if rank == "0" or FIRST not in os.environ:
-        return rank == "0"
+    if rank == "0" or FIRST not in os.environ:  # without a number of processes there is one
+        return rank == "0" or "WORLD_SIZE" not in os.environ
     if isinstance(error, LostProcess):
         return rank == "1" and _orphaned()
     end = time.monotonic() + ALIKE

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
@@ -23,6 +24,7 @@ from ablate.data import digest, source
 from ablate.data.split import (
     BOUNDS,
     HELD_OUT,
+    SPOKEN,
     VALIDATION,
     hold_out,
     stratified,
@@ -81,6 +83,28 @@ class ClassFolders:
                     " divide them into train, val and test yourself"
                 )
         return files
+
+    def warn_of_copies(self, splits: Mapping[str, Sequence[Path]]) -> None:
+        """Warn of files of the other splits that are also in training, under other names."""
+        sizes = {s: [path.stat().st_size for path in paths] for s, paths in splits.items()}
+        common = set(sizes.get("train", ())) & set(
+            chain(*(sizes[s] for s in sizes if s != "train"))
+        )
+        keys = {
+            split: [
+                (size, _start(path))
+                for path, size in zip(paths, sizes[split], strict=True)
+                if size and size in common
+            ]
+            for split, paths in splits.items()
+        }
+        training = set(keys.pop("train", ()))
+        for split, of_split in keys.items():
+            if copies := sum(key in training for key in of_split):
+                on_first_process(log.warning)(
+                    "ablate: data.root=%s: %d of the %d %s %s are also in the training split",
+                    *(self.root, copies, len(splits[split]), SPOKEN[split], self.what),
+                )
 
     def labels(
         self, splits: dict[str, list[Path]], known: Sequence[str] = ()
@@ -194,6 +218,12 @@ class ClassFolders:
                     f"data.root={self.root}: the name of {str(path)!a} is not UTF-8; rename it"
                 ) from None
         return paths
+
+
+def _start(path: Path) -> bytes:
+    """A hash of the first bytes; with the size, it identifies an image."""
+    with path.open("rb") as file:
+        return sha256(file.read(2**16)).digest()
 
 
 def warn_of_spellings(classes: Mapping[str, int], where: str) -> None:

@@ -67,6 +67,7 @@ class ImageFolder(Images):
 
     def read(self) -> dict[str, Source]:
         splits = self.files.splits(whole=self.whole)
+        self.files.warn_of_copies(splits)
         count = min(CHUNK, MEASURED, len(splits.get("train", splits["val"])))
         memory.require(3 * count * self.size**2, f"data.size={self.size}: {count} images at once")
         self.class_names, labels = self.files.labels(splits, self.known_classes)

@@ -1,5 +1,7 @@
 """Texts of any length in pieces: cut between characters that no tokenizer joins, or in lines."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from threading import Thread
@@ -110,7 +112,8 @@ class Units:
     """
 
     def __init__(self, text: bytes | bytearray, unit: Unit) -> None:
-        self.raw = np.frombuffer(text.replace(b"\r\n", b"\n"), np.uint8)
+        clean = re.sub(rb"(?m)^[ \t]+$", b"", text.replace(b"\r\n", b"\n"))
+        self.raw = np.frombuffer(clean, np.uint8)
         ends = np.flatnonzero(self.raw == ord("\n")) + 1
         if not len(ends) or ends[-1] != len(self.raw):
             ends = np.append(ends, len(self.raw))
@@ -127,10 +130,18 @@ class Units:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def shared(self, cut: int) -> int:
+        """The number of units from number `cut` on that are also among those before."""
+        held = Counter(hash(self._text(n)) for n in range(cut, len(self)))
+        return sum(held.pop(hash(self._text(n)), 0) for n in range(cut))
+
+    def _text(self, n: int) -> bytes:
+        return self.raw[self.starts[n] : self.ends[n]].tobytes()
+
     def pieces(self, first: int, last: int) -> Iterator[str]:
         """The text of the units from number `first` up to `last`."""
         for n in range(first, last):
-            text = self.raw[self.starts[n] : self.ends[n]].tobytes()
+            text = self._text(n)
             yield (text if text.endswith(b"\n") else text + b"\n" + self.between).decode()
 
 

@@ -32,6 +32,11 @@ KEY = "data.path"
 # Bytes of a file, and of a gzip file's content.
 LARGEST = 2e9
 LIMIT = "ABLATE_MAX_FILE_GB"  # the environment variable that sets another limit
+# Folders that macOS, NAS, Windows, Linux and Python put among others.
+JUNK = {
+    *("__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
+    "__pycache__",
+}
 CHUNK = 2**20  # bytes read at a time
 # The first bytes of files that are not text, and their formats' names.
 FORMATS = {
@@ -284,8 +289,8 @@ def local(path: str | Path) -> Path:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """The files in a folder and its sub-folders, but for hidden ones (of editors, Jupyter and
-    macOS). Links are followed, except to a folder that they are in."""
+    """The files in a folder and its sub-folders, but for hidden ones (of editors, Jupyter, systems
+    and NAS). Links are followed, except to a folder that they are in."""
     for here, folders, names in os.walk(folder, followlinks=True):
         inside = Path(here)
         folders[:] = [
@@ -297,7 +302,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 
 def hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return name.startswith(".") or name in JUNK
 
 
 def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> bytes:

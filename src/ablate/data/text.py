@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
+from operator import gt, lt
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -113,6 +114,7 @@ SAVED_TO_DISK = ("dataset_info.json", "dataset_dict.json", "state.json")
 KEPT = 2**20  # bytes of a file, from which on its tokens are kept on disk
 JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 SORTED = 200  # lines in order, from which on a text counts as sorted
+UNSORTED = 0.02  # steps in the other direction, at most
 
 
 class TextData(Data):
@@ -287,7 +289,9 @@ class TextData(Data):
                     " out"
                 )
         if (units := notes["units"]) is not None:
-            _say(f"{self.where}: {units[0]:,} {self.split_by}s, shuffled; {units[1]:,} validate")
+            count, held, shared = units
+            also = f" ({shared:,} of them also train)" * bool(shared)
+            _say(f"{self.where}: {count:,} {self.split_by}s, shuffled; {held:,} validate{also}")
         if notes["sorted"] and not self.whole:
             _say(
                 f"{self.where}: its lines are sorted, and the last {self.val_fraction:g} of them"
@@ -346,7 +350,7 @@ class TextData(Data):
                 raw += piece.encode()
             units = Units(raw, self.split_by)
             cut = self._boundary(len(units), f"{self.split_by}s")
-            notes["units"] = len(units), len(units) - cut
+            notes["units"] = len(units), len(units) - cut, units.shared(cut)
             return {
                 "train": partial(units.pieces, 0, cut),
                 "val": partial(units.pieces, cut, len(units)),
@@ -375,10 +379,13 @@ def _say(line: str) -> None:
 
 
 def _sorted(pieces: Iterator[str]) -> bool:
-    """Whether the lines at the start of a text are in order, ascending and not all equal."""
+    """Whether nearly all lines at the start of a text are in order, ascending or descending, and
+    not all equal."""
     lines = source.lines("".join(islice(pieces, 1))[: 2**20])[:-1]
-    full = [line for line in lines if line.strip()]
-    return len(full) >= SORTED and full[0] < full[-1] and full == sorted(full)
+    full = [line.casefold() for line in lines if line.strip()]
+    rising, falling = (sum(map(by, full, full[1:])) for by in (lt, gt))
+    fewer, more = sorted((rising, falling))
+    return len(full) >= SORTED and fewer <= UNSORTED * more and more > 0
 
 
 def _require_one_file(path: str) -> None:

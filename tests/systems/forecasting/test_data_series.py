@@ -114,6 +114,7 @@ def test_another_series_is_measured_with_the_runs_normalization(counting, tmp_pa
 
 
 DAYS = [date(2019, 12, 1) + timedelta(days=n) for n in range(COUNT)]
+WEEKS = [date(2018, 1, 1) + timedelta(weeks=n) for n in range(COUNT)]
 MONTHS = [date(2000 + n // 12, n % 12 + 1, 1) for n in range(COUNT)]
 # Header without the values, and the cells that say when each of 60 rows was.
 WHEN = {
@@ -126,7 +127,13 @@ WHEN = {
     "zone": [f"{day}T23:00:00-05:00" for day in DAYS],
     "month": [f"{month:%Y-%m}" for month in MONTHS],
     "quarter": [f"{1990 + n // 4}-Q{n % 4 + 1}" for n in range(COUNT)],
+    "before": [f"Q{n % 4 + 1} {1990 + n // 4}" for n in range(COUNT)],
+    "short": [f"{month:%b-%y}" for month in MONTHS],
     "date,time": [f"{DAYS[n // 24]},{n % 24:02}:00" for n in range(COUNT)],
+    "date,hour": [f"{DAYS[n // 24]},{n % 24 + 1}" for n in range(COUNT)],
+    "year,week": [",".join(map(str, day.isocalendar()[:2])) for day in WEEKS],
+    "Year,Qtr": [f"{1990 + n // 4},Q{n % 4 + 1}" for n in range(COUNT)],
+    "YEAR,MO,DY": [f"{day.year},{day.month},{day.day}" for day in DAYS],
     "Year": [str(1900 + n) for n in range(COUNT)],
     "year,month": [f"{month.year},{month:%b}" for month in MONTHS],
     "timestamp": [str(1_600_000_000 + 60 * n) for n in range(COUNT)],
@@ -186,6 +193,9 @@ def test_rows_that_are_no_time_steps_are_refused(tmp_path, header, rows, line):
         ("date,x", [*ROWS[:30], *ROWS[33:]], "1 of 56 steps of column 'date' are gaps, the lon"),
         ("n,x", [f"{-n},{n}" for n in range(COUNT)], "column 'n' decreases from row to row"),
         ("date,x", [f"{month},{n}" for n, month in enumerate(MONTHS)], None),  # of 28 to 31 days
+        ("when,x", [f"Week {COUNT - n},{n}" for n in range(COUNT)],
+         "column 'when' ('Week 60') is in no known form of a date, so rows keep the order"),
+        ("when,x", [f"{n // 60:02}:{n % 60:02},{n}" for n in range(COUNT)], "'when' ('00:00')"),
         ("date,region,x", [row.replace(",", ",total,") for row in ROWS], None),
         ("date,x", [f"{day},{99 + n % 3}" for n, day in enumerate(DAYS)], None),
         ("step,x", [f"{n},{n}" for n in range(COUNT)], None),

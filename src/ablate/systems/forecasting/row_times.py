@@ -1,14 +1,14 @@
 """The order of a table's rows in time, by the column that contains it, and irregularities.
 
-Such a column has dates, or numbers under a name such as time, or there are columns of years, months
-and days. A cell that is not a time among others, a time that occurs twice and a row of totals are
-rejected; rows out of order are sorted, and this and gaps are reported.
+Such a column has dates, or numbers under a name such as time, or there are columns of years with
+months and days, quarters or weeks. A cell that is not a time among others, a time that occurs twice
+and a row of totals are rejected; rows out of order are sorted, and this and gaps are reported.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 from math import isfinite
 from statistics import median
@@ -20,14 +20,28 @@ Time = datetime | float
 
 DATES = [
     *("%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
-    *("%d-%m-%Y", "%m-%d-%Y", "%Y-%m", "%Y/%m", "%m/%Y", "%b %Y", "%B %Y", "%b-%Y", "%Ym%m"),
+    *(
+        "%d-%m-%Y",
+        "%m-%d-%Y",
+        "%Y-%m",
+        "%Y/%m",
+        "%m/%Y",
+        "%b %Y",
+        "%B %Y",
+        "%b-%Y",
+        "%Ym%m",
+        "%b-%y",
+        "%b%Y",
+    ),
     *("%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
 ]
 CLOCKS = ["", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%SZ"]
 # Names of columns whose numbers are times; of parts of a date; and of rows that sum up others.
 NUMBERED = {"time", "timestamp", "datetime", "date", "unixtime", "epoch", "t", "ts", "ds", "step"}
-PARTS = ("year", "month", "day", "hour", "minute")
+PARTS = ("year", "quarter", "month", "week", "day", "hour", "minute")
+SHORT = {"yr": "year", "qtr": "quarter", "mo": "month", "dy": "day", "hr": "hour"}
 TOTALS = {"total", "totals", "grand total", "subtotal", "sum", "average", "mean", "overall"}
+LAST = r"^Q?([1-4])[-Q ]+(\d{4})$"  # quarters before their year
 TRIED = 100  # rows that determine the form of a date
 LONG = 1.5  # times the usual step: a longer one is a gap
 
@@ -42,13 +56,7 @@ def in_order(header: Sequence[str], rows: list[Row], shown: str) -> tuple[list[R
         for at in range(len(header))
     ]
     if (found := _times(header, columns, rows, shown)) is None:
-        return rows, [
-            f"{shown}: column '{name}' decreases from row to row; if the newest row is the first,"
-            " turn the file round: rows are read in order of time"
-            for name, cells in zip(header, columns, strict=True)
-            if all(_is_number(cell) for cell in cells)
-            and all(float(a) > float(b) for a, b in pairwise(cells))
-        ]
+        return rows, _suspicious(header, columns, shown)
     name, times = found
     order = sorted(range(len(rows)), key=times.__getitem__)
     doubled = [(a, b) for a, b in pairwise(order) if times[a] == times[b]]
@@ -75,6 +83,25 @@ def in_order(header: Sequence[str], rows: list[Row], shown: str) -> tuple[list[R
             " counts as the time step after the one before it"
         )
     return [rows[n] for n in order], said
+
+
+def _suspicious(header: Sequence[str], columns: Sequence[Sequence[str]], shown: str) -> list[str]:
+    """Warnings on columns that may be times: decreasing numbers, and texts of no known form."""
+    said = []
+    for name, cells in zip(header, columns, strict=True):
+        if all(_is_number(cell) for cell in cells):
+            if all(float(a) > float(b) for a, b in pairwise(cells)):
+                said.append(
+                    f"{shown}: column '{name}' decreases from row to row; if the newest row is the"
+                    " first, turn the file round: rows are read in order of time"
+                )
+        elif len(set(cells)) == len(cells) and all(re.search(r"\d", cell) for cell in cells):
+            said.append(
+                f"{shown}: column '{name}' ('{cells[0]}') is in no known form of a date, so rows"
+                " keep the order of the file, which must be that of time; dates as in 2020-01-31"
+                " are sorted"
+            )
+    return said
 
 
 def _require_no_totals(header: Sequence[str], rows: list[Row], shown: str) -> None:
@@ -107,15 +134,23 @@ def _times(
                     )
                 times.append(when)
             if len(set(times)) < len(times):
-                times = _with_clock(times, columns)
+                times = _with_clock(times, header, columns)
             return f"column '{name}'", times
     return _of_parts(header, columns) or _numbered(header, columns)
 
 
-def _with_clock(dates: list[Time], columns: Sequence[Sequence[str]]) -> list[Time]:
+def _with_clock(
+    dates: list[Time], header: Sequence[str], columns: Sequence[Sequence[str]]
+) -> list[Time]:
     """With the time of day, if another column has it."""
-    for cells in columns:
+    for name, cells in zip(header, columns, strict=True):
         with suppress(ValueError):
+            if _named(name) == "hour":
+                return [
+                    date + timedelta(hours=int(cell))
+                    for date, cell in zip(dates, cells, strict=True)
+                    if isinstance(date, datetime)
+                ]
             clocks = [time.fromisoformat(cell) for cell in cells]
             if any(":" not in cell for cell in cells):
                 continue
@@ -155,7 +190,7 @@ def _reader(cells: Sequence[str], name: str, shown: str) -> Callable[[str], Time
 
 def _iso(cell: str) -> Time | None:
     with suppress(ValueError):
-        if quarter := re.fullmatch(r"(\d{4})[- ]?Q([1-4])", cell):
+        if quarter := re.fullmatch(r"(\d{4})[-: ]?Q([1-4])", re.sub(LAST, r"\2Q\1", cell)):
             return datetime(int(quarter[1]), 3 * int(quarter[2]) - 2, 1)
         when = datetime.fromisoformat(cell)
         return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
@@ -184,7 +219,7 @@ def _of_parts(
     header: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> tuple[str, list[Time]] | None:
     """Of years, months and days in separate columns."""
-    places = {name.strip().lower(): at for at, name in enumerate(header)}
+    places = {_named(name): at for at, name in enumerate(header)}
     parts = [part for part in PARTS if part in places]
     if "year" not in parts:
         return None
@@ -192,8 +227,25 @@ def _of_parts(
         numbers = [[_part(part, cell) for cell in columns[places[part]]] for part in parts]
         keys = [dict(zip(parts, row, strict=True)) for row in zip(*numbers, strict=True)]
         names = " and ".join(f"'{header[places[part]]}'" for part in parts)
-        return f"column {names}", [datetime(**({"month": 1, "day": 1} | key)) for key in keys]
+        return f"column {names}", [_joined(**key) for key in keys]
     return None
+
+
+def _named(header: str) -> str:
+    """The part of a date that a column is, or its name."""
+    name = header.strip().lower()
+    return SHORT.get(name, name)
+
+
+def _joined(
+    *, year: int, quarter: int = 1, month: int | None = None, week: int | None = None,
+    day: int = 1, hour: int = 0, minute: int = 0,
+) -> datetime:  # fmt: skip
+    if month is None and week is not None:
+        start = datetime.fromisocalendar(year, week, 1)
+    else:
+        start = datetime(year, month or 3 * quarter - 2, day)
+    return start.replace(hour=hour, minute=minute)
 
 
 def _part(part: str, cell: str) -> int:
@@ -201,7 +253,7 @@ def _part(part: str, cell: str) -> int:
         for form in ("%b", "%B"):
             with suppress(ValueError):
                 return datetime.strptime(cell, form).month
-    if (number := float(cell)) != int(number):
+    if (number := float(cell.lstrip("Q") if part == "quarter" else cell)) != int(number):
         raise ValueError(cell)
     return int(number)
 

@@ -8,6 +8,7 @@ colors are those of smoothed edges, of JPEG or of a photograph is rejected, and 
 display is ambiguous because of transparency or EXIF. Images and masks are scaled to a square.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ MASK_ENDINGS = (".png", ".bmp", ".gif", ".tif", ".tiff")
 RGB = np.array([2**16, 2**8, 1], np.int32)  # a color as one number
 GRAY = int(RGB.sum())  # times a level
 VOID = 255  # PASCAL VOC's and Cityscapes' number of no class
+BORDER = "[224,224,192]"  # PASCAL VOC's color of it
 CLASSES = 128  # theirs are below
 Number = Annotated[int, Int(1, VOID)]
 Color = Annotated[Sequence[int], ListOf(Int(0, VOID), length=3)]
@@ -73,23 +75,25 @@ class MaskFolder(Segments):
 
     def read(self) -> dict[str, Objects]:
         splits = self.images.splits(whole=self.whole)
+        self.images.warn_of_copies(splits)
         count = sum(map(len, splits.values()))
         memory.require(7 * count * self.size**2, f"data.size={self.size}: {count} images")
-        self._framed, self._like_void = list[str](), list[str]()
+        self._framed = list[str]()
+        self._like_void: dict[str, list[str]] = {str(VOID): [], BORDER: []}
         objects = {split: self._objects(split, paths) for split, paths in splits.items()}
         if 2 * len(self._framed) > count:
             log.warning(
                 "ablate: data.root=%s: in %d of the %d masks one object has all four corners (%s);"
-                "black is the background, so invert masks whose background is another color",
+                " black is the background, so invert masks whose background is another color",
                 *(self.root, len(self._framed), count, few(self._framed, ", ", 3)),
             )
-        if self._like_void:
-            log.warning(
-                "ablate: data.root=%s: %d of the %d masks have the value %d next to lower ones"
-                " (%s), which often means an unlabeled pixel; data.void=%d ignores it",
-                *(self.root, len(self._like_void), count, VOID, few(self._like_void, ", ", 3)),
-                VOID,
-            )
+        for void, names in self._like_void.items():
+            if names:
+                log.warning(
+                    "ablate: data.root=%s: %d of the %d masks have the value %s next to others"
+                    " (%s), which often means an unlabeled pixel; data.void=%s ignores it",
+                    *(self.root, len(names), count, void, few(names, ", ", 3), void),
+                )
         return objects
 
     def read_image(self, file: Path) -> tuple[Tensor, tuple[int, int]]:
@@ -183,7 +187,9 @@ class MaskFolder(Segments):
             self._framed.append(name)
         *lower, last = np.unique(numbers[labels > 0]).tolist() or [0]
         if last == VOID and lower and lower[0] >= 0 and lower[-1] < CLASSES:
-            self._like_void.append(name)
+            self._like_void[str(VOID)].append(name)
+        elif (labels == np.array(json.loads(BORDER)) @ RGB).any() and len(np.unique(labels)) > 2:
+            self._like_void[BORDER].append(name)
         if mask.mode == "P":  # in the order of its numbers; 0 may be an object
             labels = np.where(labels > 0, np.where(numbers == 0, VOID + 1, numbers), 0)
         labels[void] = NO_LABEL
