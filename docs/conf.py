@@ -6,6 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import reference
+from sphinx.application import Sphinx
 
 from ablate import __version__
 
@@ -27,3 +28,7 @@ myst_heading_anchors = 3
 
 reference.write(Path(__file__).parent / "options")
 reference.write_systems(Path(__file__).parent / "systems")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", reference.link_systems)

@@ -43,6 +43,12 @@ def write_systems(folder: Path) -> None:
     (folder / "index.md").write_text("\n\n".join([head, contents, ""]))
 
 
+def link_systems(app: object, page: str, source: list[str]) -> None:
+    """Links to the README.md of a system lead to its page."""
+    link = r"\]\([./]*/src/ablate/systems/(\w+)/README\.md"
+    source[0] = re.sub(link, r"](/systems/\1.md", source[0])
+
+
 def name(group: str) -> str:
     return group.replace("/", "_")
 

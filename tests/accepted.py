@@ -59,20 +59,13 @@ PADDED: Only = {"model.norm_type": but("model.norm_type", "batch")}  # which wou
 OWN: dict[str, Only] = {
     **dict.fromkeys(("gpt", "bert"), ALONG),
     "vit": BLOCKS,
-    **dict.fromkeys(("timm", "rnn_lm", "autoencoder"), WITHOUT_ATTENTION),
+    **dict.fromkeys(("timm", "rnn_lm"), WITHOUT_ATTENTION),
     **dict.fromkeys(("rnn_seq2seq",), KERNELS | NO_POSITIONS),
     "resnet": WITHOUT_ATTENTION | {"model.norm_type": ["layer", "batch"]},
     "transformer": ALONG | PADDED,
     "gpt_seq2seq": ALONG
     | PADDED
     | {"model.mask": but("model.mask", "neighbors"), "model.mixer": but("model.mixer", "fixed")},
-    "captioner": KERNELS
-    | {
-        "model.attention": scores(),
-        "pos_enc": but("pos_enc", *DISTANCES, "relative_2d"),
-        "model.norm_type": ["layer", "batch"],
-    },
-    "dit": BLOCKS | PADDED,
     **{model: only for system in systems() for model, only in system.accepted().items()},
 }
 ONLY: dict[str, Only] = {model: HERE | of_data(model) | OWN[model] for model in MODELS}

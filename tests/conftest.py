@@ -63,14 +63,14 @@ GPU = {"test_gpu", "test_triton"}
 AREAS = {
     "config": """add_a_component compose config_tree conflicts fuzz
         override_errors run_id schema""",
-    "model": """activation_checkpoints around_scores attention autoencoder axes bert
-        block captioner dit draws embedding flops formulas gpt
+    "model": """activation_checkpoints around_scores attention axes bert
+        block draws embedding flops formulas gpt
         hugging_face init knobs layers local_attention loop mask mixer moe mup
         normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
     "kernel": "chunked compiled gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """diffusion masked_lm predictions rlhf sample search
+    "task": """masked_lm predictions rlhf sample search
         speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         links logger optimizer processes resume damaged_folders ignored security shards

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from hydra.utils import get_class, instantiate
-from make_systems import BLOCKS, CAPTIONS, DECODER, rows_of_systems
+from make_systems import BLOCKS, DECODER, rows_of_systems
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,11 +33,8 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"mask": "causal", "cross_attention": None, "dropout": 0.0},
     "rnn_lm": {"vocab_size": 11, "length": 7, "dim": 12},
     "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
-    "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
-    "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
     "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
-    "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "num_downsamples": 2},
     **rows_of_systems("SIZES"),
 }
 

@@ -34,8 +34,8 @@ OPTIONS = [
 # Groups that change no model; test_knobs_training.py trains with the first two.
 AROUND = ("optimizer", "schedule", "trainer")
 # Groups in which every file stands for a module of the same name.
-MIRRORED = listed("""kernel logger pos_enc task task.noise model.attention model.cell
-    model.condition model.decoder model.embedding model.ffn model.gate model.mask model.mixer
+MIRRORED = listed("""kernel logger pos_enc task model.attention model.cell
+    model.decoder model.embedding model.ffn model.gate model.mask model.mixer
     model.norm_type model.window""")
 
 
@@ -76,8 +76,8 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
 SHARED = {
     "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
     "logger": ["role"],
-    "task": listed("""accumulation attention cross_entropy decoding experts judge paint policy
-        sampler text_metrics translate"""),
+    "task": listed("""accumulation attention cross_entropy decoding experts policy
+        text_metrics translate"""),
 }
 
 

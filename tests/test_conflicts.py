@@ -60,22 +60,15 @@ REFUSED = """
 1 model=rnn_seq2seq model.attention=dot model.window=local_p kernel=sdpa
 3 model=vit data=mnist model.patch=4 model.stride=5 task.mixup=0.2 data.batch_size=5
 2 model=resnet model.norm_type=rms kernel=sdpa
-3 model=captioner model.dim=10 pos_enc=rotary task.doubly_stochastic=1 model.normalizer=hard
-3 model=captioner task.doubly_stochastic=1 model.attention=uniform data.min_digits=5 data.width=31
 1 model=timm pos_enc=alibi
 3 FILES data.min_count=2 data.val_source=c data.test_target=c
 1 FILES data.val_source=c data.val_target=d data.val_fraction=0.1
 1 FILES data.test_source=c data.test_target=d data.test_fraction=0.1
 2 data=preferences task=reward model.tie_embeddings=false data.path=pairs data.temperature=2
-1 model=dit model.condition=cross_attention model.cross_attention=uniform model.residual=false
 1 data=speech model=transformer task=speech data.direction=recognition
 1 model=gpt_seq2seq model.mixer=fixed
 4 data=preferences task=rlhf debug=overfit task.clip=0.1 task.minibatches=2 data.path=pairs
 2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.policy_run=RUN
-2 model=dit task.guidance=2 task.drop_caption=0 task.noise=ddpm task.sampling_steps=2000
-1 model=captioner data.autoencoder=RUN
-1 model=autoencoder data.autoencoder=RUN
-3 model=dit model.residual=false model.cross_attention=dot model.patch=5
 2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
 1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
@@ -137,7 +130,6 @@ model.mixer=fixed model.mask=window
 model=bert model.mask=causal task.mask_share=0.9 task.random_share=0.1
 model=bert data.seq_len=7 task.next_sentence=false
 model=resnet model.norm_type=layer trainer=ddp trainer.accelerator=cpu trainer.devices=2
-model=captioner task.doubly_stochastic=1 model.attention=location kernel=sdpa
 model.embedding=word2vec model.embedding.freeze=true model.tie_embeddings=false
 """
 # What a line says of other parts.

@@ -22,8 +22,6 @@ from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.layers.recurrence import recurrence
 from ablate.pos_enc.none import NoPosEnc
 from ablate.speech.mel import frame_distortion, mel
-from ablate.task.autoencoding import divergence
-from ablate.task.captioning import unevenness
 from ablate.task.dpo import dpo_loss
 from ablate.task.policy import leave_one_out
 from ablate.task.reward import unlikelihood
@@ -223,19 +221,6 @@ def modulated() -> list[float]:
     return [float(x.detach()), float(gate.detach())]
 
 
-def flow() -> list[float]:
-    process = part("task.noise", "rectified_flow")
-    x, step = tensor(4.0), {"fresh": None, "bounds": (-9, 9)}
-    added = process.add(x, tensor(2.0), tensor(0.25))
-    return [float(added), float(process.step(tensor(3.0), tensor(2.0), 0.25, 0.0, **step))]
-
-
-def noisy() -> list[float]:
-    process, n = part("task.noise", "ddpm", timesteps=100), tensor(0.02)
-    one, zero = tensor(1.0), tensor(0.0)
-    return [float(process.add(one, zero, n)), float(process.add(zero, one, n))]
-
-
 # The example of every row, by the code.
 EXAMPLES: dict[str, Callable[[], Any]] = {
     "dot": lambda: score("dot", [1, 2], [3, 1]),
@@ -252,7 +237,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "1.5-entmax": lambda: normalized("entmax15", 1.2, 0.8, -4),
     "sigmoid": lambda: normalized("sigmoid", 0, log(2)),
     "hard, evaluated": lambda: normalized("hard", 1, 0, -2),
-    "doubly stochastic attention": lambda: unevenness(tensor([[0.5, 0.5, 0], [0.2, 0.7, 0.1]])),
     "reward model": lambda: unlikelihood(tensor(log(3))),
     "DPO": lambda: dpo_loss(tensor(log(3)), tensor(-log(3)), 0.5),
     "RLOO": lambda: leave_one_out(tensor([1, 2, 6])),
@@ -307,9 +291,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "convolution": lambda: mixed("convolution", weight=[1, 10, 100]),
     "squeeze and excitation": gate,
     "adaptive layer norm": modulated,
-    "rectified flow": flow,
-    "DDPM": noisy,
-    "divergence of a latent": lambda: divergence(tensor(2.0), tensor(1.0)),
     "rate, Noam": lambda: [rate("noam", step, 99, warmup=4) for step in (1, 3, 15)],
     "rate, cosine": lambda: [
         rate("cosine", step, 100, warmup=0, floor=0.2) for step in (0, 25, 50, 100)

@@ -39,12 +39,10 @@ FILES = {
 UPWARDS = {
     ("ablate.config.composition", "ablate.data"),
     ("ablate.config.make", "ablate.data"),
-    ("ablate.data.digit_strings", "ablate.model.autoencoder"),
     ("ablate.data.digit_strings", "ablate.training.load"),
     ("ablate.data.preferences", "ablate.decode.rollout"),
     ("ablate.data.preferences", "ablate.model.base"),
     ("ablate.data.preferences", "ablate.training.load"),
-    ("ablate.task.judge", "ablate.training.load"),
     ("ablate.task.policy", "ablate.training.load"),
     ("ablate.task.speech", "ablate.training.load"),
 }

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from ablate.errors import Interrupted
 from ablate.study.launch.claim import Claim
-from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
+from ablate.study.launch.running import MOVED, SINCE, end_rerun, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun
 
@@ -49,7 +49,9 @@ def trained(study, rerun, planned=None, **own):
     """What a command runs."""
     launcher = Launcher(study, **own)
     try:
-        launch(launcher, planned or cells(), study, rerun)
+        wanted = planned or cells()
+        if launch(launcher, wanted, study, rerun) is None and wanted[0].kind == "run":
+            end_rerun(study)
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained

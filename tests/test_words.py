@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SYSTEMS = ROOT / "src/ablate/systems"
 LOGS = {"CHANGELOG.md", "decisions.md"}  # which keep the words of their day
 
 
@@ -60,33 +61,33 @@ BRITISH = (
 )
 # How many matches each place has at most.
 ALLOWED = {
-    r"says?|said": (3, 1, 0, 3),
-    r"stands?": (0, 2, 1, 3),
-    r"beside": (0, 1, 1, 0),
-    r"what": (6, 18, 2, 6),
+    r"says?|said": (3, 0, 0, 3),
+    r"stands?": (0, 1, 1, 3),
+    r"beside": (0, 0, 1, 0),
+    r"what": (6, 11, 2, 5),
     r"whatever": (0, 0, 0, 0),
-    r"alone": (1, 4, 0, 5),
-    r"of (?:your|one's|its|their) own|own parts?|of ours": (1, 1, 0, 2),
+    r"alone": (1, 1, 0, 5),
+    r"of (?:your|one's|its|their) own|own parts?|of ours": (1, 0, 0, 2),
     r"(?:is|are) no(?! longer| more)": (1, 0, 0, 5),
     r"there (?:is|are) no|is not there": (1, 0, 0, 5),
-    r"holds?|held": (2, 2, 0, 6),
+    r"holds?|held": (2, 1, 0, 6),
     r"gives?": (0, 0, 0, 0),
-    r"asks?": (0, 1, 4, 0),
-    r"where": (8, 12, 4, 10),
+    r"asks?": (0, 0, 4, 0),
+    r"where": (8, 2, 4, 9),
     r", too": (0, 0, 0, 0),
     r"anew|once more": (0, 0, 0, 0),
-    r"apart": (0, 1, 2, 7),
+    r"apart": (0, 0, 2, 7),
     r"likewise": (0, 0, 0, 0),
     r"(?:be|quote|is) a text": (0, 0, 0, 2),
     r"whole numbers?": (0, 0, 0, 0),
     r"(?<!standard )deviation": (2, 0, 2, 1),
-    r"wide": (6, 4, 2, 2),
-    r"drawn|the draw": (7, 5, 6, 20),
+    r"wide": (6, 1, 2, 2),
+    r"drawn|the draw": (7, 0, 6, 20),
     r"in spite of": (0, 0, 0, 0),
     r"strangers?|somebody": (0, 0, 0, 0),
     r"(?:of|by|to|in) which": (1, 0, 1, 2),
     r"(?:is|are) made|made (?:of|from)": (1, 0, 0, 8),
-    r"(?:FLOPs|bytes|words|samples|pixels|seconds) a \w+": (0, 5, 0, 0),
+    r"(?:FLOPs|bytes|words|samples|pixels|seconds) a \w+": (0, 0, 0, 0),
     r"(?:more|fewer) (?:maps|parameters) than|(?:maps|parameters) (?:more|fewer)": (0, 0, 0, 0),
     r"one that goes|one that went": (0, 0, 0, 0),
     r"first model": (0, 0, 0, 0),

@@ -48,6 +48,7 @@ VALUES: dict[str, Rule] = {
     "study.factors": or_null(Keys()),
     "study.design": or_null(one_of("one_factor", "leave_one_out", "pairs", "factorial")),
     "study.seeds": either(COUNT, ListOf(SEED)),
+    "study.seeds_up_to": or_null(COUNT),
     "study.blocks": or_null(Keys()),
     "study.metric": or_null(Text()),
     "study.extra_metrics": ListOf(Text(), least=0),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +17,6 @@ from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
@@ -202,6 +201,7 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository: Repository = Repository(config_search_path)
+        self.composed: dict[tuple[object, ...], bytes] = {}  # what a Tree composed, pickled
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         try:
@@ -234,10 +234,9 @@ class Loader(ConfigLoaderImpl):
 class Tree:
     """The options, and the composition of a choice of them, without any check."""
 
-    loader: ConfigLoader
+    loader: Loader
     config_name: str = "config"
     search: tuple[str, ...] = ()  # hydra.searchpath=[..], as typed
-    _composed: dict[tuple[str, ...], bytes] = field(default_factory=dict)  # options -> pickled
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -269,9 +268,10 @@ class Tree:
         if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
             return self._compose(overrides)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
-        if options not in self._composed:
-            self._composed[options] = pickle.dumps(self._compose(options))
-        cfg = pickle.loads(self._composed[options])
+        composed, key = self.loader.composed, (self.config_name, self.search, options)
+        if key not in composed:
+            composed[key] = pickle.dumps(self._compose(options))
+        cfg = pickle.loads(composed[key])
         try:
             values = [override for override in parsed if not self.chooses(override)]
             ConfigLoaderImpl._apply_overrides_to_config(values, cfg)

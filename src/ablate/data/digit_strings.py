@@ -12,7 +12,7 @@ only, so that validation and test contain no digit images that training has seen
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -294,11 +294,10 @@ class Latents:
 
     def __init__(self, folder: str, data: DigitStrings) -> None:
         # The training of a run needs the data, and not the other way round but here.
-        from ablate.model.autoencoder import Autoencoder
         from ablate.training.load import load
 
         run = load(Path(folder).expanduser())
-        if not isinstance(run.model, Autoencoder) or not isinstance(run.data, DigitStrings):
+        if "reconstructions" not in run.model.outputs or not isinstance(run.data, DigitStrings):
             raise UserError(f"data.autoencoder={folder}: must be a run of model=autoencoder")
         if run.data.size != data.size:
             trained, wanted = (
@@ -307,8 +306,8 @@ class Latents:
             raise UserError(
                 f"data.autoencoder={folder}: reads images of {trained} pixels, not {wanted}"
             )
-        self.model, self.data = run.model, run.data
-        self.reduction = run.model.reduction
+        self.model, self.data = cast(Any, run.model), run.data
+        self.reduction: int = self.model.reduction
         self.values = {
             split: self._encode(data.originals(split, torch.arange(len(pixels))))
             for split, pixels in data.pixels.items()

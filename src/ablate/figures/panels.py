@@ -180,3 +180,15 @@ def color_bar(
     measure: str = "attention weight\n(0 to the largest here)",
 ) -> None:
     figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label=measure)
+
+
+INCH = 1.7  # height of a panel of `rows`
+
+
+def rows(count: int, columns: int, height: int, width: int) -> tuple[Figure, Any]:
+    """A figure with `count` rows of panels for images of height x width pixels."""
+    from matplotlib.figure import Figure
+
+    size = columns * INCH * width / height + 0.8, count * (INCH + 0.3) + 0.4
+    drawing = Figure(figsize=size, layout="constrained")
+    return drawing, drawing.subplots(count, columns, squeeze=False)

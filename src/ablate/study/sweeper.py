@@ -22,7 +22,13 @@ from ablate.run_files.created import created
 from ablate.study.analysis import derived, known
 from ablate.study.launch.claim import one_plan
 from ablate.study.launch.local import Settings
-from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
+from ablate.study.launch.running import (
+    end_rerun,
+    launch,
+    launcher_of,
+    refuse_unfinished,
+    refuse_unknown,
+)
 from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
@@ -111,7 +117,35 @@ def sweep(
 def run(
     studies: Sequence["Study"], launcher: Launcher, request: StudyRequest, blocks: Blocks
 ) -> list[State]:
-    """Launch the runs that count, of all blocks, write the reports and return the runs' states."""
+    """Launch the runs that count, of all blocks and look after look, write the reports and return
+    the runs' states."""
+    root, rerun = studies[0].root, request.node["rerun"]
+    every, trouble = run_planned(studies, launcher, request, blocks)
+    while trouble is None and rerun != "failed" and studies[0].add_seeds():
+        every, trouble = run_planned(studies, launcher, request, blocks, first=False)
+    if trouble is None:
+        end_rerun(root)
+    states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
+    for folder in dict.fromkeys([*(study.folder for study in studies), root]):
+        report(folder, printed=folder == root)
+    refuse_unfinished(every, states, trouble)
+    if untuned := [reason for study in studies for reason in study.trials.untuned.values()]:
+        raise RunFailed("; ".join(untuned))
+    return list(states.values())
+
+
+def run_planned(
+    studies: Sequence["Study"],
+    launcher: Launcher,
+    request: StudyRequest,
+    blocks: Blocks,
+    *,
+    first: bool = True,
+) -> tuple[list[PlannedRun], Exception | None]:
+    """Launch the planned runs that count. Returns them, and the launcher's exception, if any.
+
+    first: the first look, which repeats the runs that study.rerun selects.
+    """
     cells = [study.counted() for study in studies]
     root = studies[0].root
     if blocks:
@@ -122,15 +156,9 @@ def run(
     # All blocks with the first seed, and so on, so that an interrupted study can be compared.
     every = sorted(chain(*chosen), key=lambda cell: studies[0].layout.seeds.index(cell.seed))
     for study, of_block in zip(studies, chosen, strict=True):
-        study.say(of_block)
-    trouble = studies[0].launch(launcher, every)
-    states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
-    for folder in dict.fromkeys([*(study.folder for study in studies), root]):
-        report(folder, printed=folder == root)
-    refuse_unfinished(every, states, trouble)
-    if untuned := [reason for study in studies for reason in study.trials.untuned.values()]:
-        raise RunFailed("; ".join(untuned))
-    return list(states.values())
+        study.say(of_block, notes=first)
+    rerun = request.node["rerun"] if first else "missing"
+    return every, studies[0].launch(launcher, every, rerun)
 
 
 class Study:
@@ -267,7 +295,7 @@ class Study:
         """Find each arm's own best values, before the runs that count, and plan these."""
         if not self.tuning:
             return
-        self.launch(launcher, self.named(self.trials.cells))
+        self.launch(launcher, self.named(self.trials.cells), self.request.node["rerun"])
         self.trials.choose(self.folder, self.metric)
         for composed in self.layout.arms:
             for line in composed.warnings:
@@ -275,8 +303,48 @@ class Study:
         planfile.write(self.folder, self._plan(_entries([*self.trials.cells, *self.counted()])))
 
     def counted(self) -> list[PlannedRun]:
-        """Return the runs that count."""
+        """Return the runs that count; with looks those of the first, and those of the plan."""
+        cells, looks = self._cells(), self.request.looks
+        if not looks:
+            return cells
+        first = self.layout.seeds[: looks[0]]
+        before = planfile.counting(self.folder, {composed.name for composed in self.layout.arms})
+        known = {(cell["arm"], cell["run_id"]) for cell in before}
+        return [cell for cell in cells if cell.seed in first or (cell.arm, cell.run_id) in known]
+
+    def _cells(self) -> list[PlannedRun]:
         return self.cells.by_seed(self.layout.arms, self.layout.seeds)
+
+    def add_seeds(self) -> bool:
+        """Plan the next look, of the arms that are not decided. Whether there is one."""
+        looks = self.request.looks
+        if not looks:
+            return False
+        from ablate.study.analysis.collect import collect
+        from ablate.study.analysis.looks import OPEN
+        from ablate.study.report.rows import assemble
+
+        judged = [(row, row.comparison.look) for row in assemble(collect(self.folder)).compared
+                  if row.comparison and row.comparison.look]  # fmt: skip
+        going = [(row.arm.name, look) for row, look in judged if look.outcome == OPEN]
+        if not going:
+            return False
+        number = max(look.number for _, look in going)
+        names = {self.layout.baseline.name, *(name for name, _ in going)}
+        seeds = self.layout.seeds[: looks[number]]
+        say(
+            f"look {number} of {len(looks)}, with {looks[number - 1]} seeds: {len(going)} of"
+            f" {counted(len(judged), 'arm')} undecided; they and the baseline get"
+            f" {counted(looks[number] - looks[number - 1], 'more seed')}"
+        )
+        known = {(cell.arm, cell.run_id) for cell in self.counted()}
+        cells = [
+            cell
+            for cell in self._cells()
+            if (cell.arm, cell.run_id) in known or (cell.arm in names and cell.seed in seeds)
+        ]
+        planfile.write(self.folder, self._plan(_entries([*self.trials.cells, *cells])))
+        return True
 
     def named(self, cells: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The cells with their folders as `root` has them."""
@@ -291,24 +359,28 @@ class Study:
         chosen = {arm_named(name, names, "study.arms") for name in only}
         return [cell for cell in cells if cell.arm in {*chosen, self.layout.baseline.name}]
 
-    def launch(self, launcher: Launcher, cells: Sequence[PlannedRun]) -> Exception | None:
+    def launch(
+        self, launcher: Launcher, cells: Sequence[PlannedRun], rerun: str
+    ) -> Exception | None:
         """Run cells, whose folders are in `root`."""
         try:
-            return launch(launcher, cells, self.root, self.request.node["rerun"])
+            return launch(launcher, cells, self.root, rerun)
         finally:
             job.failures.clear()  # of runs in this process; also in their folders
 
-    def say(self, cells: Sequence[PlannedRun]) -> None:
+    def say(self, cells: Sequence[PlannedRun], *, notes: bool) -> None:
         folders = {cell.folder: cell.run_id for cell in cells}
         states = [state_of(self.root / name, run_id) for name, run_id in folders.items()]
         finished = sum(each.name == "finished" for each in states)
-        arms, seeds = counted(len(self.layout.arms), "arm"), counted(len(self.layout.seeds), "seed")
+        arms = counted(len(self.layout.arms), "arm")
+        seeds = preview.seeds(self.request, self.layout)
         runs = counted(len(folders), "run")
         say(f"{arms}, {seeds}: {runs} in {self.folder}, {finished} finished")
-        notes = preview.notes(self.request, self.layout, self.tuning)
-        more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
-        for line in [*notes[:SHOWN], *more, *self._power()]:
-            say(line)
+        if notes:
+            lines = preview.notes(self.request, self.layout, self.tuning)
+            more = [f"and {len(lines) - SHOWN} more, in the report"] if len(lines) > SHOWN else []
+            for line in [*lines[:SHOWN], *more, *self._power()]:
+                say(line)
 
     def show(self, *, slots: int) -> None:
         """Print the plan."""
@@ -330,7 +402,9 @@ class Study:
 
     def _power(self) -> list[str]:
         metric, effect = self.metric["name"], self.request.node["effect"]
-        return preview.power(self.layout, metric, known.pooled(self.noise, metric), effect)
+        return preview.power(
+            self.request, self.layout, metric, known.pooled(self.noise, metric), effect
+        )
 
     def _state(self, cell: PlannedRun) -> State:
         return state_of(self.folder / cell.folder, cell.run_id)

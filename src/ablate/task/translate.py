@@ -107,15 +107,3 @@ def write_file(task: Decoding, source: Path, target: Path) -> str:
             bar.update(len(batch))
     write_text(target.resolve(), "".join(f"{line}\n" for line in written))
     return f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}"
-
-
-def write_captions(task: Decoding, arguments: Arguments, folder: Path) -> Iterator[str]:
-    """Yield a line per hypothesis for --image or --index, with its score after a tab."""
-    if ("image" in arguments) == ("index" in arguments):
-        raise UserError("--image FILE, or --index N of the validation split, is required")
-    set_search(task, arguments)
-    if "image" in arguments:
-        read = task.read(arguments["image"])
-    else:
-        read = task.numbered(arguments["index"])["images"]
-    yield from write_best(task, arguments, folder, list(read), read)

@@ -131,6 +131,15 @@ class Study:
         return list(self.plan["seeds"])
 
     @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds at which arms are tested (study.seeds_up_to); empty if fixed."""
+        return tuple((self.plan.get("looks") or {"seeds": ()})["seeds"])
+
+    def seeds_of(self, arm: str) -> list[int]:
+        """The planned seeds of an arm: with looks a decided one has fewer than others."""
+        return [s for s in self.seeds if not self.looks or s in self.runs_of(arm)]
+
+    @property
     def source(self) -> str:
         """The file or folder of results of another program; "" for a study of ablate."""
         return str(self.plan.get("source", ""))
@@ -288,6 +297,10 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"own: {described}"
     elif bad := next(filter(None, map(known.misfit_of, known.files(plan))), None):
         wrong = f"noise: {bad}"
+    elif (looks := (plan.get("looks") or {"seeds": [1]})["seeds"]) != sorted({*looks}) or (
+        looks[:1] < [1]
+    ):
+        wrong = f"its looks must be ascending numbers of seeds: {looks}"
     elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
         wrong = f"tune: {tuned}"
     elif strange := sorted({f for arm in arms for f in arm.changes} - {*plan.get("factors", own)}):

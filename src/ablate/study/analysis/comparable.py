@@ -67,9 +67,9 @@ def lines(objections: Collection[Objection]) -> list[str]:
 
 
 def missing(study: Study, arm: str, metric: str) -> list[int]:
-    """Seeds of the plan for which the arm has no number."""
+    """Planned seeds of the arm for which it has no number."""
     values = study.values(arm, metric)
-    return [seed for seed in study.seeds if seed not in values]
+    return [seed for seed in study.seeds_of(arm) if seed not in values]
 
 
 def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
@@ -88,7 +88,7 @@ def _seeds(study: Study, arm: str, metric: str) -> str:
         by_reason: dict[str, list[int]] = {}
         for seed in missing(study, name, metric):
             by_reason.setdefault(why_missing(study, name, seed, metric), []).append(seed)
-        count = len(study.seeds)
+        count = len(study.seeds_of(name))
         reasons = ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
         if reasons:
             texts.append(reasons if name == arm else f"of the baseline {reasons}")
@@ -108,7 +108,8 @@ def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
     """Pair the runs of the baseline and of the arm by seed, if both have a number."""
     of_baseline, of_arm = study.runs_of(study.baseline.name), study.runs_of(arm)
     without = {*missing(study, study.baseline.name, metric), *missing(study, arm, metric)}
-    return [(of_baseline[seed], of_arm[seed]) for seed in study.seeds if seed not in without]
+    both = set(study.seeds_of(study.baseline.name)) - without
+    return [(of_baseline[seed], of_arm[seed]) for seed in study.seeds_of(arm) if seed in both]
 
 
 def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:

@@ -1,9 +1,10 @@
 """Compare arms with the baseline on one metric: errors, Holm's correction, and verdicts.
 
 A verdict is a t test of the mean paired difference, whose error comes from the noise of the whole
-study (`noise`). Holm (1979) corrects the p values over the arms. The interval of an arm belongs to
-its test, at the level at which Holm tests it, so that it excludes zero if and only if a difference
-is shown. Equivalence is a separate claim, so Holm is applied to its p values separately.
+study (`noise`), at one number of seeds or at several (`looks`). Holm (1979) corrects the p values
+over the arms. The interval of an arm belongs to its test, at the level at which Holm tests it, so
+that it excludes zero if and only if a difference is shown. Equivalence is a separate claim, so Holm
+is applied to its p values separately.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,16 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import power
+from ablate.study.analysis.looks import (
+    DECIDED,
+    FUTILE,
+    OPEN,
+    STOPPED,
+    UNDECIDED,
+    Look,
+    chance,
+    levels,
+)
 from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
@@ -36,9 +47,11 @@ class Tests:
     error: Error
     p: float
     p_holm: float
-    equivalent_p_holm: float | None  # None without a margin
+    equivalent_p: float | None  # None without a margin
+    equivalent_p_holm: float | None
     differs: bool  # from the baseline, at the level
     equivalent: bool  # within the margin, at the level; both may be true
+    level: float  # at which p is tested
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class Comparison:
     size: float | None  # the difference in standard deviations between the seeds of an arm
     tests: Tests
     verdict: Verdict
+    look: Look | None = None  # None if the number of seeds is fixed
 
     @property
     def arm(self) -> str:
@@ -88,30 +102,32 @@ def compare(
     margin: float | None = None,
     allow_missing: bool = False,
     known: Part | None = None,
+    looks: Sequence[int] = (),
 ) -> Comparisons:
     """Compare every arm with the baseline. values: arm -> seed -> number, None if a run has none.
 
     mode is "min" or "max", whichever is better. An arm that lacks a seed of the baseline's, or has
     one more, is compared only with allow_missing, over the seeds that both have; it may lack those
-    that it failed on. known: the noise of earlier studies of the same recipe.
+    that it failed on. known: the noise of earlier studies of the same recipe. looks: numbers of
+    seeds at which arms are tested: the first of those of the baseline, in their order.
     """
     assert mode in ("min", "max")
     if margin is not None and not margin > 0:
         raise UserError(f"study.margin={margin}: must be above 0, in units of the metric")
-    paired = pair(values, baseline)
+    paired = _pairs_at_looks(values, baseline) if looks else pair(values, baseline)
     chosen = [each for each in paired if each.seeds and (each.complete or allow_missing)]
-    noise = Noise.of(
-        {arm: values[arm] for arm in (baseline, *(each.arm for each in chosen))}, baseline, known
-    )
+    of_chosen = {arm: values[arm] for arm in (baseline, *(each.arm for each in chosen))}
+    noise = Noise.of(of_chosen, baseline, known)
     summaries = {arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()}
     fewest = fewest_seeds(noise)
-    tested = decide(chosen, noise, margin=margin, fewest=fewest)
-    levels = holm_levels([tests.p for tests in tested])
+    judged: list[tuple[Pairs, Tests, Look | None]]
+    if looks:
+        judged = [*at_looks(of_chosen, tuple(looks), baseline, margin).values()]
+    else:
+        tests = decide(chosen, noise, margin=margin, fewest=fewest)
+        judged = [(*each, None) for each in zip(chosen, tests, strict=True)]
     spread = _between_seeds([*summaries.values()])
-    arms = tuple(
-        _comparison(each, tests, level, mode, margin, len(chosen), spread, noise)
-        for each, tests, level in zip(chosen, tested, levels, strict=True)
-    )
+    arms = tuple(_comparison(*each, mode, margin, len(chosen), spread, noise) for each in judged)
     warnings = [each.words() for each in chosen]
     if arms:
         warnings += [*_assumed(noise), *_noisy(noise), _few(arms, fewest)]
@@ -123,10 +139,80 @@ def fewest_seeds(noise: Noise) -> int:
     return FEWEST_KNOWN if noise.known.df else FEWEST
 
 
+def _pairs_at_looks(values: Values, baseline: str) -> list[Pairs]:
+    """The pairs of all arms, each over the seeds that are planned for it and the baseline."""
+    found = []
+    for arm in values:
+        if arm != baseline:
+            both = [seed for seed in values[arm] if seed in values[baseline]]
+            found += pair(
+                {of: {s: values[of][s] for s in both} for of in (baseline, arm)}, baseline
+            )
+    return found
+
+
+def at_looks(
+    values: Values, looks: tuple[int, ...], baseline: str, margin: float | None
+) -> dict[str, tuple[Pairs, Tests, Look]]:
+    """Test the arms look after look, and return of each the look that decides it, or else its last.
+
+    Differences and equivalences are two families, of all arms, without those shown before.
+    """
+    judged: dict[str, tuple[Pairs, Tests, Look]] = {}
+    order, family, shown, equal = [*values[baseline]], len(values) - 1, 0, 0
+    testing = [arm for arm in values if arm != baseline]
+
+    def steps(done: int, at: int) -> list[float]:
+        return [levels(LEVEL / n, looks)[at] for n in range(family - done, 0, -1)][: len(testing)]
+
+    for at, count in enumerate(looks):
+        seeds = order[:count]
+        testing = [arm for arm in testing if len(seeds) == count and {*seeds} <= {*values[arm]}]
+        if not testing:
+            break
+        now = {arm: {s: own[s] for s in seeds if s in own} for arm, own in values.items()}
+        paired = pair({arm: now[arm] for arm in (baseline, *testing)}, baseline)
+        tested = decide(
+            paired, Noise.of(now, baseline), margin=margin,
+            steps=steps(shown, at), equal_steps=steps(equal, at),
+        )  # fmt: skip
+        shown += sum(tests.differs for tests in tested)
+        equal += sum(tests.equivalent for tests in tested)
+        last, equal_last = (
+            levels(LEVEL / max(family - done, 1), looks)[-1] for done in (shown, equal)
+        )
+        for each, tests in zip(paired, tested, strict=True):
+            outcome = OPEN
+            if tests.differs or tests.equivalent:
+                outcome = DECIDED
+            elif count == looks[-1]:
+                outcome = UNDECIDED
+            elif not _promising(tests, last, equal_last, count / looks[-1]):
+                outcome = STOPPED
+            look = Look(at + 1, len(looks), count, looks[-1], outcome)
+            judged[each.arm] = each, tests, look
+        testing = [arm for arm in testing if judged[arm][2].outcome == OPEN]
+    return judged
+
+
+def _promising(tests: Tests, level: float, equal_level: float, share: float) -> bool:
+    """Whether more seeds may show a difference, or an equivalence. The levels: of the last look."""
+    differs = chance(tests.p / 2, level / 2, share) >= FUTILE
+    p = tests.equivalent_p
+    return differs or (p is not None and chance(p, equal_level, share) >= FUTILE)
+
+
 def decide(
-    paired: Sequence[Pairs], noise: Noise, *, margin: float | None = None, fewest: int = FEWEST
+    paired: Sequence[Pairs],
+    noise: Noise,
+    *,
+    margin: float | None = None,
+    fewest: int = FEWEST,
+    steps: Sequence[float] | None = None,
+    equal_steps: Sequence[float] | None = None,
 ) -> list[Tests]:
-    """Test all arms on one metric; they are one family."""
+    """Test all arms on one metric; they are one family. steps, equal_steps: levels of `holm`, of
+    differences and of equivalences."""
     if not paired:
         return []
     errors = [
@@ -139,23 +225,25 @@ def decide(
         each.p(mean) if judged else 1.0
         for each, mean, judged in zip(errors, means, enough, strict=True)
     ]
-    p_holm = holm(ps)
-    equal: Sequence[float | None] = [None] * len(paired)
+    p_holm, of_ps = holm(ps, steps), holm_levels(ps, steps)
+    equal_ps: Sequence[float | None] = [None] * len(paired)
+    equal = equal_ps
     if margin is not None:
-        equal = holm(
-            [
-                each.equivalent_p(mean, margin) if judged else 1.0
-                for each, mean, judged in zip(errors, means, enough, strict=True)
-            ]
-        )
+        equal_ps = found = [
+            each.equivalent_p(mean, margin) if judged else 1.0
+            for each, mean, judged in zip(errors, means, enough, strict=True)
+        ]
+        equal = holm(found, equal_steps)
     return [
         Tests(
             error=errors[i],
             p=ps[i],
             p_holm=p_holm[i],
+            equivalent_p=equal_ps[i],
             equivalent_p_holm=equal[i],
             differs=p_holm[i] <= LEVEL,
             equivalent=(p := equal[i]) is not None and p <= LEVEL,
+            level=of_ps[i],
         )
         for i in range(len(paired))
     ]
@@ -221,7 +309,7 @@ def _few(arms: Sequence[Comparison], fewest: int) -> str:
 def _comparison(
     paired: Pairs,
     tests: Tests,
-    level: float,
+    look: Look | None,
     mode: str,
     margin: float | None,
     family: int,
@@ -229,7 +317,7 @@ def _comparison(
     noise: Noise,
 ) -> Comparison:
     difference, n = float(paired.differences.mean()), len(paired.seeds)
-    interval = tests.error.interval(difference, level)
+    interval = tests.error.interval(difference, tests.level)
     loss = difference if mode == "min" else -difference
     kind = FEW if n < fewest_seeds(noise) else _kind(tests, loss)
     verdict = Verdict(
@@ -243,6 +331,7 @@ def _comparison(
         margin=margin,
         seeds_needed=(seeds_needed(difference, tests.error, family) if kind == NONE else None),
         spread=spread,
+        look=look,
     )
     return Comparison(
         pairs=paired,
@@ -251,6 +340,7 @@ def _comparison(
         size=difference / spread if spread else None,
         tests=tests,
         verdict=verdict,
+        look=look,
     )
 
 

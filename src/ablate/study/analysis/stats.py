@@ -30,27 +30,33 @@ def t_interval(values: np.ndarray) -> Interval | None:
     return Interval(float(interval.low), float(interval.high))
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """Adjust p values over their family (Holm 1979).
+def holm(ps: Sequence[float], levels: Sequence[float] | None = None) -> list[float]:
+    """Adjust p values over their family (Holm 1979), so that LEVEL is the level of each.
 
-    Same as statsmodels' multipletests, which collects garbage at every call: a third of a second.
+    levels: of the smallest p, the second, and so on, without others LEVEL / family, and so on. Same
+    as statsmodels' multipletests, which collects garbage at every call: a third of a second.
     """
     order = np.argsort(ps)
-    steps = np.array(ps)[order] * np.arange(len(ps), 0, -1)
+    steps = np.array(ps)[order] * (LEVEL / np.array(levels or of_holm(len(ps))))
     adjusted = np.empty(len(ps))
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
     return [float(p) for p in adjusted]
 
 
-def holm_levels(ps: Sequence[float]) -> list[float]:
+def of_holm(family: int) -> list[float]:
+    """The levels of the smallest p of a family, the second, and so on."""
+    return [LEVEL / count for count in range(family, 0, -1)]
+
+
+def holm_levels(ps: Sequence[float], levels: Sequence[float] | None = None) -> list[float]:
     """The level at which Holm's procedure tests each p of the family; after the first that is not
     significant, the level of that one. An interval at this level leaves out zero if and only if its
-    adjusted p is at most LEVEL."""
+    adjusted p is at most LEVEL. levels: as of `holm`."""
     order = np.argsort(ps)
-    levels = LEVEL / np.arange(len(ps), 0, -1)
-    missed = np.flatnonzero(np.array(ps)[order] > levels)
+    steps = np.array(levels or of_holm(len(ps)))
+    missed = np.flatnonzero(np.array(ps)[order] > steps)
     if len(missed):
-        levels[missed[0] :] = levels[missed[0]]
+        steps[missed[0] :] = steps[missed[0]]
     chosen = np.empty(len(ps))
-    chosen[order] = levels
+    chosen[order] = steps
     return [float(level) for level in chosen]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ablate.study.analysis.looks import STOPPED, Look
 from ablate.study.analysis.stats import Interval
 from ablate.study.numbers import certain, interval_words, probability
 
@@ -23,6 +24,7 @@ class Verdict:
     margin: float | None  # smaller differences do not matter, in units of the metric
     seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
     spread: float | None = None  # standard deviation of an arm between its seeds
+    look: Look | None = None  # None if the number of seeds is fixed
 
     def words(self) -> str:
         """Describe it, as "worse by 0.031 (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
@@ -66,9 +68,13 @@ class Verdict:
         if self.p is not None and self.n > 1:
             what = " of equivalence" * (self.kind == EQUIVALENT)
             parts.append(f"{'Holm ' * (self.family > 1)}p{what} {probability(self.p)}")
+        if self.look is not None:
+            parts.append(self.look.words())
         return ", ".join(parts)
 
     def _advice(self) -> str:
+        if self.look is not None and self.look.outcome == STOPPED:
+            return f"{self.look.last} seeds are unlikely to show a difference"
         if self.seeds_needed is None:
             return "effect too small to estimate the number of seeds needed"
         return f"about {self.seeds_needed} seeds would be needed"

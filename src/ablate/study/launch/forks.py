@@ -1,9 +1,9 @@
 """A fork server: runs are separate processes that need not import torch again.
 
-`Forks` starts the server, `python -m ablate.study.launch.forks`. It imports what runs need,
+`Forks` starts the server, `python -m ablate.study.launch.forks`. It imports the modules of a run,
 computes nothing, and forks for every run; the fork runs the module worker.py by runpy.
-Where forking after imports is not safe (macOS), the server imports nothing and every run starts a
-new interpreter. When the client dies, the server tells its runs to stop with a checkpoint.
+If forking after imports is not safe (macOS), the server imports nothing and every run starts a new
+interpreter. When the client dies, the server tells its runs to stop with a checkpoint.
 
 Not multiprocessing's fork server, which leaves the children of a killed client running, and whose
 children have neither a session to be killed with all that it started nor a separate log.

@@ -27,7 +27,7 @@ from ablate.study.plan.planned_run import PlannedRun
 from ablate.terminal.say import say
 
 MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
-SINCE = ".rerun_all"  # file in the study's folder, created when a study.rerun=all starts
+SINCE = ".rerun_all"  # file in the study's folder while a study.rerun=all is not finished
 LOOK = 2.0  # seconds between checks of runs that another command has
 REASONS = 3  # unfinished runs with a reason in the last line
 
@@ -101,9 +101,12 @@ def launch(
             trouble = error
     while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
         time.sleep(LOOK)
-    if trouble is None and any(cell.kind == "run" for cell in cells):  # not after only tuning
-        (folder / SINCE).unlink(missing_ok=True)
     return trouble
+
+
+def end_rerun(folder: Path) -> None:
+    """A later study.rerun=all repeats every run."""
+    (folder / SINCE).unlink(missing_ok=True)
 
 
 def _record_refusals(

@@ -99,11 +99,12 @@ def planned(
         "design": request.design,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.baseline_options,
-        "seeds": layout.seeds,
+        "seeds": _seeds(layout, request.looks, cells),
+        "looks": _chosen(folder, "looks", "seeds", request.looks),
         "metric": metric,
         "also": node["extra_metrics"],
         "margin": node["margin"],
-        "noise": _noise(folder, noise),
+        "noise": _chosen(folder, "noise", "files", noise),
         "claims": _claims(folder, request),
         "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
@@ -123,9 +124,16 @@ def planned(
     return public_plan
 
 
+def _seeds(layout: Layout, looks: Sequence[int], cells: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The seeds that runs have, or the first look."""
+    runs = {cell["seed"] for cell in cells if cell["kind"] == "run"}
+    first = layout.seeds[: looks[0] if looks else None]
+    return [seed for seed in layout.seeds if seed in first or seed in runs]
+
+
 # Fields that commands which run a study at the same time must share, besides its runs.
 COMMON = (
-    "study", "design", "factors", "seeds", "metric", "also", "margin", "noise", "match",
+    "study", "design", "factors", "seeds", "looks", "metric", "also", "margin", "noise", "match",
     "tune", "own_parts",
 )  # fmt: skip
 
@@ -211,12 +219,13 @@ def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
     return recorded(request.node["claims"], claims, begun=_begun(folder, before))
 
 
-def _noise(folder: Path, files: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The noise that verdicts assume, and whether it was chosen after the first run."""
+def _chosen(folder: Path, field: str, key: str, values: Sequence[Any]) -> dict[str, Any] | None:
+    """A field of the plan with the values that verdicts use, and whether they were chosen after the
+    first run; None without values."""
     before = read_plan(folder) or {"cells": []}
-    now: dict[str, Any] | None = {"files": [*files], "after": False} if files else None
-    known = before.get("noise")
-    if (known or {}).get("files") == (now or {}).get("files"):
+    now: dict[str, Any] | None = {key: [*values], "after": False} if values else None
+    known = before.get(field)
+    if (known or {}).get(key) == (now or {}).get(key):
         return known
     return now and now | {"after": _begun(folder, before)}
 

@@ -14,7 +14,7 @@ from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.metric_words import best_together, direction
-from ablate.study.numbers import counted, duration, seeds_in_words
+from ablate.study.numbers import counted, duration, listed, seeds_in_words
 from ablate.study.plan.cells import Composed
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.planned_run import PlannedRun
@@ -25,6 +25,7 @@ from ablate.terminal.console import Console
 if TYPE_CHECKING:
     from ablate.study.analysis.noise import Part
 
+LIKE_FIXED = 0.92  # seeds of a fixed study with the power of one with looks (benchmarks/looks.py)
 KEYS = 4  # at most so many keys of an arm
 
 
@@ -51,7 +52,7 @@ def show(
     ended = sum(states[name].name == "finished" for name in folders)
     time = _time_left(layout, cells, states, finished, slots)
     console.print(
-        f"{counted(len(layout.arms), 'arm')}, {counted(len(layout.seeds), 'seed')},"
+        f"{counted(len(layout.arms), 'arm')}, {seeds(request, layout)},"
         f" {counted(len(folders), 'run')} in {folder}:"
         f" {ended} finished, {len(folders) - ended} to do{time}."
         f" Arms are compared by {metric['name']}, {direction(metric['mode'])}"
@@ -112,7 +113,7 @@ def _arms(
             f"{budget.parameters:,}",
             f"{budget.flops_per_step:.3g}",
             "?" if time is None else duration(round(time)),
-            f"{ended}/{len(layout.seeds)}" if cells_of_arm else "left out",
+            f"{ended}/{len(cells_of_arm)}" if cells_of_arm else "left out",
         )
     return table
 
@@ -174,7 +175,21 @@ def _inestimable(request: StudyRequest, layout: Layout) -> list[str]:
     return [f"{line}." for line in inestimable(cells, varied(cells, layout.baseline_options))]
 
 
-def power(layout: Layout, metric: str, noise: "Part | None", effect: float | None) -> list[str]:
+def seeds(request: StudyRequest, layout: Layout) -> str:
+    """Count the seeds, as "5 seeds" or "3 to 12 seeds (looks at 3, 5, 8 and 12)"."""
+    if not request.looks:
+        return counted(len(layout.seeds), "seed")
+    numbers = listed(map(str, request.looks))
+    return f"{request.looks[0]} to {request.looks[-1]} seeds (looks at {numbers})"
+
+
+def power(
+    request: StudyRequest,
+    layout: Layout,
+    metric: str,
+    noise: "Part | None",
+    effect: float | None,
+) -> list[str]:
     """Print which effect the study shows with `power.POWER`, and how many seeds show `effect`.
 
     noise: known from earlier studies. Both in units of the metric.
@@ -193,12 +208,14 @@ def power(layout: Layout, metric: str, noise: "Part | None", effect: float | Non
         else ("standard deviations of the noise", f"; study.noise=FILE converts it to {metric}")
     )
     seeds = len(layout.seeds)
+    alike = int(LIKE_FIXED * seeds) if request.looks else seeds
+    up_to = "up to " if request.looks else ""
     line = f"{counted(seeds, 'seed')}: a verdict needs {fewest}"
     line += "" if noise else f", or {FEWEST_KNOWN} with study.noise=FILE"
     if seeds >= fewest:
-        shown = power.smallest_effect(arms, seeds, df) * sd
+        shown = power.smallest_effect(arms, alike, df) * sd
         line = (
-            f"With {counted(seeds, 'seed')} an effect of {shown:.2g} {unit} is shown with a"
+            f"With {up_to}{counted(seeds, 'seed')} an effect of {shown:.2g} {unit} is shown with a"
             f" probability of {power.POWER:.0%}{more}"
         )
     if effect is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import takewhile
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,18 @@ DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its 
 NOT_WORK = ("study.", "output_dir", "run_dir", "logger", "checkpoint_every", "checkpoint_keep")
 # But for these, with which the arms are other runs.
 OTHER_RUNS = ("study.match", "study.tune")
+# Keys of `study` that exclude study.seeds_up_to.
+BESIDE_LOOKS = {
+    "blocks": "an arm is decided over all blocks, so their number of seeds must be fixed",
+    "claims": "claims are tested once, with a number of seeds that is fixed",
+    "arms": "arms are decided together",
+}
 # Typed in addition to a sweep's question: the same data may lie elsewhere.
 BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate", "data.path", "data.root", "trainer=")
+
+
+FEWEST = 3  # seeds of the first look of study.seeds_up_to: those of a verdict
+GROWTH = 1.4  # of the number of seeds from look to look, about
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class StudyRequest:
     design: str
     grid: bool
     node: Mapping[str, Any]  # the rest of `study`, such as metric and match
+    looks: tuple[int, ...] = ()  # numbers of seeds of study.seeds_up_to; empty for a fixed number
     description: str = ""  # the comment at the top of the sweep's file
 
 
@@ -59,8 +71,9 @@ def parse_request(
     typed = [override for override in overrides if not override.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas
+    request = _with_looks(ask(node, typed, sweep))
     request = replace(
-        ask(node, typed, sweep),
+        request,
         description=_description(config.hydra.runtime.config_sources, sweep),
     )
     named = any(override.key_or_group == "study.name" for override in overrides)
@@ -76,6 +89,36 @@ def parse_request(
     if node["name"] == DEBUG and not named:
         name = f"{DEBUG}/{name}"
     return replace(request, name=name, fixed=(*request.fixed, f"study.name={value_text(name)}"))
+
+
+def _with_looks(request: StudyRequest) -> StudyRequest:
+    """The request with the looks of study.seeds_up_to, and all their seeds. Raises UserError."""
+    node, last = request.node, request.node["seeds_up_to"]
+    if last is None:
+        return request
+    key = f"study.seeds_up_to={last}"
+    if not isinstance(node["seeds"], int):
+        raise UserError(f"{key}: study.seeds must be a number, the seeds of the first look")
+    if node["seeds"] < FEWEST:
+        first = f"study.seeds={node['seeds']}"
+        raise UserError(f"{key}: {first} must be at least {FEWEST}, the fewest for a verdict")
+    if node["seeds"] >= last:
+        raise UserError(f"{key}: must be above study.seeds={node['seeds']}, the first look")
+    for name, why in BESIDE_LOOKS.items():
+        if node[name]:
+            raise UserError(f"{key} with study.{name}: {why}; leave one out")
+    if request.design == "factorial" and len(request.factors) > 1:
+        raise UserError(
+            f"{key} with crossed factors: their effects need the same seeds in every arm; leave it"
+            " out, or use study.design=one_factor"
+        )
+    return replace(request, seeds=seeds_of(last), looks=looks(node["seeds"], last))
+
+
+def looks(first: int, last: int) -> tuple[int, ...]:
+    """Numbers of seeds from the first to the last, each about GROWTH times the one before."""
+    steps = max(1, round(log(last / first) / log(GROWTH)))
+    return tuple({round(first * (last / first) ** (n / steps)): 0 for n in range(steps + 1)})
 
 
 def _content(node: DictConfig) -> dict[str, Any]:

@@ -104,6 +104,8 @@ def _verdict(row: Row) -> Markup:
     elif comparison is not None and row.kind == "inconclusive":
         needed = comparison.verdict.seeds_needed
         small = f"about {needed:,} seeds needed" if needed else ""
+    if comparison is not None and comparison.look:
+        small = ", ".join(filter(None, [comparison.look.words(), small]))
     if row.allowed:
         small = f"allowed: {', '.join(row.allowed)}" + (f"; {small}" if small else "")
     body = tag("span", words, class_=f"verdict {row.kind}")

@@ -15,6 +15,7 @@ from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
+from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
@@ -97,8 +98,18 @@ class Row:
         note = f" (about {verdict.seeds_needed:,} seeds needed)" if verdict.seeds_needed else ""
         if self.kind == "equivalent":  # the column is of the difference
             note = f" (p of equivalence {probability(verdict.p)})"
+        look = f" ({verdict.look.words()})" if verdict.look else ""
         allowed = f" [despite: {', '.join(self.allowed)}]" if self.allowed else ""
-        return verdict.kind + note + allowed
+        return verdict.kind + note + look + allowed
+
+
+# Outcomes of a look, before the number of seeds.
+OUTCOMES = {
+    DECIDED: "decided with",
+    STOPPED: "stopped, as unlikely to be shown, with",
+    UNDECIDED: "undecided with",
+    OPEN: "not yet decided with",
+}
 
 
 @dataclass(frozen=True)
@@ -233,12 +244,36 @@ class Report:
             )
         if (self.study.plan.get("noise") or {}).get("after"):
             lines.append("study.noise was set, or changed, after the first run.")
+        if (self.study.plan.get("looks") or {}).get("after"):
+            lines.append("study.seeds_up_to was set, or changed, after the first run.")
         if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
                 f" baseline of the plan is {self.study.planned_baseline}."
             )
-        return lines + self._small() + never(self) + unsettled(self) + undertrained(self)
+        return (
+            lines
+            + self._of_looks()
+            + self._small()
+            + never(self)
+            + unsettled(self)
+            + undertrained(self)
+        )
+
+    def _of_looks(self) -> list[str]:
+        """A line on the look at which each arm was decided, if the number of seeds is not fixed."""
+        by_look: dict[str, list[str]] = {}
+        looks = [(row, row.comparison.look) for row in self.compared if row.comparison]
+        for row, look in sorted(looks, key=lambda of: of[1].seeds if of[1] else 0):
+            if look:
+                by_look.setdefault(f"{OUTCOMES[look.outcome]} {look.seeds} seeds", []).append(
+                    self.labels[row.arm.name]
+                )
+        if not by_look:
+            return []
+        numbers = listed(map(str, self.study.looks))
+        parts = "; ".join(f"{words}: {listed(arms)}" for words, arms in by_look.items())
+        return [f"Arms are tested at {numbers} seeds (study.seeds_up_to); {parts}."]
 
     def _small(self) -> list[str]:
         """A line on verdicts of arms that differ by less than the baseline does between seeds."""
@@ -330,7 +365,13 @@ def _compare(
     refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
     found = {name: study.by_seed(name, metric) for name in (baseline, *names)}
-    values = {arm: {seed: v.get(seed) for seed in study.compared_seeds} for arm, v in found.items()}
+    values = {
+        arm: {
+            seed: v.get(seed)
+            for seed in (study.seeds_of(arm) if study.looks else study.compared_seeds)
+        }
+        for arm, v in found.items()
+    }
     margin: Any = study.plan.get("margin") if metric == study.metric else None
     return compare(
         values,
@@ -339,6 +380,7 @@ def _compare(
         margin=margin,
         allow_missing="seeds" in allow,
         known=known.pooled(known.files(study.plan), metric),
+        looks=study.looks,
     )
 
 

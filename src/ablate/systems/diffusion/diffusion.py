@@ -1,0 +1,227 @@
+"""Diffusion: draw an image of a caption by removing noise, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.image.fid import FrechetInceptionDistance
+from torchmetrics.text.wer import WordErrorRate
+
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count, NotNegative, Probability, RunDir
+from ablate.data import Batch
+from ablate.figures.maps import Map
+from ablate.random.draws import Draws, Source, Stream, normal, uniform_alone
+from ablate.random.seeding import derive
+from ablate.systems.diffusion.figures import block_drawer
+from ablate.systems.diffusion.judge import Judge
+from ablate.systems.diffusion.noise import Noise
+from ablate.systems.diffusion.paint import draw_samples, paint
+from ablate.systems.diffusion.sampler import Sampler, one_by_one, without_caption
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+JUDGED = (
+    "exact_match",
+    "der",
+    "frechet",
+    "exact_match_reference",
+    "der_reference",
+    "frechet_reference",
+)
+FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
+
+
+class Diffusion(Sampler):
+    """The mean squared error of the model's prediction for noisy images (`task.noise`), at times
+    and with noise that are sampled for each image.
+
+    Training leaves out a share `drop_caption` of the captions, so that sampling can multiply the
+    caption's contribution to the output by `guidance` (classifier-free guidance, Ho and Salimans
+    2022, https://arxiv.org/abs/2207.12598, with w + 1 for their w; 1: plain sampling).
+
+    With a `judge`, a finished run of model=captioner, images are generated for the first `samples`
+    captions of the test split, and measured: exact_match, the share of captions that it reads off
+    them without an error; der, wrong digits over all digits; frechet, the Frechet distance
+    (Heusel et al. 2017, section 3, https://arxiv.org/abs/1706.08500) of the mean annotation vectors
+    of its encoder from those of all real test images. NAME_reference is the same of real images:
+    for exact_match and der the test images of these captions, for frechet as many validation
+    images.
+
+    Validation, test and figures draw the same noise in every run.
+    """
+
+    kinds = ("captions",)
+    output = "denoised images"
+    conflicts = (
+        Conflict(
+            lambda c: c("task.drop_caption") == 0 and c("task.guidance") != 1,
+            "task.guidance={task.guidance} needs unconditional predictions, which the model does"
+            " not learn with task.drop_caption=0; set task.guidance=1, or task.drop_caption=0.1",
+        ),
+    )
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit = "images"
+    loss_unit: ClassVar[str] = "squared error"
+    search_keys: ClassVar[tuple[str, ...]] = ("guidance", "sampling_steps", "samples", "judge")
+    family: ClassVar[str] = "diffusion"
+    options: ClassVar[tuple[str, ...]] = (
+        "prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask",
+    )  # fmt: skip
+    example_options: ClassVar[str] = '--prompt "3 1" --image generated.png'
+
+    def __init__(
+        self,
+        *args: Any,
+        noise: Noise,
+        drop_caption: Probability,
+        guidance: NotNegative,
+        sampling_steps: Count,
+        samples: Count,
+        judge: RunDir | None,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self.noise, self.drop_caption = noise, drop_caption
+        self.guidance, self.sampling_steps, self.samples = guidance, sampling_steps, samples
+        noise.levels(sampling_steps)
+        # Streams of the task, independent of the model.
+        self.streams = {name: Stream() for name in ("noise", "time", "caption")}
+        self.draws = Draws(nn.ModuleDict({"model": self.model, **self.streams}))
+        self.mean_loss = MeanMetric()
+        self.judge = judge
+        self.judging: Judge | None = None  # read when it is first needed
+        if judge is not None:
+            self.right, self.real_right = MeanMetric(), MeanMetric()
+            self.errors, self.real_errors = WordErrorRate(), WordErrorRate()
+
+    def setup(self, stage: str) -> None:
+        if self.judge is not None and self.judging is None:
+            self.judging = Judge(self.judge, self.data.size)
+            width = self.judging.width
+            self.distance, self.real_distance = frechet(width), frechet(width)
+
+    def prepare(self, batch: Batch, step: int) -> Batch:
+        images = batch["images"]
+        pixel = images[:, :1, :1, :1]
+        noise = normal(self._source("noise", images), images)
+        times = self.noise.times(uniform_alone(self._source("time", pixel), pixel))
+        dropped = (
+            uniform_alone(self._source("caption", pixel), pixel).flatten(1) < self.drop_caption
+        )
+        words = batch["target_in"]
+        return self.noisy(images, torch.where(dropped, without_caption(words), words), noise, times)
+
+    def _source(self, name: str, like: Tensor) -> Source:
+        return Source(self.streams[name].key(like))
+
+    def noisy(self, images: Tensor, words: Tensor, noise: Tensor, times: Tensor) -> Batch:
+        """The model's inputs, and its training target `aim`. times: b 1 1 1."""
+        return {
+            "images": self.noise.add(images, noise, times).to(images.dtype),
+            "words": words,
+            "times": times.flatten(),
+            "aim": self.noise.target(images, noise).to(images.dtype),
+        }
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["images"], batch["words"], batch["times"]
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["images"])
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.mse_loss(self.model(*self.inputs(batch)), batch["aim"])
+
+    def evaluate(self, batch: Batch) -> None:
+        split = "test" if self.trainer.testing else "val"
+        images, indices = batch["images"], batch["index"].tolist()
+        keys = [derive(FIXED, "diffusion", split, index) for index in indices]
+        of_times = [derive(key, "time") for key in keys]
+        times = self.noise.times(one_by_one(uniform_alone, of_times, images[:1, :1, :1, :1]))
+        noise = one_by_one(normal, keys, images[:1])
+        loss = self.loss(self.noisy(images, batch["target_in"], noise, times))
+        self.mean_loss.update(loss.float(), len(images))
+        if self.judging is not None and split == "test":
+            self._judge(batch, self.judging)
+
+    def _judge(self, batch: Batch, judge: Judge) -> None:
+        """Draw images for the captions of a batch, and compare them with the real ones."""
+        index = batch["index"].cpu()
+        real = self.data.originals("test", index)
+        features = judge.describe(real).to(self.device)
+        self.distance.update(features, real=True)
+        self.real_distance.update(features, real=True)
+        chosen = index < self.samples
+        if not chosen.any():
+            return
+        keys = [derive(FIXED, "sample", number) for number in index[chosen].tolist()]
+        words = batch["target_in"][chosen.to(self.device)]
+        drawn = self.data.to_pixels(self.sample(words, keys))
+        captions = [self.data.reference("test", number) for number in index[chosen].tolist()]
+        for pixels, right, errors in (
+            (drawn, self.right, self.errors),
+            (real[chosen], self.real_right, self.real_errors),
+        ):
+            read = judge.read(pixels)
+            same = [text == other for text, other in zip(read, captions, strict=True)]
+            right.update(torch.tensor(same, device=self.device).float())
+            errors.update(read, captions)
+        self.distance.update(judge.describe(drawn).to(self.device), real=False)
+        others = index[chosen & (index < self.data.length("val"))]
+        if len(others):
+            features = judge.describe(self.data.originals("val", others))
+            self.real_distance.update(features.to(self.device), real=False)
+
+    def measured(self, split: str) -> list[str]:
+        return ["loss", *(JUDGED if self.judge is not None and split == "test" else ())]
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        values = {"loss": self.mean_loss.compute()}
+        if self.judge is not None and split == "test":
+            judged = (
+                *(self.right.compute(), self.errors.compute(), distance_of(self.distance)),
+                *(self.real_right.compute(), self.real_errors.compute()),
+                distance_of(self.real_distance),
+            )
+            values |= dict(zip(JUDGED, judged, strict=True))
+        return values
+
+    def notes(self) -> dict[str, Any]:
+        judge = {} if self.judging is None else {"judge": self.judging.description}
+        return super().notes() | judge
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        return draw_samples(self, folder / "figures")
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return paint(self, arguments, folder)
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        image = self.data.to_pixels(self.prepared(examples[0])["images"])[0]
+        labels = ["time", "BOS", *examples[0]["target_labels"][:-1]]
+        return block_drawer(image, labels, self.model.grid, self.model.condition.tokens)
+
+
+def frechet(width: int) -> FrechetInceptionDistance:
+    """The Frechet distance of feature vectors, b d, in place of images."""
+    features = nn.Identity()
+    features.num_features = width  # type: ignore[assignment]
+    return FrechetInceptionDistance(feature=features)
+
+
+def distance_of(metric: FrechetInceptionDistance) -> Tensor:
+    """NaN of fewer than two images, which have no covariance."""
+    few = min(int(metric.real_features_num_samples), int(metric.fake_features_num_samples)) < 2
+    return torch.tensor(float("nan")) if few else metric.compute()

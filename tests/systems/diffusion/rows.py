@@ -1,0 +1,56 @@
+"""Rows of the tables of tests for diffusion; see tests/make_systems.py."""
+
+from typing import Any
+
+import torch
+from make_systems import BLOCKS, CAPTIONS, Tiny
+
+from ablate.systems.diffusion.autoencoding import divergence
+
+SIZES: dict[str, Any] = {
+    "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
+    "autoencoder": CAPTIONS | {"dim": 6, "latent": 3, "num_downsamples": 2},
+}
+MODELS = {
+    "dit": Tiny("digit_strings", ("model.dim=12", "model.heads=2", "model.depth=2"), {}),
+    "autoencoder": Tiny("digit_strings", (), {}),
+}
+REFUSED = """
+1 model=dit model.condition=cross_attention model.cross_attention=uniform model.residual=false
+2 model=dit task.guidance=2 task.drop_caption=0 task.noise=ddpm task.sampling_steps=2000
+1 model=autoencoder data.autoencoder=RUN
+3 model=dit model.residual=false model.cross_attention=dot model.patch=5
+"""
+
+
+def flow() -> list[float]:
+    from make_model import part
+
+    process = part("task.noise", "rectified_flow")
+    x, step = torch.tensor([4.0]).double(), {"fresh": None, "bounds": (-9, 9)}
+    added = process.add(x, torch.tensor([2.0]).double(), torch.tensor([0.25]).double())
+    three, two = torch.tensor([3.0]).double(), torch.tensor([2.0]).double()
+    return [float(added), float(process.step(three, two, 0.25, 0.0, **step))]
+
+
+def noisy() -> list[float]:
+    from make_model import part
+
+    process = part("task.noise", "ddpm", timesteps=100)
+    n, one, zero = (torch.tensor([x]).double() for x in (0.02, 1.0, 0.0))
+    return [float(process.add(one, zero, n)), float(process.add(zero, one, n))]
+
+
+EXAMPLES = {
+    "rectified flow": flow,
+    "DDPM": noisy,
+    "divergence of a latent": lambda: divergence(
+        torch.tensor([2.0]).double(), torch.tensor([1.0]).double()
+    ),
+}
+
+
+def accepted() -> dict[str, dict[str, list[Any]]]:
+    from accepted import BLOCKS, PADDED, WITHOUT_ATTENTION
+
+    return {"dit": BLOCKS | PADDED, "autoencoder": WITHOUT_ATTENTION}
