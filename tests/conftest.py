@@ -77,7 +77,7 @@ AREAS = {
         sizes train transfer""",
     "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel words",
-    "systems": "",
+    "systems": "systems",
 }
 
 
