@@ -128,6 +128,7 @@ def test_a_stop_shows_what_was_written(finished, monkeypatch, capsys):
     assert capsys.readouterr().out == whole[: len("the cat") + 9] + "\n"
 
 
+@pytest.mark.ci
 def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, monkeypatch, capsys):
     """Although the text of this run has no "T"."""
     run = finished("rotary")
@@ -164,6 +165,7 @@ def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
         call(monkeypatch, capsys, generate, tmp_path)
 
 
+@pytest.mark.ci
 def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, measured):
     cfg = ablate.compose(*pairs(tmp_path))
     trained, folder = ablate.run(cfg)["metrics"], Composition(cfg).folder

@@ -96,6 +96,7 @@ def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
     assert blanks[best] == min(blanks) < max(blanks)
 
 
+@pytest.mark.ci
 def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeypatch):
     task, seen = built(*RNN, "model.window=local_p"), []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
@@ -137,6 +138,7 @@ def test_runs_side_by_side_have_the_same_colors(tmp_path):
         assert "0 to 1 in every figure" in bar.get_ylabel()
 
 
+@pytest.mark.ci
 def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
     task = built(*TRANSFORMER)
     example = task.data.example()
@@ -289,6 +291,7 @@ def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins, caplo
     assert "fontTools" not in {record.name.partition(".")[0] for record in caplog.records}
 
 
+@pytest.mark.ci
 def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):
     task = built(*RNN)
     path = tmp_path / "figures" / "alignment.png"

@@ -46,6 +46,7 @@ def only_run(folder: Path) -> offline_wandb.OfflineRun:
     return offline_wandb.read(found)
 
 
+@pytest.mark.ci
 def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
     everywhere = str(tmp_path / "all")
     loggers = [make("wandb", tmp_path / n, run_id=n * 12, dir=everywhere) for n in "ab"]
@@ -410,6 +411,7 @@ def test_a_finished_run_is_sent_when_asked(plain, finished, monkeypatch, capsys)
     assert capsys.readouterr().out.count("run was logged: W&B offline") == 1
 
 
+@pytest.mark.ci
 def test_tensorboard_has_the_maps_of_every_validation(plain, tmp_path):
     many = ("logger=many", "logger.tensorboard.log_maps=true", "logger.wandb.mode=offline")
     ablate.run(compose(*plain[0], *many), tmp_path)

@@ -88,6 +88,7 @@ def test_measures_are_those_of_the_whole_split(tmp_path):
     torch.testing.assert_close({name: found[name] for name in expected}, expected)
 
 
+@pytest.mark.ci
 def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, monkeypatch, capsys):
     trained = json.loads((finished / "result.json").read_text())["metrics"]
     out = call(monkeypatch, capsys, evaluate, finished, "--json")

@@ -63,6 +63,7 @@ def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, t
     ]
 
 
+@pytest.mark.ci
 def test_a_failed_run_leaves_the_others_their_turn_and_runs_again(
     ablate_command, fail, runs, tmp_path
 ):
@@ -138,6 +139,7 @@ def rows(out):
     return found
 
 
+@pytest.mark.ci
 def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     """study.arms: the plan stays whole, and the same command without it runs the rest."""
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]

@@ -99,6 +99,7 @@ def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
         made(ablate.compose(*overrides(tmp_path, "optimizer=muon", wrong)))
 
 
+@pytest.mark.ci
 def test_several_rules_resume_bit_for_bit_and_count_in_the_id(own: Path, tmp_path: Path) -> None:
     mixed = overrides(tmp_path, "trainer.max_steps=14", "checkpoint_every=3", "optimizer=mixed")
     cfg = ablate.compose(*mixed, config_dir=own)

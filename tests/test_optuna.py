@@ -77,6 +77,7 @@ def test_a_trial_may_have_several_seeds(tmp_path):
     assert best == pytest.approx(min(sum(values) / 2 for values in trials.values()))
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("optuna")
 def test_a_search_goes_on_after_a_trial_that_failed(ablate_command, monkeypatch, tmp_path):
     training, calls = import_module("ablate.training.train"), []

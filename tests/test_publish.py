@@ -132,6 +132,7 @@ def test_the_report_is_one_run_and_three_views_beside_differences(server, made):
     assert len(server.views) == 3
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("environment", "words"),
     [

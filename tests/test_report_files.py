@@ -144,6 +144,7 @@ def test_the_same_study_makes_the_same_page_and_no_id_twice(everything):
     assert set(re.findall(r'(?:href="|url\()#(\w+)', page)) <= set(ids)
 
 
+@pytest.mark.ci
 @quickly
 def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
     """Of the first finished seed, small, with links to the files; damaged ones are left out."""
@@ -175,6 +176,7 @@ def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
     assert len(of_wandb) == 20
 
 
+@pytest.mark.ci
 @quickly
 def test_another_metric_or_baseline_has_files_of_its_own(tmp_path):
     both = [{"val/loss": v, "val/perplexity": 2 * v} for v in BASE]
@@ -408,6 +410,7 @@ def test_outliers_do_not_flatten_a_chart(values, high):
     assert ends.high - high <= 0.1 * max(max(held) - min(held), high)
 
 
+@pytest.mark.ci
 @quickly
 def test_an_outlier_is_a_triangle_with_its_number(tmp_path):
     """In main effects, interactions and costs; the others keep the room, and nothing is said where

@@ -216,6 +216,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_pat
     assert "previous.ckpt" in said
 
 
+@pytest.mark.ci
 @quick
 def test_accumulated_gradients_resume(tmp_path):
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
@@ -435,6 +436,7 @@ def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_d
     assert after == before
 
 
+@pytest.mark.ci
 @quick
 def test_other_code_than_before_is_said(tmp_path, capsys):
     cfg = ablate.compose(*overrides(tmp_path, *SHORT, ARM, accident.OVERRIDE))

@@ -92,6 +92,7 @@ def test_made_preferences_follow_bradley_and_terry_on_a_rule():
     assert 0.5 < expected.mean() < 0.99
 
 
+@pytest.mark.ci
 def test_a_writer_writes_both_responses_once(runs):
     given = FILES["preferences"] | {"policy_run": str(runs["first"])}
     one, two = (ready("preferences", seed=seed, **given) for seed in (0, 1))

@@ -136,12 +136,14 @@ def test_texts_and_their_speech(texts, direction):
         assert [lengths.count(n) for n in (2, 3, 4)] == pytest.approx([3, 3, 3], abs=1)
 
 
+@pytest.mark.ci
 def test_letters_are_linked_to_the_frames_of_their_word():
     data = spoken(tokenizer="char")
     links, text = data.alignment("val", 5), data.texts["val"][5].source
     assert [text[tokens.start : tokens.stop] for _, tokens in links] == text.split()
 
 
+@pytest.mark.ci
 def test_more_training_texts_leave_the_test_alone_and_codes_are_stated():
     few, many = spoken(), spoken(train_examples=44)
     for one, other in zip(few._spoken["test"], many._spoken["test"], strict=True):

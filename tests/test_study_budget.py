@@ -27,6 +27,7 @@ def composed(base, *arms):
     return {arm or "baseline": ablate.compose(*base, *arm.split()) for arm in ("", *arms)}
 
 
+@pytest.mark.ci
 def test_counts_are_those_of_a_run(tmp_path):
     configs = composed(overrides(tmp_path), "model.attention=additive", "trainer.max_steps=5")
     torch.manual_seed(3)
@@ -72,6 +73,7 @@ WITHOUT_EFFECT = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", WITHOUT_EFFECT)
 def test_no_effect_is_said_of_the_same_model_alone(tmp_path, kind):
     base, *kinds = WITHOUT_EFFECT[kind]
@@ -262,6 +264,7 @@ def test_only_a_whole_number_of_the_model_can_be_matched_by(tmp_path):
         require_width("model.dim", [cfg], matched=False)
 
 
+@pytest.mark.ci
 def test_what_was_solved_is_what_runs_and_what_the_plan_says(ablate_command, runs, tmp_path):
     study = """{factors: {model.tie_embeddings: [false], model.bias: [false]},
         match: parameters, seeds: 2}"""

@@ -201,6 +201,7 @@ def test_claims_made_when_runs_exist_are_marked_permanently():
     assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)]
 
 
+@pytest.mark.ci
 def test_claims_of_a_sweep_are_fixed_with_its_plan(ablate_command, seen, tmp_path):
     arms = ("pos_enc=alibi", "pos_enc=none")
     claims = [claim("better", arm=arm, statement=f"{arm} is better.") for arm in arms]
@@ -247,6 +248,7 @@ def test_a_claim_may_be_about_an_arm_that_sees_what_it_predicts(tmp_path):
     assert [entry.verdict for entry in report.claims] == ["confirmed"]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_pdf")
 def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path, monkeypatch):
     """--check ends with 1 where one is refuted, and with 2 where there are none."""

@@ -135,6 +135,7 @@ def test_a_mistake_is_one_line(study, typed, parts, ablate_command, tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.ci
 def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_path):
     """Half of a study on other data than the other half would compare nothing."""
     argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path), "hydra/launcher=basic"]

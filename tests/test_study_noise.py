@@ -104,6 +104,7 @@ def ran(ablate_command, tmp_path, monkeypatch):
     return folder, command
 
 
+@pytest.mark.ci
 def test_the_plan_says_which_effect_it_shows_and_how_many_seeds_show_another(ran, tmp_path):
     folder, command = ran
     part = known.pooled([json.loads((folder / known.NOISE).read_text())], METRIC)
@@ -124,6 +125,7 @@ def test_the_plan_says_which_effect_it_shows_and_how_many_seeds_show_another(ran
     assert "2 seeds: a verdict needs 3, or 2 with study.noise=FILE." in out
 
 
+@pytest.mark.ci
 def test_a_noise_that_is_chosen_after_the_first_run_is_marked(ran, tmp_path):
     folder, command = ran
     assert command()[0] == 0
@@ -134,6 +136,7 @@ def test_a_noise_that_is_chosen_after_the_first_run_is_marked(ran, tmp_path):
     assert "study.noise was set, or changed, after the first run." in report.marks
 
 
+@pytest.mark.ci
 def test_a_pattern_leaves_out_the_studys_own_file(ran, tmp_path):
     folder, command = ran
     own = tmp_path / "outputs" / "next"
@@ -281,6 +284,7 @@ def two_seed_studies(studies, arms=10, known_df=20, effect=0.0, ratio=1.0):
     return found
 
 
+@pytest.mark.ci
 def test_two_seeds_with_known_noise_keep_the_level_and_show_large_effects():
     """The effect: three standard deviations of one run, with a residual of 0.71 of it."""
     assert_within(two_seed_studies(150), 150, LEVEL)

@@ -277,6 +277,7 @@ def test_a_measure_that_needs_examples_may_choose_the_best_weights(own):
     assert result["metric"]["value"] == result["metrics"]["val/mean"]
 
 
+@pytest.mark.ci
 def test_a_score_with_one_number_and_an_edit_after_its_training(own, capsys):
     cfg = own_part(own, "model.attention", partial("parts.Scaled"))
     first = ablate.run(cfg)

@@ -92,6 +92,7 @@ def test_label_leakage_is_said_before_training(tmp_path, capsys):
     assert out.index("label leakage") < out.index("step 2/4")
 
 
+@pytest.mark.ci
 def test_the_time_of_a_run_has_what_came_before_its_training(finished, tmp_path):
     result = train(Composition(finished[0]), tmp_path, time.perf_counter() - 500)
     assert 500 < result["wall_seconds"] < 600
@@ -100,6 +101,7 @@ def test_the_time_of_a_run_has_what_came_before_its_training(finished, tmp_path)
     assert 0 < before < before + 0.05 < process_seconds() < before + 60
 
 
+@pytest.mark.ci
 def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finished, tmp_path):
     cfg, folder, first = finished
     before = torch.ones(400, 2**20)  # 1.6 GB, which this process held before the run
@@ -172,6 +174,7 @@ def test_a_folder_of_another_run_without_its_config_is_refused_in_a_line(tmp_pat
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.ci
 def test_logging_a_finished_run_keeps_the_processes_that_began_it(tmp_path):
     typed, folder = overrides(tmp_path, *SMALL), tmp_path / "run"
     begun = begun_by_two(typed, folder)
@@ -301,6 +304,7 @@ def test_a_finished_run_keeps_the_checkpoints_that_are_asked_for(tmp_path):
     assert json.loads((places.parent / "result.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.ci
 def test_a_run_is_never_silent_for_long(tmp_path, monkeypatch, capsys):
     """A bar on a terminal, lines elsewhere; and what is measured is printed without them."""
     more = ("evaluate={short: {data.seq_len: 8}}", "trainer.val_check_interval=3")
@@ -319,6 +323,7 @@ def test_a_run_is_never_silent_for_long(tmp_path, monkeypatch, capsys):
     assert (out, "validation: 1 of" in errors) == ("", True)
 
 
+@pytest.mark.ci
 def test_a_part_of_the_examples_chooses_the_weights_that_are_measured_on_all(
     tmp_path, monkeypatch, capsys
 ):

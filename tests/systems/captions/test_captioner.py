@@ -131,6 +131,7 @@ def test_doubly_stochastic_attention_is_equation_14(task):
     assert learned.abs().max() > 0
 
 
+@pytest.mark.ci
 def test_a_run_from_start_to_end(tmp_path):
     cfg = ablate.compose(*tiny.captions(tmp_path))
     result = ablate.run(cfg)

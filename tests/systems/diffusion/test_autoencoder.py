@@ -92,6 +92,7 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     assert_close(data.to_pixels(images), task.reconstructed(seen))
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_figures")
 def test_a_model_draws_in_latents(folder, autoencoder):
     cfg = ablate.compose(*latent(folder, autoencoder))

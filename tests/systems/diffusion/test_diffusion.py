@@ -205,6 +205,7 @@ def test_what_is_drawn(run, tmp_path):
     assert maps == {"attention_layer_01", "text_layer_01"}
 
 
+@pytest.mark.ci
 def test_a_run_is_measured_by_its_judge(run):
     metrics = run.result["metrics"]
     judged = ("exact_match", "der", "frechet")

@@ -106,6 +106,7 @@ def test_during_training_only_one_step_is_measured(finished):
     assert run.result["metrics"]["val/rmse"] == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.ci
 def test_another_horizon_and_another_series(finished, tmp_path, monkeypatch, capsys):
     series, run = finished
     measured = evaluate.evaluate(run, {"data.horizon": 2})

@@ -220,6 +220,7 @@ def test_a_damaged_or_foreign_pickle_is_refused(tmp_path, capsys):
     assert "never" not in capsys.readouterr().out
 
 
+@pytest.mark.ci
 def test_a_run_on_the_club(tmp_path):
     """It learns whom the members followed, and draws the club head by head."""
     cfg = ablate.compose("model=gat", "trainer.max_steps=60", "logger=none")
