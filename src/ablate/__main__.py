@@ -145,7 +145,7 @@ def _compose_and_start(args: Namespace) -> None:
 
 
 def _start(args: Namespace, tree: Tree) -> None:
-    """What hydra.main does, with our tree, and without its handling of errors."""
+    """As hydra.main, with our tree and without its handling of errors."""
     actions = [a for a in ("run", "multirun", "cfg", "info", "shell_completion") if vars(args)[a]]
     if len(actions) > 1:
         raise UserError(f"--{' and --'.join(actions)} exclude each other; leave one out")

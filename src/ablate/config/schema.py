@@ -188,7 +188,7 @@ def takes_texts(path: str, listed: bool) -> bool:
 
 @cache
 def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
-    """The rule of a key such as "model.heads", of which `target` is the class at its `node`,
+    """The rule of a key such as "model.heads". target: the class at its `node`, such as
     "model"; None for a key of whose values nothing is known."""
     group, _, key = path.rpartition(".")
     if path in VALUES:

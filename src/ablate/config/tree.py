@@ -201,7 +201,7 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository: Repository = Repository(config_search_path)
-        self.composed: dict[tuple[object, ...], bytes] = {}  # what a Tree composed, pickled
+        self.composed: dict[tuple[object, ...], bytes] = {}  # the compositions of a Tree, pickled
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 MINUS = "\u2212"
 NOTHING = "\u2013"  # if there is no number
 MOST_DECIMALS = 6
-MOST_DIGITS = 16  # after the point, where two numbers are to differ
+MOST_DIGITS = 16  # after the point, if two numbers are to differ
 
 
 def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
