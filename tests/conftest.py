@@ -73,7 +73,7 @@ AREAS = {
     "task": """masked_lm predictions rlhf sample search
         speech task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
-        links logger optimizer processes resume damaged_folders ignored security shards
+        links logger optimizer processes resume damaged_folders no_effect security shards
         sizes train transfer""",
     "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
     "cli": "cli commands export figures generate imports mutations package say wheel words",
@@ -158,10 +158,9 @@ def _whole_runs_where_they_are_tested(request: pytest.FixtureRequest) -> Iterato
         if not (whole := getattr(request.module, "WITH_FIGURES", False)):
             undraw(patch)
         if not (whole or getattr(request.module, "WITH_COUNTS", False)):
-            patch.setattr("ablate.training.build.require_memory", lambda cfg, data: None)
-            patch.setattr("ablate.training.train.refuse_ignored", lambda composition, data: None)
-            patch.setattr("ablate.training.train.count_cache", lambda cfg, task: None)
-            patch.setattr("ablate.training.train.count_flops", lambda cfg, task: 1)
+            for name in ("model_on_meta", "require_memory", "refuse_without_effect", "count_cache"):
+                patch.setattr(f"ablate.training.train.{name}", lambda *_: None)
+            patch.setattr("ablate.training.train.count_flops", lambda *_: 1)
         yield
 
 

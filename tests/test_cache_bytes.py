@@ -1,16 +1,25 @@
 """The bytes that decoding keeps, measured, against the formulas of the papers."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from make_model import gpt, part, rnn_lm, transformer
+from torch import Tensor, nn
 
-from ablate.training.cache import CacheBytes, cache_bytes
+from ablate.training import cache
+from ablate.training.cache import CacheBytes
 
 D, DEPTH, HEADS = 24, 3, 4  # float32 numbers of 4 bytes
 TOKENS = torch.zeros(2, 5, dtype=torch.long)
+
+
+def cache_bytes(make: Callable[[], nn.Module], *inputs: Tensor) -> CacheBytes | None:
+    with torch.device("meta"):
+        model = make()
+    return cache.cache_bytes(model, *inputs)
 
 
 @pytest.mark.parametrize(

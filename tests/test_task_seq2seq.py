@@ -21,7 +21,7 @@ from ablate.decode.search import Hypothesis
 from ablate.errors import UserError
 from ablate.model.layers.multi_head import recording
 from ablate.task.text_metrics import Written
-from ablate.training.build import build, build_data, count_flops, make_task
+from ablate.training.build import build_data, count_flops, make_task, model_on_meta
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -159,7 +159,8 @@ def test_flops_are_those_of_pairs_of_mean_length(tmp_path):
     def flops(*more):
         cfg = ablate.compose(*pairs(tmp_path, *more))
         data = build_data(cfg)
-        return count_flops(cfg, make_task(cfg, data, build(cfg, data)))
+        model = model_on_meta(cfg, data)
+        return count_flops(cfg, make_task(cfg, data, model), model)
 
     one = flops()
     assert flops("seed=1") == one

@@ -6,6 +6,8 @@
 import gc
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
@@ -19,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 import ablate.config.tree
-from ablate.cli.command import command, near_flag
+from ablate.cli.command import exit_codes, near_flag
 from ablate.cli.job import failures, job
 from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, readable
@@ -32,35 +34,51 @@ NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
 COMMANDS = ("diff", "evaluate", "export", "generate", "judge", "report", "show")
 
 
-def main() -> NoReturn:
+def main() -> None:
     # Imports leave no garbage, and the search for it takes a fifth of the start-up time.
     gc.disable()
     try:
-        command(_main)
+        with exit_codes():
+            if (args := _arguments_of_run()) is not None:
+                tree = open_tree(args.config_dir, args.config_name or "config")
+                if not args.shell_completion:
+                    refuse_unread(args.overrides, tree)
+                with _explained_errors(args, tree), _opened(tree) as hydra:
+                    if (start := _action(hydra, args, tree)) is not None:
+                        start()
     finally:
         gc.enable()
 
 
-def _main() -> None:
+def _arguments_of_run() -> Namespace | None:
+    """The arguments of a command that composes; None after another command, or help."""
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     if word in COMMANDS:
         run = import_module(f"ablate.{word}").main
         gc.enable()
         del sys.argv[1]
         run()
-    elif "--version" in sys.argv:
+        return None
+    if "--version" in sys.argv:
         print(described())
-    elif word == "help":
-        sys.argv[1] = "--help"
-        _compose_and_start(_arguments())
-    elif word.isidentifier():  # an override contains "="
+        return None
+    if word.isidentifier() and word != "help":  # an override contains "="
         allowed = [*COMMANDS, "help"]
         raise UserError(
             f"unknown command '{word}' (overrides are KEY=VALUE without spaces); commands:"
             f" {', '.join(allowed)}{suggest(word, allowed)}"
         )
-    else:
-        _compose_and_start(_arguments())
+    if word == "help":
+        sys.argv[1] = "--help"
+    args = _arguments()
+    if args.help:
+        from ablate.cli.help import help_text
+
+        print(help_text(args.config_dir, args.overrides))
+        return None
+    if args.config_path:
+        raise UserError("--config-path: use --config-dir, which adds options to the built-in ones")
+    return args
 
 
 def _arguments() -> Namespace:
@@ -113,19 +131,11 @@ def _refuse_flag(parser: ArgumentParser, message: str) -> NoReturn:
     raise UserError(f"{message}{near_flag(message, parser)}; see python -m ablate --help")
 
 
-def _compose_and_start(args: Namespace) -> None:
-    if args.help:
-        from ablate.cli.help import help_text
-
-        print(help_text(args.config_dir, args.overrides))
-        return
-    if args.config_path:
-        raise UserError("--config-path: use --config-dir, which adds options to the built-in ones")
-    tree = open_tree(args.config_dir, args.config_name or "config")
-    if not args.shell_completion:
-        refuse_unread(args.overrides, tree)
+@contextmanager
+def _explained_errors(args: Namespace, tree: Tree) -> Iterator[None]:
+    """Raise the errors of Hydra, and of the runs of a sweep, as one line."""
     try:
-        _start(args, tree)
+        yield
     except OSError as error:
         if isinstance(error, COMPOSITION_ERRORS):
             raise _explained(error, args, tree) from error
@@ -144,35 +154,42 @@ def _compose_and_start(args: Namespace) -> None:
         raise _explained(error, args, tree) from error
 
 
-def _start(args: Namespace, tree: Tree) -> None:
-    """As hydra.main, with our tree and without its handling of errors."""
+@contextmanager
+def _opened(tree: Tree) -> Iterator[Hydra]:
+    """Hydra with our tree, as hydra.main has it, and without its handling of errors."""
+    hydra = Hydra("ablate", tree.loader)
+    GlobalHydra.instance().initialize(hydra)
+    try:
+        yield hydra
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _action(hydra: Hydra, args: Namespace, tree: Tree) -> Callable[[], object] | None:
+    """The start of a run or of several; None after another action of Hydra, such as --cfg."""
     actions = [a for a in ("run", "multirun", "cfg", "info", "shell_completion") if vars(args)[a]]
     if len(actions) > 1:
         raise UserError(f"--{' and --'.join(actions)} exclude each other; leave one out")
     if args.resolve and not args.cfg:
         raise UserError("--resolve: add --cfg job, whose values it resolves")
     Output.trains = actions in ([], ["run"], ["multirun"]) and not args.hydra_help
-    hydra = Hydra("ablate", tree.loader)
-    GlobalHydra.instance().initialize(hydra)
     name, overrides = tree.config_name, args.overrides
-    try:
-        if args.hydra_help:
-            hydra.hydra_help(name, get_args_parser(), args)
-        elif args.cfg:
-            hydra.show_cfg(name, overrides, args.cfg, args.package, args.resolve)
-        elif args.info:
-            hydra.show_info(args.info, name, overrides)
-        elif args.shell_completion:
-            hydra.shell_completion(name, overrides)
-        else:
-            mode = hydra.get_mode(name, overrides)
-            if mode is None or args.multirun:
-                mode = RunMode.MULTIRUN if args.multirun else RunMode.RUN
-                overrides = [*overrides, f"hydra.mode={mode.name}"]
-            start = hydra.run if mode == RunMode.RUN else hydra.multirun
-            start(name, job, overrides)
-    finally:
-        GlobalHydra.instance().clear()
+    if args.hydra_help:
+        hydra.hydra_help(name, get_args_parser(), args)
+    elif args.cfg:
+        hydra.show_cfg(name, overrides, args.cfg, args.package, args.resolve)
+    elif args.info:
+        hydra.show_info(args.info, name, overrides)
+    elif args.shell_completion:
+        hydra.shell_completion(name, overrides)
+    else:
+        mode = hydra.get_mode(name, overrides)
+        if mode is None or args.multirun:
+            mode = RunMode.MULTIRUN if args.multirun else RunMode.RUN
+            overrides = [*overrides, f"hydra.mode={mode.name}"]
+        start = hydra.run if mode == RunMode.RUN else hydra.multirun
+        return partial(start, name, job, overrides)
+    return None
 
 
 def _explained(error: Exception, args: Namespace, tree: Tree) -> Exception:

@@ -6,7 +6,8 @@ import re
 import sys
 import traceback
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,8 +67,16 @@ def add_allow(parser: ArgumentParser) -> None:
 
 
 def command(main: Callable[[], None]) -> NoReturn:
-    """Run a command's `main` and exit: 0 done, 1 failed, 2 rejected, 130 interrupted, 141 done,
-    with a broken output pipe."""
+    """Run a command's `main`, and exit as `exit_codes` does."""
+    with exit_codes():
+        main()
+    raise AssertionError  # it has exited
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Exit after the block: 0 done, 1 failed, 2 rejected, 130 interrupted, 141 done, with a broken
+    output pipe."""
     pipe.survive_readers()
     logging.raiseExceptions = False  # else a full disk is a traceback for each line of a log
     # On a new machine matplotlib announces its font cache.
@@ -76,7 +85,7 @@ def command(main: Callable[[], None]) -> NoReturn:
     try:
         _refuse_windows()
         _add_working_directory()
-        main()
+        yield
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning turns Ctrl-C into an exit with 1.
         if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +91,14 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
 
 def build_checked(cfg: DictConfig, data: Data) -> Model:
     """`build` of a configuration that was checked."""
-    require_memory(cfg, data)
+    require_memory(cfg, model_on_meta(cfg, data))
     return initialized(cfg, data)
+
+
+def model_on_meta(cfg: DictConfig, data: Data) -> Model:
+    """Build the model on the meta device, without memory, for counting."""
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        return make_model(cfg, data, Reference())
 
 
 def initialized(cfg: DictConfig, data: Data) -> Model:
@@ -114,10 +119,8 @@ def initialized(cfg: DictConfig, data: Data) -> Model:
     return model
 
 
-def require_memory(cfg: DictConfig, data: Data) -> None:
-    """Raise UserError if the model does not fit this machine; counted on the meta device."""
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        model = make_model(cfg, data, Reference())
+def require_memory(cfg: DictConfig, model: Model) -> None:
+    """Raise UserError if the model does not fit this machine. model: on the meta device."""
     sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
     most = max(sizes, key=sizes.__getitem__)
     shape = " x ".join(map(str, model.get_parameter(most).shape))
@@ -189,22 +192,18 @@ def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
     return task
 
 
-def count_cache(cfg: DictConfig, task: Task) -> CacheBytes | None:
-    """Count the bytes that decoding one sequence keeps; None for a model without a cache."""
-    make_one = partial(make_model, cfg, task.data, Reference())
-    return cache_bytes(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
+def count_cache(task: Task, model: Model) -> CacheBytes | None:
+    """Count the bytes that decoding one sequence keeps; None for a model without a cache. model:
+    the task's, on the meta device."""
+    return cache_bytes(model, *task.inputs(task.prepared(task.data.typical_batch())))
 
 
-def count_flops(cfg: DictConfig, task: Task) -> int:
+def count_flops(cfg: DictConfig, task: Task, model: Model) -> int:
     """Count the FLOPs of one optimizer step, forward and backward, over all processes.
 
-    Counted on `Data.typical_batch`, so that the count is the same for every seed. A model on the
-    meta device, which is there to be counted, is used itself.
+    Counted on `Data.typical_batch`, so that the count is the same for every seed. model: the
+    task's, on the meta device; it is not usable afterwards.
     """
-    model = task.model
-    if not all(p.is_meta for p in model.parameters()):
-        with torch.device("meta"):
-            model = make_model(cfg, task.data, Reference())
     inputs = task.inputs(task.prepared(task.data.typical_batch()))
     try:
         flops = flops_per_step(model, *inputs)

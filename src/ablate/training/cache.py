@@ -1,6 +1,6 @@
 """Size of the decoding cache in bytes, without computing it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +21,14 @@ class CacheBytes(NamedTuple):
     state: int
 
 
-def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBytes | None:
+def cache_bytes(model: nn.Module, *inputs: Tensor) -> CacheBytes | None:
     """Decode a few tokens on the meta device; None for a model that keeps nothing.
 
-    inputs: of `forward`; a model with a source reads the source.
+    model: on that device. inputs: of `forward`; a model with a source reads the source.
     """
     with torch.device("meta"), torch.no_grad():
-        model = make_model().eval()
-        sizes = _before_and_after_one_token(model, *(tensor[:1].to("meta") for tensor in inputs))
+        sizes = _before_and_after_one_token(model.eval(), *(x[:1].to("meta") for x in inputs))
+    model.train()
     if not sizes:
         return None
     before, after = sizes

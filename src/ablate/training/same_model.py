@@ -17,7 +17,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task, added_losses
-from ablate.training.build import build_checked, initialized, make_model, make_task
+from ablate.training.build import build_checked, initialized, make_task, model_on_meta
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
@@ -32,12 +32,6 @@ NO_CHANGE = {*EXCLUDED} - {f"data.{key}" for key in FILES}
 def parameters(model: nn.Module) -> int:
     """Return the total number of parameters."""
     return count_parameters(model)["total"]
-
-
-def model_on_meta(cfg: DictConfig, data: Data) -> Model:
-    """Build the model on the meta device, for counting."""
-    with torch.device("meta"):
-        return make_model(cfg, data, Reference())
 
 
 def on_meta(cfg: DictConfig, data: Data) -> Task:
@@ -61,10 +55,12 @@ class SameModel:
         sets: Callable[[DictConfig], Data],
         *,
         largest: int = LARGEST,
+        built: Model | None = None,
     ) -> None:
         """sets: reads the data of a composition. largest: parameters of a model that is built for
-        real, which only models with parameters of the same names and shapes are."""
-        self.first, self.sets, self.largest = first, sets, largest
+        real, which only models with parameters of the same names and shapes are. built: the model
+        of `first` on the meta device, if it exists."""
+        self.first, self.sets, self.largest, self._built = first, sets, largest, built
 
     def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
         """built: the model of `second`, on any device. None if they are too large to compare."""
@@ -94,7 +90,8 @@ class SameModel:
 
     @cached_property
     def _task(self) -> Task:
-        return on_meta(self.first, self._data)
+        model = self._built or model_on_meta(self.first, self._data)
+        return make_task(self.first, self._data, model)
 
     @cached_property
     def _inputs(self) -> list[tuple[Tensor, ...]]:
@@ -102,7 +99,8 @@ class SameModel:
 
     @cached_property
     def _model(self) -> Model:
-        return build_checked(_with_reference(self.first), self._data)
+        build = build_checked if self._built is None else initialized  # else it fits into memory
+        return build(_with_reference(self.first), self._data)
 
     @cached_property
     def _values(self) -> dict[str, Tensor]:

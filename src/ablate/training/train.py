@@ -45,14 +45,22 @@ from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
 from ablate.terminal.say import Formatter, printable, say
-from ablate.training.build import build_checked, build_data, count_cache, count_flops, make_task
+from ablate.training.build import (
+    build_data,
+    count_cache,
+    count_flops,
+    initialized,
+    make_task,
+    model_on_meta,
+    require_memory,
+)
 from ablate.training.callbacks import EarlyStopping, own_callbacks
 from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
-from ablate.training.ignored import refuse_ignored
 from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
+from ablate.training.no_effect import refuse_without_effect
 from ablate.training.own_parts import own_parts, say_edited
 from ablate.training.planned import other_run, planned_id, require_unedited
 from ablate.training.predictions import write_predictions
@@ -116,7 +124,10 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
         on_first_process(keep)(run_dir, composition.cfg.get("checkpoint_keep", "all"))
         return done
     with open_run(composition, run_dir, began) as run:
-        finish(run)
+        with together(run):
+            fit(run.trainer, run.task, run.data, run.checkpoints, resume=not composition.debugged)
+            measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
+        conclude(run, measured)
     return run.result
 
 
@@ -204,9 +215,11 @@ def _opened(
     cfg = composition.cfg
     conditions(cfg)  # rejected before anything is read
     data = build_data(cfg, composition.data)
-    model = build_checked(cfg, data)
+    counted = model_on_meta(cfg, data)
+    require_memory(cfg, counted)
+    model = initialized(cfg, data)
     if not (run_dir / "checkpoints").exists():  # else it was checked when it began
-        refuse_ignored(composition, data)
+        refuse_without_effect(composition, data, counted)
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
@@ -218,7 +231,8 @@ def _opened(
             "evaluate: not supported with several processes; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
-    flops, cache = count_flops(cfg, task), count_cache(cfg, task)
+    cache, flops = count_cache(task, counted), count_flops(cfg, task, counted)
+    del counted
     if own_parts(composition.values):
         task.look_for_leakage()
     for line in (many_tokens(composition), task.caution):
@@ -266,16 +280,9 @@ def require_any_processes(task: Task) -> None:
             )
 
 
-def finish(run: RunContext) -> None:
-    """Train the remaining steps, measure the best weights and write the figures."""
-    with together(run):
-        fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
-        run.checkpoints.leave_training(run.trainer)
-        if (steps := run.trainer.global_step) < run.trainer.max_steps:
-            on_first_process(say)(
-                f"a callback ended the training after step {steps:,} of {run.trainer.max_steps:,}"
-            )
-        measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
+def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
+    """Complete the result, also by the conditions of `evaluate`, and write the figures. measured:
+    the metrics of the best weights."""
     run.result.update(measured)
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
@@ -403,6 +410,11 @@ def fit(
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)
     if isinstance(trainer.strategy, Sharing):
         task.model = trainer.strategy.joined(task.model)
+    checkpoints.leave_training(trainer)
+    if (steps := trainer.global_step) < trainer.max_steps:
+        on_first_process(say)(
+            f"a callback ended the training after step {steps:,} of {trainer.max_steps:,}"
+        )
 
 
 def measure(

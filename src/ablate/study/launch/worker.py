@@ -9,12 +9,11 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
-from ablate.cli.command import command
+from ablate.cli.command import exit_codes
 from ablate.cli.job import process_seconds
 from ablate.config.composition import Composition
 from ablate.errors import UserError
@@ -23,21 +22,18 @@ from ablate.run_files import PLANNED, read_text
 from ablate.study.plan.planned_run import seal
 
 
-def main() -> NoReturn:
-    command(_main)
+def main() -> None:
+    with exit_codes():
+        began = time.perf_counter() - process_seconds()
+        run_dir, expected = Path(sys.argv[1]), sys.argv[2]
+        composition = read(run_dir / PLANNED, expected)
+        from ablate.cli.summary import show_result
+        from ablate.training.train import folder_of, on_first_process, train
 
-
-def _main() -> None:
-    began = time.perf_counter() - process_seconds()
-    run_dir, expected = Path(sys.argv[1]), sys.argv[2]
-    composition = read(run_dir / PLANNED, expected)
-    from ablate.cli.summary import show_result
-    from ablate.training.train import folder_of, on_first_process, train
-
-    freeze_imports()
-    with folder_of(composition, run_dir):
-        result = train(composition, run_dir, began)
-        on_first_process(show_result)(result, run_dir, composition.cfg)
+        freeze_imports()
+        with folder_of(composition, run_dir):
+            result = train(composition, run_dir, began)
+            on_first_process(show_result)(result, run_dir, composition.cfg)
 
 
 def read(file: Path, expected: str) -> Composition:

@@ -85,7 +85,7 @@ def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
     settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     return Budget(
         parameters=parameters(task.model),
-        flops_per_step=count_flops(cfg, task),
+        flops_per_step=count_flops(cfg, task, task.model),
         steps=length_of_training(settings, task.data)[0],
         no_effect=no_effect,
         checkpoints=sizes(task),

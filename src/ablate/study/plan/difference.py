@@ -16,7 +16,14 @@ from ablate.data import Data
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets
-from ablate.training.build import build_checked, count_cache, count_flops, make_task
+from ablate.training.build import (
+    count_cache,
+    count_flops,
+    initialized,
+    make_task,
+    model_on_meta,
+    require_memory,
+)
 from ablate.training.cache import CacheBytes
 from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel
@@ -56,12 +63,14 @@ class Difference:
 
 
 def side(config: DictConfig, data: Data) -> Side:
-    model = build_checked(config, data).eval()
+    on_meta = model_on_meta(config, data)
+    require_memory(config, on_meta)
+    model = initialized(config, data).eval()
     task = make_task(config, data, model)
     inputs = task.inputs(task.prepared(data.example()))
     with torch.no_grad():
         computed = outputs(model(*inputs))
-    flops, cache = count_flops(config, task), count_cache(config, task)
+    cache, flops = count_cache(task, on_meta), count_flops(config, task, on_meta)
     return Side(model, flops, cache, inputs, computed)
 
 

@@ -56,7 +56,7 @@ def match(
 
 def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
     task = on_meta(cfg, sets(cfg))
-    return parameters(task.model) if budget == "parameters" else count_flops(cfg, task)
+    return parameters(task.model) if budget == "parameters" else count_flops(cfg, task, task.model)
 
 
 def _off(value: int, target: int) -> float:

@@ -19,7 +19,9 @@ from ablate.config.run_id import EXCLUDED, content
 from ablate.config.tree import config_file
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.training.same_model import SameModel, model_on_meta
+from ablate.model.base import Model
+from ablate.training.build import model_on_meta
+from ablate.training.same_model import SameModel
 
 LARGEST = 20_000_000  # parameters of a model that is compared: larger ones would take many seconds
 # Keys compared elsewhere, or too slow: pretrained weights are loaded only for equal keys,
@@ -37,25 +39,26 @@ def left_out(path: str) -> bool:
     return any(f"{path}.".startswith(f"{name}.") for name in LEFT_OUT)
 
 
-def refuse_ignored(composition: Composition, data: Data) -> None:
-    """Raise UserError for keys and options of the model that change nothing.
+def refuse_without_effect(composition: Composition, data: Data, model: Model | None = None) -> None:
+    """Raise UserError for keys and options of the model that change nothing. model: of the
+    composition, on the meta device, if it exists.
 
     Arms of a study are not rejected: its plan lists the arms that equal the baseline's model.
     """
     is_arm = composition.values["study"]["arm"] is not None
-    lines = [] if is_arm else [*_ignored(composition, data)]
+    lines = [] if is_arm else [*_without_effect(composition, data, model)]
     if lines:
         raise UserError("; ".join(lines))
 
 
-def _ignored(composition: Composition, data: Data) -> Iterator[str]:
+def _without_effect(composition: Composition, data: Data, model: Model | None) -> Iterator[str]:
     if not (others := [*_with_defaults(composition)]):
         return
-    same = SameModel(composition.cfg, lambda _: data, largest=LARGEST)
+    same = SameModel(composition.cfg, lambda _: data, largest=LARGEST, built=model)
     counted = content(composition.values)
-    model = [composition.fingerprint, *(counted.get(key) for key in MADE_OF)]
+    made_of = [composition.fingerprint, *(counted.get(key) for key in MADE_OF)]
     for name, default, other in others:
-        question = json.dumps([model, name, default], sort_keys=True)
+        question = json.dumps([made_of, name, default], sort_keys=True)
         if question in ACTS or any(conflicts(other)):
             continue
         try:

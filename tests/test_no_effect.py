@@ -23,9 +23,9 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.task import added_losses
-from ablate.training import ignored
+from ablate.training import no_effect
 from ablate.training.build import build, build_data, make_task
-from ablate.training.ignored import left_out, refuse_ignored
+from ablate.training.no_effect import left_out, refuse_without_effect
 
 WITH_COUNTS = True  # tests/conftest.py
 IGNORED = [
@@ -41,7 +41,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
     given = f"model.dim=32 {given}" if "layers" in given else given
     cfg = ablate.compose(*overrides(tmp_path, *given.split()))
     with pytest.raises(UserError, match=line) as error:
-        refuse_ignored(Composition(cfg), build_data(cfg))
+        refuse_without_effect(Composition(cfg), build_data(cfg))
     assert "model.dim" not in str(error.value)
 
 
@@ -54,7 +54,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
 )
 def test_what_acts_in_training_alone_is_accepted(tmp_path: Path, given: str) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *given.split()))
-    refuse_ignored(Composition(cfg), build_data(cfg))
+    refuse_without_effect(Composition(cfg), build_data(cfg))
 
 
 @pytest.mark.parametrize("longest", [16, 60])
@@ -71,7 +71,7 @@ def test_a_window_that_the_longest_text_alone_leaves_acts(tmp_path: Path, longes
         *("model.mask=window", "model.mask.size=16"),
     )
     with nullcontext() if longest > 16 else pytest.raises(UserError, match="window has no effect"):
-        refuse_ignored(Composition(cfg), build_data(cfg))
+        refuse_without_effect(Composition(cfg), build_data(cfg))
 
 
 def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path: Path) -> None:
@@ -81,17 +81,17 @@ def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path
         ablate.run(cfg)
     assert not list(tmp_path.rglob("result.json"))
     cfg.study.arm = "heads"
-    refuse_ignored(Composition(cfg), build_data(cfg))
+    refuse_without_effect(Composition(cfg), build_data(cfg))
 
 
 def test_what_acts_is_compared_once_and_what_does_not_is_refused_again(tmp_path: Path) -> None:
     def compared(*more: str) -> int:
         cfg = ablate.compose(*overrides(tmp_path, *more))
-        with mock.patch.object(ignored, "model_on_meta", wraps=ignored.model_on_meta) as made:
-            refuse_ignored(Composition(cfg), build_data(cfg))
+        with mock.patch.object(no_effect, "model_on_meta", wraps=no_effect.model_on_meta) as made:
+            refuse_without_effect(Composition(cfg), build_data(cfg))
         return made.call_count
 
-    ignored.ACTS.clear()
+    no_effect.ACTS.clear()
     first, *others = [(), ("seed=1",), ("optimizer.lr=0.1",), ("model.dropout=0.2",)]
     every = compared(*first)
     assert every > 1
@@ -165,14 +165,14 @@ def acts(model: str, key: str, row: Row) -> bool:
 
 def refused(model: str, key: str, row: Row) -> bool:
     """Whether the key is refused; the others of a tiny model are not asked about."""
-    theirs = ignored._with_defaults
+    theirs = no_effect._with_defaults
 
     def only_the_key(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
         return (found for found in theirs(composition) if found[0].startswith(f"{key}="))
 
-    with mock.patch.object(ignored, "_with_defaults", only_the_key):
+    with mock.patch.object(no_effect, "_with_defaults", only_the_key):
         try:
-            refuse_ignored(Composition(composed(model, row)), data_of(model))
+            refuse_without_effect(Composition(composed(model, row)), data_of(model))
         except UserError as error:
             return f"{key}=" in str(error)
     return False
