@@ -14,9 +14,20 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
-from ablate.config.rules import OF_TYPE, Either, Exactly, KeysOf, ListOf, OneOf, Rule
+from ablate.config.rules import OF_TYPE, Either, Exactly, ListOf, OneOf, Rule
 from ablate.errors import UserError, ended_by
 from ablate.version import extra_with, install
 
@@ -74,15 +85,19 @@ def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
     it have names such as "encoder.depth". Raises UserError if it cannot be imported."""
     part = locate(target) if isinstance(target, str) else target
     hints: dict[str, Any] = {}
-    for owner, annotations in _signatures(part):
+    for owner, function in constructors(part):
         ours = f"{owner.__module__}.".startswith(OURS)
         hints = {
-            name: hint for name, hint in annotations.items() if ours or _is_declared(hint)
+            k: hint for k, hint in _hints(function).items() if ours or _is_declared(hint)
         } | hints
+    return _rules(hints)
+
+
+def _rules(hints: Mapping[str, Any]) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for name, hint in hints.items():
-        if further := _keys_of(hint):
-            rules |= {f"{name}.{key}": rule for key, rule in parameter_rules(further).items()}
+        if is_typeddict(hint):
+            rules |= {f"{name}.{key}": rule for key, rule in _rules(_keys(hint)).items()}
         elif rule := _rule(hint):
             rules[name] = rule
     return rules
@@ -96,30 +111,25 @@ def constructors(part: Any) -> Iterator[tuple[Any, Any]]:
             yield owner, function
 
 
-def _signatures(part: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The annotations of each constructor, and of those that its ** goes to."""
-    for owner, function in constructors(part):
-        hints = _hints(function)
-        kinds = inspect.signature(function).parameters.values()
-        further = [_keys_of(hints.pop(p.name, None)) for p in kinds if p.kind == p.VAR_KEYWORD]
-        yield owner, hints
-        for target in filter(None, further):
-            yield from _signatures(locate(target))
-
-
 def _hints(function: Any) -> dict[str, Any]:
-    """The annotations, but for those with names that only a type checker knows."""
+    """The annotations of the parameters, those of `**keys: Unpack[Keys]` among them; without those
+    with names that only a type checker knows."""
     hints: dict[str, Any] = {}
     for name, annotation in function.__annotations__.items():
         one = SimpleNamespace(__annotations__={name: annotation})
         with suppress(NameError, AttributeError, TypeError, SyntaxError):
             hints |= get_type_hints(one, function.__globals__, include_extras=True)
+    for name, hint in [*hints.items()]:
+        if get_origin(hint) is Unpack:
+            del hints[name]
+            hints |= _keys(*get_args(hint))
     return hints
 
 
-def _keys_of(hint: Any) -> str | None:
-    marks = getattr(hint, "__metadata__", ())
-    return next((mark.target for mark in marks if isinstance(mark, KeysOf)), None)
+def _keys(typed_dict: Any) -> dict[str, Any]:
+    """The annotations of a TypedDict."""
+    hints = get_type_hints(typed_dict, include_extras=True)
+    return {k: get_args(h)[0] if get_origin(h) is NotRequired else h for k, h in hints.items()}
 
 
 def _rule(hint: Any) -> Rule | None:

@@ -274,14 +274,6 @@ def names_of(rule: Rule) -> Sequence[str]:
     return []
 
 
-@dataclass(frozen=True)
-class KeysOf:
-    """Of a parameter that takes the keys of another class or function: `**stack: Annotated[Any,
-    KeysOf("ablate.model.layers.stack.Stack")]`."""
-
-    target: str
-
-
 HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
 # The largest published ones or more; larger ones would take minutes to be rejected for their
 # memory.

@@ -6,7 +6,7 @@ through a dense layer and the embedding table, the next sentence from the pooled
 published settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import HubName, KeysOf, Width
+from ablate.config.rules import HubName, Width
 from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import Stack, StackKeys
 from ablate.random.dropout import Dropout
 
 
@@ -71,7 +71,7 @@ class BERT(Model):
         next_sentence: bool = False,
         classes: int | None = None,
         embedding: MakeEmbedding = Learned,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.length, self.pretrained = length, pretrained
@@ -84,8 +84,9 @@ class BERT(Model):
             norm = stack["norm_type"](dim, bias=bias, eps=stack["norm_eps"])
         self.head: TokenHead | None = None
         if classes is None:
-            head = {"tied": tie_embeddings, "bias": bias, "std": std}
-            self.head = TokenHead(vocab_size, dim, norm=norm, **head)
+            self.head = TokenHead(
+                vocab_size, dim, norm=norm, tied=tie_embeddings, bias=bias, std=std
+            )
         self.pooler = self.next_sentence = self.classifier = None
         if next_sentence or classes is not None:
             self.pooler = Pooler(dim, bias=bias, std=std)

@@ -6,21 +6,21 @@ map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.config.facts import Conflict, Facts
-from ablate.config.rules import HubName, KeysOf, Positive, Width
+from ablate.config.rules import HubName, Positive, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import Stack, StackKeys
 
 # Configs whose model.base_dim is rejected, each with the options that it requires.
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
@@ -40,8 +40,6 @@ class GPT(LanguageModel):
     """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
     the output at its last token (Radford et al. 2018, section 3.2); one class is the score of a
     reward model.
-
-    `stack`: keys of Stack.
 
     base_dim: b, the width that the learning rate was tuned at; it then applies to width d (muP for
     Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466). The rate of matrices within
@@ -85,16 +83,16 @@ class GPT(LanguageModel):
         logit_softcap: Positive | None = None,
         base_dim: Width | None = None,
         embedding: MakeEmbedding = Learned,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.length, self.classes, self.pretrained = length, classes, pretrained
         self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
         self.width_ratio = (base_dim or dim) / dim
-        if base_dim is not None:
-            stack["query_scale"] = self.width_ratio**0.5
-        self.stack = Stack(dim, length=length, causal=True, **stack)
+        self.stack = Stack(
+            dim, length=length, causal=True, query_scale=self.width_ratio**0.5, **stack
+        )
         tied = tie_embeddings and classes is None
         self.head = None if tied else Linear(dim, classes or vocab_size, bias=False)
         self.freeze(freeze)

@@ -6,14 +6,14 @@ Dong et al. 2019, section 2.3, https://arxiv.org/abs/1905.03197; Raffel et al. 2
 end masked, so that a target begins at the same position in every batch.
 """
 
-from typing import Annotated, Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Positive, Width
+from ablate.config.rules import Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.base import Seq2Seq, State
@@ -22,7 +22,7 @@ from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import Stack, StackKeys
 
 
 class GPTState(State):
@@ -62,7 +62,7 @@ class GPTSeq2Seq(Seq2Seq):
         tie_embeddings: bool,
         logit_softcap: Positive | None = None,
         embedding: MakeEmbedding = Learned,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.sources, self.logit_softcap = source_length, logit_softcap

@@ -7,13 +7,13 @@ weigh the channels of every block before they are added (model.gate).
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Depth, KeysOf, Width
+from ablate.config.rules import Depth, Width
 from ablate.model.base import Model
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear
@@ -61,26 +61,29 @@ class ResidualBlock(nn.Module):
         return (self.shortcut(x) + y if self.residual else y).relu()
 
 
+class TrunkKeys(TypedDict):
+    """The keys of a model's YAML that `trunk` reads."""
+
+    depth: Depth
+    norm_type: MakeNorm
+    gate: Callable[..., Gate]
+    residual: bool
+
+
 def trunk(
-    channels: int,
-    dim: Width,
-    *,
-    depth: Depth,
-    norm_type: MakeNorm,
-    gate: Callable[..., Gate],
-    residual: bool,
+    channels: int, dim: int, **keys: Unpack[TrunkKeys]
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """The stem and the blocks: b channels y x -> b (dim 2^(STAGES - 1)) y/STRIDE x/STRIDE, rounded
     up. The receptive field of the cell (r, c) lies around the pixel (STRIDE r, STRIDE c).
     """
-    norm = norm_type.func.of_images  # type: ignore[attr-defined]
+    norm = keys["norm_type"].func.of_images  # type: ignore[attr-defined]
     stem = nn.Sequential(KaimingConv(channels, dim, 3, padding=1, bias=False), norm(dim), nn.ReLU())
-    make = partial(ResidualBlock, norm=norm, gate=gate, residual=residual)
+    make = partial(ResidualBlock, norm=norm, gate=keys["gate"], residual=keys["residual"])
     blocks = []
     inputs = dim
     for stage in range(STAGES):
         width = dim * 2**stage
-        for number in range(depth):
+        for number in range(keys["depth"]):
             stride = 2 if stage and not number else 1
             blocks.append(make(inputs, width, stride=stride))
             inputs = width
@@ -108,7 +111,7 @@ class ResNet(Model):
         channels: int,
         classes: int,
         dim: Width,
-        **blocks: Annotated[Any, KeysOf("ablate.model.resnet.trunk")],
+        **blocks: Unpack[TrunkKeys],
     ):
         super().__init__()
         self.stem, self.blocks = trunk(channels, dim, **blocks)

@@ -10,13 +10,13 @@ https://arxiv.org/abs/1608.05859.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Unpack
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf, Share, Width
+from ablate.config.rules import Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
@@ -27,7 +27,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
-from ablate.model.recurrent.recurrent import Recurrent, uniform
+from ablate.model.recurrent.recurrent import Recurrent, RecurrentKeys, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.recurrent.written_gradient import decoded
 from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_widths
@@ -75,20 +75,19 @@ class RNNSeq2Seq(Seq2Seq):
         bidirectional: bool,
         decoder: MakeDecoder,
         input_feeding: bool,
-        dropout: Share,
         tie_embeddings: bool,
         attention: Callable[..., Score],
         normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
         embedding: MakeEmbedding = Learned,
-        **layers: Annotated[Any, KeysOf("ablate.model.recurrent.recurrent.Recurrent")],
+        **layers: Unpack[RecurrentKeys],
     ):
         super().__init__()
         if bidirectional and dim % 2:
             raise UserError(DIRECTIONS.format(dim=dim))
         embedding_dim = embedding_dim or dim
-        layers["dropout"] = dropout
+        dropout = layers["dropout"]
         table = partial(embedding, dim=embedding_dim, draw=uniform)
         self.source_embedding = table(source_vocab, reads=("source",))
         self.target_embedding = table(target_vocab, reads=("target_in",))

@@ -8,14 +8,14 @@ The factor sqrt(d) on the embeddings (section 3.4) is model.embedding_scale=sqrt
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf, Positive, Width
+from ablate.config.rules import Depth, Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
@@ -25,7 +25,7 @@ from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache, Memory
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import SharedKeys, Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 
@@ -34,6 +34,12 @@ ONE_VOCABULARY = (
     "model.share_embeddings=true needs one vocabulary for both sides, and {data} has two; set"
     " model.share_embeddings=false"
 )
+
+
+class SideKeys(TypedDict):
+    """The keys of model.encoder and model.decoder."""
+
+    depth: Depth
 
 
 class TransformerState(State):
@@ -102,8 +108,8 @@ class Transformer(Seq2Seq):
         target_length: int,
         joint: bool,
         dim: Width,
-        encoder: Annotated[dict[str, Any], KeysOf("ablate.model.layers.stack.Stack")],
-        decoder: Annotated[dict[str, Any], KeysOf("ablate.model.layers.stack.Stack")],
+        encoder: SideKeys,
+        decoder: SideKeys,
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         tie_embeddings: bool,
@@ -112,7 +118,7 @@ class Transformer(Seq2Seq):
         cross_attention: Callable[..., Score] | None = None,
         layers: Sequence[Mapping[str, Any]] = (),
         embedding: MakeEmbedding = Learned,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[SharedKeys],
     ):
         super().__init__()
         if share_embeddings and not joint:
@@ -134,10 +140,10 @@ class Transformer(Seq2Seq):
             }
             for keys in layers
         ]
-        stack = {"attention": attention, **stack}
         self.encoder = Stack(
             dim,
             length=source_length,
+            attention=attention,
             mask=NoMask,
             causal=False,
             layers=both_sides,
@@ -147,6 +153,7 @@ class Transformer(Seq2Seq):
         self.decoder = Stack(
             dim,
             length=target_length,
+            attention=attention,
             mask=mask,
             causal=True,
             cross_attention=cross_score({"attention": attention}, cross_attention),

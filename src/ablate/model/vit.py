@@ -5,7 +5,7 @@ the outputs are averaged (`pool`). Patches overlap when the stride is less than 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from einops import rearrange
@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import HUGGING_FACE, KeysOf, Width
+from ablate.config.rules import HUGGING_FACE, Width
 from ablate.errors import UserError
 from ablate.figures.patches import patch_drawer, unnormalized
 from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import Stack, StackKeys
 
 # Conflicts of a model of patches.
 WHOLE_PATCHES = (
@@ -90,7 +90,7 @@ class ViT(Model):
         pool: Literal["class", "mean"],
         pretrained: str | None,
         freeze: Freeze,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.pool = pool

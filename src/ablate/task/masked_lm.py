@@ -6,7 +6,7 @@ segment in a running text, see ablate.data.masked.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf
+from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
@@ -59,12 +59,20 @@ class MaskedLM(Task):
     data: TextData
     model: BERT
 
-    def __init__(self, *args: Any, **kwargs: Annotated[Any, KeysOf("ablate.data.masked.Masked")]):
-        keys = {name: kwargs.pop(name) for name in Masked.__dataclass_fields__}
-        super().__init__(*args, **kwargs)
-        assert self.data.task_settings == Masked(**keys), "the data was made for another task"
+    def __init__(
+        self,
+        *args: Any,
+        next_sentence: bool,
+        mask_rate: Fraction,
+        mask_share: Probability,
+        random_share: Probability,
+        **more: Any,
+    ):
+        super().__init__(*args, **more)
+        keys = Masked(next_sentence, mask_rate, mask_share, random_share)
+        assert self.data.task_settings == keys, "the data was made for another task"
         self.mean_loss, self.accuracy = MeanMetric(), MeanMetric()
-        self.next_accuracy = MeanMetric() if keys["next_sentence"] else None
+        self.next_accuracy = MeanMetric() if next_sentence else None
         self.criterion = CrossEntropy()
 
     @classmethod

@@ -8,14 +8,15 @@ stochastic depth: Huang et al. 2016, https://arxiv.org/abs/1603.09382.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Positive, Share, Width
+from ablate.config.rules import Positive, Share, Width
+from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.connection import Connection, MakeConnection
 from ablate.model.connection.plain import Plain
@@ -24,8 +25,12 @@ from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
+from ablate.model.layers.qk_norm import QKNorm
+from ablate.model.mask import Mask
 from ablate.model.mixer import MakeMixer
 from ablate.model.norm_type import MakeNorm
+from ablate.model.normalizer import Normalizer
+from ablate.pos_enc import PosEnc
 from ablate.random.dropout import Dropout, StochasticDepth
 
 
@@ -144,65 +149,106 @@ class Block(nn.ModuleDict):
         return x
 
 
+class BlockKeys(TypedDict):
+    """The keys of a model's YAML that a block reads: lines of conf/_block.yaml, and groups.
+
+    kv_heads to output_gate: see MultiHeadAttention. init_depth_scale: scale the initial output maps
+    of sublayers by 1 / sqrt(their number). parallel: the mixer and the feed-forward network are one
+    sublayer.
+    """
+
+    mixer: MakeMixer
+    heads: Width
+    kv_heads: NotRequired[Width | None]
+    qk_norm: NotRequired[QKNorm | None]
+    softcap: NotRequired[Positive | None]
+    sink: NotRequired[Literal["zero", "learned"] | None]
+    output_gate: NotRequired[Literal["head", "element"] | None]
+    normalizer: Normalizer
+    kernel: Kernel
+    ffn: MakeFeedForward
+    ffn_dim: Width | None
+    norm: Literal["pre", "post", "sandwich", "output", "none"]
+    norm_type: MakeNorm
+    norm_eps: Positive
+    residual: bool
+    connection: NotRequired[MakeConnection]
+    parallel: NotRequired[bool]
+    dropout: Share
+    bias: bool
+    init_std: Positive | None
+    init_depth_scale: NotRequired[bool]
+
+
+FIELDS = fields(LayerSpec)
+
+
 def make_block(
     dim: int,
     *,
     depth: int,
+    length: int,
+    grid: tuple[int, int] | None,
+    mask: Mask,
+    pos: PosEnc,
+    layer: int,
+    drop_path: float,
     attention: Callable[..., Score],
-    mixer: MakeMixer,
-    ffn: MakeFeedForward,
-    ffn_dim: Width | None,
-    norm: Literal["pre", "post", "sandwich", "output", "none"],
-    norm_type: MakeNorm,
-    norm_eps: Positive,
-    residual: bool,
-    dropout: Share,
-    drop_path: Share,
-    bias: bool,
-    init_std: Positive | None,
-    init_depth_scale: bool = True,
-    connection: MakeConnection = Plain,
-    parallel: bool = False,
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
     modulation: MakeModulation | None = None,
-    **fields: Annotated[Any, KeysOf("ablate.model.layers.layer.LayerSpec")],
+    query_scale: float = 1.0,
+    **keys: Unpack[BlockKeys],
 ) -> Block:
-    """Make a block from the keys of a model's YAML.
+    """Make a block.
 
     depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
-    positions, None: no memory; modulation: makes that of each sublayer; init_depth_scale: scale the
-    initial output maps of sublayers by 1 / sqrt(their number); parallel: the mixer and the
-    feed-forward network are one sublayer; fields: further fields of LayerSpec, for
-    the layers.
+    positions, None: no memory; modulation: makes that of each sublayer; the others are fields of
+    LayerSpec.
     """
-    std = init_std or width_std(dim)
+    parallel, bias = keys.get("parallel", False), keys["bias"]
+    std = keys["init_std"] or width_std(dim)
     # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
     # the same without a feed-forward, so that attention starts as it does with one.
     sublayers = (1 if parallel else 2) + (cross_attention is not None)
-    additions = depth * sublayers if init_depth_scale else 1
-    linear: dict[str, Any] = {"bias": bias, "std": std, "out_std": std / additions**0.5}
-    place = LayerSpec(dim=dim, score=attention, dropout=dropout, **linear, **fields)
-    mix, cross = mixer(place), None
+    additions = depth * sublayers if keys.get("init_depth_scale", True) else 1
+    out_std = std / additions**0.5
+    of_layers: dict[str, Any] = {f.name: keys.get(f.name) for f in FIELDS if f.name in keys}
+    place = LayerSpec(
+        dim=dim,
+        length=length,
+        grid=grid,
+        std=std,
+        out_std=out_std,
+        score=attention,
+        mask=mask,
+        pos=pos,
+        layer=layer,
+        query_scale=query_scale,
+        **of_layers,
+    )
+    mix, cross = keys["mixer"](place), None
     if cross_attention is not None:
         cross = CrossAttention(replace(place, score=cross_attention, length=memory_length))
     name = "attention" if mix is not None and mix.attends else "mixer"
-    feed = ffn(dim, hidden=ffn_dim or 4 * dim, **linear)
+    hidden = keys["ffn_dim"] or 4 * dim
+    feed = keys["ffn"](dim, hidden=hidden, bias=bias, std=std, out_std=out_std)
     if parallel and mix is not None and feed is not None:
         mix, feed = Parallel(mix, feed), None
     layers: dict[str, Layer | None] = {name: mix, "cross_attention": cross, "feed_forward": feed}
+    connection = keys.get("connection", Plain) if keys["residual"] else None
     wrap = partial(
         Sublayer,
-        norm=norm,
-        make_norm=partial(norm_type, dim, bias=bias, eps=norm_eps),
-        dropout=dropout,
+        norm=keys["norm"],
+        make_norm=partial(keys["norm_type"], dim, bias=bias, eps=keys["norm_eps"]),
+        dropout=keys["dropout"],
         drop_path=drop_path,
     )
     present = {name: layer for name, layer in layers.items() if layer is not None}
     by_name = {
         name: wrap(
             layer,
-            connection=connection(dim, depth=depth, index=index) if residual else None,
+            connection=connection(dim, depth=depth, index=index) if connection else None,
             modulation=modulation(dim) if modulation else None,
         )
         for index, (name, layer) in enumerate(present.items())

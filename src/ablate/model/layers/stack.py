@@ -6,29 +6,50 @@ Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from ablate.config.rules import Depth, KeysOf, Positive, Share
+from ablate.config.rules import Depth, Positive, Share
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.kernel.sdpa import SDPA
-from ablate.model.layers.block import make_block
+from ablate.model.attention import Score
+from ablate.model.layers.block import BlockKeys, make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
+from ablate.model.layers.modulation import MakeModulation
 from ablate.model.mask import Mask
 from ablate.pos_enc import PosEnc, acts_in
 from ablate.random.dropout import Dropout
 
 
+class SharedKeys(BlockKeys):
+    """The keys of a model's YAML that several stacks of it share."""
+
+    pos_enc: Callable[..., PosEnc]
+    drop_path: Share
+    share_layers: bool
+    embedding_scale: NotRequired[Positive | Literal["sqrt"]]
+    activation_checkpointing: NotRequired[bool]
+
+
+class StackKeys(SharedKeys):
+    """The keys of the YAML of a model with one stack."""
+
+    depth: Depth
+    attention: Callable[..., Score]
+    mask: Callable[..., Mask]
+    layers: NotRequired[Sequence[Mapping[str, Any]] | None]
+
+
 class Stack(nn.Module):
     """Position encoding, `depth` blocks and the final norm: the core of every Transformer here.
 
-    The keys of a model's YAML arrive here by name, those of a block as `block`; `length`, `grid`,
-    `extra`, `causal` (see PosEnc) and `source` (see Mask) describe the input. layers: keys of a
+    `block`: those of every block; `length`, `grid`, `extra`, `causal` (see PosEnc) and `source`
+    (see Mask) describe the input. layers: keys of a
     block, of `mask` and of `pos_enc` that differ by layer, each with values to cycle through.
     `embedding_norm` adds a norm of the embeddings if the norm placement of the first block is post.
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
@@ -41,28 +62,39 @@ class Stack(nn.Module):
         self,
         dim: int,
         *,
-        depth: Depth,
+        depth: int,
+        attention: Callable[..., Score],
+        mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
         length: int,
         causal: bool,
-        dropout: Share,
-        drop_path: Share,
+        drop_path: float,
         share_layers: bool,
         layers: Sequence[Mapping[str, Any]] | None = None,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         source: int = 0,
         embedding_norm: bool = False,
-        embedding_scale: Positive | Literal["sqrt"] = 1.0,
+        embedding_scale: float | Literal["sqrt"] = 1.0,
         activation_checkpointing: bool = False,
-        **block: Annotated[Any, KeysOf("ablate.model.layers.block.make_block")],
+        cross_attention: Callable[..., Score] | None = None,
+        memory_length: int = 0,
+        modulation: MakeModulation | None = None,
+        query_scale: float = 1.0,
+        **block: Unpack[BlockKeys],
     ):
         super().__init__()
         self.depth, self.activation_checkpointing = depth, activation_checkpointing
         self.scale = dim**0.5 if embedding_scale == "sqrt" else float(embedding_scale)
         self.causal = causal
         built = 1 if share_layers else depth
-        shared = {"pos_enc": pos_enc, "dropout": dropout, **block}
+        shared: dict[str, Any] = {
+            "pos_enc": pos_enc,
+            "mask": mask,
+            "attention": attention,
+            "cross_attention": cross_attention,
+            **block,
+        }
         keys = [shared | dict(layers[n % len(layers)] if layers else {}) for n in range(built)]
         layout: dict[str, Any] = {"grid": grid, "extra": extra}
         of_source = {"source": source} if source else {}
@@ -83,7 +115,7 @@ class Stack(nn.Module):
         self.positions = [encodings[kind] for kind in kinds]
         self.pos_enc, *others = encodings.values()
         self.other_pos_encs = nn.ModuleList(others)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(block["dropout"])
         self.embedding_norm: nn.Module = nn.Identity()
         if embedding_norm and keys[0]["norm"] == "post":
             self.embedding_norm = _norm(dim, keys[0])
@@ -99,6 +131,9 @@ class Stack(nn.Module):
                 # The rate rises from 0 at the first block to the full one at the last; a shared
                 # block always has the full rate.
                 drop_path=drop_path * (n / (depth - 1) if built > 1 else 1),
+                memory_length=memory_length,
+                modulation=modulation,
+                query_scale=query_scale,
                 **block_keys,
             )
             for n, block_keys in enumerate(keys)
@@ -108,7 +143,6 @@ class Stack(nn.Module):
         self.final_norm: nn.Module = nn.Identity()
         if keys[-1]["norm"] in ("pre", "sandwich", "output"):
             self.final_norm = _norm(dim, keys[-1])
-        modulation = keys[-1].get("modulation")
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
 

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1409.2329.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,6 +29,15 @@ def uniform(table: Float[Tensor, "count dim"]) -> None:
     The small initial embeddings of a Transformer hardly change the state of a cell.
     """
     nn.init.uniform_(table, -0.1, 0.1)
+
+
+class RecurrentKeys(TypedDict):
+    """The keys of a model's YAML that Recurrent reads."""
+
+    cell: MakeCell
+    depth: Depth
+    residual: bool
+    dropout: Share
 
 
 class Recurrent(nn.Module):

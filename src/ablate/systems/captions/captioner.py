@@ -9,7 +9,7 @@ positions may be added to the annotation vectors (pos_enc).
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Unpack
 
 import torch
 from einops import rearrange
@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf, Share, Width
+from ablate.config.rules import Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -30,7 +30,7 @@ from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
 from ablate.model.recurrent.show_attend_tell import ShowAttendTellDecoder
 from ablate.model.recurrent.written_gradient import decoded
-from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, trunk
+from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, TrunkKeys, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
 from ablate.random.dropout import Dropout
@@ -78,7 +78,7 @@ class Captioner(Seq2Seq):
         normalizer: Normalizer,
         pos_enc: Callable[..., PosEnc],
         kernel: Kernel,
-        **blocks: Annotated[Any, KeysOf("ablate.model.resnet.trunk")],
+        **blocks: Unpack[TrunkKeys],
     ):
         super().__init__()
         if dim % 2 ** (STAGES - 1):

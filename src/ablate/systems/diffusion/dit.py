@@ -8,7 +8,7 @@ output map starts as every other one, so that outputs can be compared before tra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Depth, KeysOf, Positive, Width
+from ablate.config.rules import Depth, Width
 from ablate.data.pairs import PAD
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.linear import Embedding, Linear, width_std
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import SharedKeys, Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.model.transformer import cross_score
@@ -113,18 +113,16 @@ class DiT(Model):
         condition: Callable[..., Condition],
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
-        pos_enc: Callable[..., Any],
-        init_std: Positive | None,
         cross_attention: Callable[..., Score] | None = None,
         layers: Sequence[Mapping[str, Any]] = (),
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[SharedKeys],
     ):
         super().__init__()
-        std = init_std or width_std(dim)
+        std = stack["init_std"] or width_std(dim)
+        of_text: SharedKeys = {**stack, "pos_enc": Learned}
         self.patch, self.length = patch, target_length
         self.grid = patch_grid(image_size, patch, patch)
         cells = self.grid[0] * self.grid[1]
-        shared: dict[str, Any] = {"attention": attention, "init_std": init_std, **stack}
         self.patches = PatchEmbedding(channels, dim, patch, patch)
         self.time = TimeEmbedding(dim, std=std)
         self.words = Embedding(target_vocab, dim)
@@ -132,29 +130,34 @@ class DiT(Model):
             dim,
             depth=text_depth,
             length=target_length,
+            attention=attention,
             mask=NoMask,
-            pos_enc=Learned,
             causal=False,
-            **shared,
+            **of_text,
         )
         self.condition = condition(tokens=1 + target_length, std=std)
-        conditioning = self.condition.stack(cross_score(shared, cross_attention))
+        conditioning = self.condition.stack(cross_score({"attention": attention}, cross_attention))
         self.stack = Stack(
             dim,
             depth=depth,
             length=conditioning["extra"] + cells,
             grid=self.grid,
+            attention=attention,
             mask=mask,
-            pos_enc=pos_enc,
             causal=False,
             layers=[
-                {**keys, "cross_attention": cross_score(shared | dict(keys), cross_attention)}
+                {
+                    **keys,
+                    "cross_attention": cross_score(
+                        {"attention": attention, **keys}, cross_attention
+                    ),
+                }
                 if self.condition.crosses
                 else keys
                 for keys in layers
             ],
             **conditioning,
-            **shared,
+            **stack,
         )
         self.head = Linear(dim, channels * patch**2, std=std)
 

@@ -6,14 +6,14 @@ forecasting", section 3, https://arxiv.org/abs/1907.00235, without its convoluti
 value, not a distribution.
 """
 
-from typing import Annotated, Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import Width
 from ablate.model.layers.linear import Linear, width_std
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import Stack, StackKeys
 from ablate.systems.forecasting.forecaster import Forecaster
 
 
@@ -32,7 +32,7 @@ class TransformerForecaster(Forecaster):
         length: int,
         dim: Width,
         predict_residual: bool,
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.predict_residual = predict_residual

@@ -8,7 +8,7 @@ attends to every other, and the graph is not used.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TypedDict, Unpack
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Depth, KeysOf, Share, Width
+from ablate.config.rules import Depth, Share, Width
 from ablate.interface.edges import Edges
 from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
@@ -39,6 +39,17 @@ class Glorot(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+class LayerKeys(TypedDict):
+    """The keys of a model's YAML that GraphAttention reads."""
+
+    normalizer: Normalizer
+    kernel: Kernel
+    shared: bool
+    residual: bool
+    dropout: Share
+    bias: bool
+
+
 class GraphAttention(nn.Module):
     """One layer: d is `width` if the heads are averaged, else heads times that.
 
@@ -50,20 +61,17 @@ class GraphAttention(nn.Module):
         inputs: int,
         width: int,
         *,
-        heads: Width,
+        heads: int,
         average: bool,
         score: Callable[..., Score],
-        normalizer: Normalizer,
         mask: Mask,
         pos: PosEnc,
-        kernel: Kernel,
         nodes: int,
-        shared: bool,
-        residual: bool,
-        dropout: Share,
-        bias: bool,
+        **keys: Unpack[LayerKeys],
     ):
         super().__init__()
+        shared, residual, dropout = keys["shared"], keys["residual"], keys["dropout"]
+        normalizer, kernel = keys["normalizer"], keys["kernel"]
         self.heads, self.average, self.mask, self.pos = heads, average, mask, pos
         self.residual, self.weights_dropout, self.normalizer = residual, dropout, normalizer
         self.score = score(heads=heads, query_dim=width, key_dim=width, length=nodes)
@@ -75,7 +83,7 @@ class GraphAttention(nn.Module):
         self.carry = (
             Glorot(inputs, outputs, bias=False) if residual and inputs != outputs else nn.Identity()
         )
-        self.bias = Bias(outputs) if bias else nn.Identity()
+        self.bias = Bias(outputs) if keys["bias"] else nn.Identity()
         self.dropout = Dropout(dropout)
         self.draws = Stream()
         parts = Parts(
@@ -180,7 +188,7 @@ class GAT(Model):
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
-        **layer: Annotated[Any, KeysOf("ablate.systems.graphs.gat.GraphAttention")],
+        **layer: Unpack[LayerKeys],
     ):
         super().__init__()
         self.mask = mask(causal=False)

@@ -11,7 +11,7 @@ networks and residuals are as published (mask_decoder.py).
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from einops import rearrange
@@ -20,16 +20,15 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, interpolate
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Count, Depth, KeysOf, Width
+from ablate.config.rules import Count, Depth, Width
 from ablate.errors import UserError
-from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, width_std
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.stack import SharedKeys, Stack
+from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
-from ablate.model.normalizer import Normalizer
 from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
 from ablate.pos_enc.none import NoPosEnc
 from ablate.random.draws import Stream
@@ -111,6 +110,13 @@ class PromptEncoder(nn.Module):
         return rearrange(self.masks(before), "b d y x -> b (y x) d")
 
 
+class DecoderKeys(TypedDict):
+    """The keys of model.decoder."""
+
+    depth: Depth
+    ffn_dim: Width | None
+
+
 class SAM(Model):
     """Images and prompts in, masks with their predicted IoU out.
 
@@ -155,18 +161,17 @@ class SAM(Model):
         prompt_length: int,
         dim: Width,
         patch: Width,
-        heads: Width,
+        depth: Depth,
         num_masks: Count,
         exchange: Exchange,
         mask_prompt: bool,
-        decoder: Annotated[dict[str, Any], KeysOf("ablate.systems.segmentation.sam.decoder_keys")],
+        decoder: DecoderKeys,
         points: MakePoints,
         attention: Callable[..., Score],
-        normalizer: Normalizer,
-        kernel: Kernel,
+        mask: Callable[..., Mask],
         cross_attention: Callable[..., Score] | None = None,
         layers: Sequence[Mapping[str, Any]] = (),
-        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+        **stack: Unpack[SharedKeys],
     ):
         super().__init__()
         self.draws = Stream()  # of the clicks of training
@@ -175,20 +180,22 @@ class SAM(Model):
         self.grid, self.image_size = patch_grid(image_size, patch, patch), tuple(image_size)
         cells = self.grid[0] * self.grid[1]
         self.patches = PatchEmbedding(channels, dim, patch, patch)
-        shared: dict[str, Any] = {"heads": heads, "normalizer": normalizer, "kernel": kernel}
+        heads = stack["heads"]
         self.stack = Stack(
             dim,
             length=cells,
             causal=False,
             grid=self.grid,
+            depth=depth,
             attention=attention,
+            mask=mask,
             layers=[{k: x for k, x in keys.items() if k != "cross_attention"} for keys in layers],
-            **shared,
             **stack,
         )
         self.prompts = PromptEncoder(dim, points=points, image_size=image_size, masks=mask_prompt)
         place = LayerSpec(
             dim=dim,
+            heads=heads,
             length=prompt_length,
             grid=None,
             bias=True,
@@ -198,7 +205,8 @@ class SAM(Model):
             score=attention,
             mask=NoMask(causal=False),
             pos=NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=cells, depth=1),
-            **shared,
+            normalizer=stack["normalizer"],
+            kernel=stack["kernel"],
         )
 
         def cross(number: int) -> Callable[..., Score]:
@@ -310,10 +318,6 @@ class SAM(Model):
     def compiles(self) -> list[nn.Module]:
         """The encoder and the decoder, between which clicks are placed."""
         return [self.stack, self.decoder]
-
-
-def decoder_keys(*, depth: Depth, ffn_dim: Width | None) -> None:
-    """The keys of model.decoder."""
 
 
 def picked(
