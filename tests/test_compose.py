@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -169,7 +170,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **more: (made.append(name), function(*args, **more))[1]
+        return wraps(function)(
+            lambda *args, **more: (made.append(name), function(*args, **more))[1]
+        )
 
     monkeypatch.setattr(composition, "check", counted("check", composition.check))
     monkeypatch.setattr(TextData, "__init__", counted("data", TextData.__init__))
