@@ -70,8 +70,8 @@ AREAS = {
         pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
     "kernel": "chunked compiled gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """masked_lm predictions rlhf sample search
-        speech task task_outside task_seq2seq""",
+    "task": """masked_lm predictions sample search
+        task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         links logger optimizer processes resume damaged_folders no_effect security shards
         sizes train transfer""",

@@ -1,7 +1,6 @@
 """Data sets of a few examples, in the files that the real ones come in."""
 
 import gzip
-import json
 import pickle
 import random
 from hashlib import md5
@@ -19,7 +18,6 @@ from ablate.data.multi30k import SHA256
 
 WINDOWS = {"seq_len": 8, "batch_size": 2}
 LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
-NAMES = ("prompt", "chosen", "rejected")  # of a pair of preferences
 LETTERS = "abcdefghijklmnopqrstuvwxyz     "
 
 # What each data set is given where `write` was: the least that it can be trained on.
@@ -29,7 +27,6 @@ FILES: dict[str, dict[str, Any]] = {
     "shakespeare": WINDOWS | {"path": "text.txt", "sha256": None, "val_fraction": 0.01},
     "recall": COUNTS | WINDOWS | {"vocab_size": 32, "pairs": [2]},
     "text_files": WINDOWS | {"root": "text_files", "tokenizer": "char", "vocab_size": None},
-    "preferences": COUNTS | WINDOWS | {"prompt": 3},
     "digits": {"batch_size": 64},
     "image_folder": {"root": "image_folder", "size": 8, "batch_size": 2},
     **{
@@ -41,8 +38,6 @@ FILES: dict[str, dict[str, Any]] = {
     "parallel": {"source": "lines.de", "target": "lines.en", "val_fraction": 0.05, "batch_size": 4},
     "multi30k": {"root": "multi30k", "vocab_size": None, "batch_size": 4},
     "cmudict": {"root": "cmudict", "batch_size": 4},
-    "speech": COUNTS | {"codes": 16},
-    "recordings": {"root": "recordings", "codes": 16, "batch_size": 4},
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
     **rows_of_systems("FILES"),
 }
@@ -62,20 +57,10 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
     _text_files(Path("text_files"))
-    write_preferences(Path("preferences.jsonl"))
     write_pairs()
     for system in systems():
         if hasattr(system, "write"):
             system.write(folder)
-
-
-def write_preferences(path: Path, count: int = 40) -> None:
-    """Pairs whose prompts differ in length."""
-    rng = random.Random(0)
-    with path.open("w") as file:
-        for n in range(count):
-            words = ["".join(rng.choices(LETTERS, k=1 + (n + m) % 9)) for m in range(3)]
-            file.write(json.dumps(dict(zip(NAMES, words, strict=True))) + "\n")
 
 
 def write_pairs() -> None:
@@ -94,26 +79,6 @@ def write_pairs() -> None:
         phonemes = " ".join(f"{letter.upper()}{n % 3}" for n, letter in enumerate(word))
         entries += [f"{word} {phonemes}", f"{word}(2) X"]
     Path("cmudict", "cmudict.dict").write_text("\n".join(entries))
-    write_recordings(Path("recordings"))
-
-
-def write_recordings(
-    folder: Path, *, table: bool = False, rate: int = 8000, ending: str = "wav"
-) -> None:
-    """Tones of 25 to 48 hundredths of a second; table: in the form of LJSpeech."""
-    soundfile = pytest.importorskip("soundfile")
-    place = folder / "wavs" if table else folder
-    place.mkdir(parents=True)
-    lines = []
-    for n in range(24):
-        tone = 0.3 * np.sin(np.arange(rate * (25 + n) // 100) * (0.1 + 0.02 * n))
-        soundfile.write(place / f"{n:02}.{ending}", np.stack([tone, tone], 1), rate)
-        text = f"Tone  {n} {'low' if n < 12 else 'high'}"
-        lines.append(f"{n:02}|No. {n}|{text}")
-        if not table:
-            (place / f"{n:02}.txt").write_text(f"{text}\n")
-    if table:
-        (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
 
 
 def _sentences(count: int, seed: int) -> list[str]:

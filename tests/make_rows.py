@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_files import FILES
 from make_model import KERNEL_NEEDS
+from make_systems import rows_of_systems
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
@@ -159,10 +160,8 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
 NEEDS = {
     "data=recall": ["task=recall"],
     "data=text_files": ["task=classification"],
-    "data=preferences": ["task=dpo"],
     "task=recall": ["data=recall"],
-    "task=speech": ["data=speech"],
-    **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
+    **rows_of_systems("NEEDS"),
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=256"],
     "optimizer=schedule_free": ["schedule=constant"],
     "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],

@@ -39,6 +39,9 @@ def rows() -> dict[str, list[str]]:
             found[heading] += re.findall(r"`([\w.]+)`", row[1])
         elif name := re.match(r"`([\w.]+)`|Switches|## Training", line):
             heading = name[1] or name[0]
+        elif line.startswith("#"):
+            heading = ""
+    found.pop("", None)  # of metrics
     return found
 
 

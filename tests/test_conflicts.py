@@ -27,7 +27,6 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 REFUSED = """
 5 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent model.kv_heads=2
 4 model.kv_heads=3 model.mixer=differential pos_enc=rotary model.dim=24 model.output_gate=head
-2 model.qk_norm=l2 model.attention=cosine task=rlhf data=text data.path=pairs model.mask=prefix
 2 model.mixer=latent model.attention=location model.connection=rezero model.residual=false
 3 model.norm_type=batch model.bias=false model.activation_checkpointing=true trainer.max_steps=-1
 4 model.mixer=differential model.dim=20 model.kv_heads=2 pos_enc=alibi model.softcap=2 kernel=sdpa
@@ -45,7 +44,6 @@ REFUSED = """
 3 model=bert model.embedding_scale=2 task.random_share=0.3 data.seq_len=7
 3 model=vit model.activation_checkpointing=true model.freeze=encoder model.norm_type=batch
 2 model=transformer data=multi30k data.joint=false model.share_embeddings=true data.pair=[en,en]
-3 model=transformer model.share_embeddings=true model.norm_type=batch data=dates task=speech
 5 model.ffn=none model.ffn_dim=64 model.base_dim=64 optimizer=muon model.attention=dot kernel=flex
 4 model.base_dim=64 model.mixer=latent model.ffn=moe model.ffn_dim=8 model.init_std=0.1
 4 model.base_dim=64 model.output_gate=head pos_enc=relative model.ffn=moe model.ffn.top_k=9
@@ -64,11 +62,7 @@ REFUSED = """
 3 FILES data.min_count=2 data.val_source=c data.test_target=c
 1 FILES data.val_source=c data.val_target=d data.val_fraction=0.1
 1 FILES data.test_source=c data.test_target=d data.test_fraction=0.1
-2 data=preferences task=reward model.tie_embeddings=false data.path=pairs data.temperature=2
-1 data=speech model=transformer task=speech data.direction=recognition
 1 model=gpt_seq2seq model.mixer=fixed
-4 data=preferences task=rlhf debug=overfit task.clip=0.1 task.minibatches=2 data.path=pairs
-2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.policy_run=RUN
 2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
 1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
@@ -87,9 +81,6 @@ REFUSED = """
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu
 2 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
-3 data=preferences task=rlhf model.mask=none model.dropout=0.1 model.drop_path=0.1
-2 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
-1 data=preferences task=rlhf model.normalizer=hard
 1 init_optimizer=true
 1 trainer.strategy=fsdp trainer.devices=2 init_from=RUN init_optimizer=true
 2 trainer.shards=2

@@ -24,7 +24,6 @@ from ablate.figures.save import save
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
 from ablate.run_files import write_text
-from ablate.speech.vocoder import write_wav
 from ablate.task import attention
 from ablate.task.attention import attention_figures, attention_maps
 from ablate.training.build import build, build_data, make_task
@@ -197,7 +196,6 @@ def test_the_image_is_what_a_person_sees():
     ("name", "write"),
     [
         ("a.png", lambda path: save(Figure(), path)),
-        ("a.wav", lambda path: write_wav(str(path), torch.ones(99_999), 16_000)),
         ("a.txt", lambda path: write_text(path, "a")),
     ],
 )

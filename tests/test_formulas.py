@@ -6,7 +6,6 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from make_model import context, options, part, place
@@ -21,11 +20,6 @@ from ablate.model.layers.modulation import Modulation
 from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.layers.recurrence import recurrence
 from ablate.pos_enc.none import NoPosEnc
-from ablate.speech.mel import frame_distortion, mel
-from ablate.task.dpo import dpo_loss
-from ablate.task.policy import leave_one_out
-from ablate.task.reward import unlikelihood
-from ablate.task.rlhf import clipped, policy_gradient
 
 ROOT = Path(__file__).parents[1]
 # Of every row: its name, and what it comes to.
@@ -237,15 +231,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "1.5-entmax": lambda: normalized("entmax15", 1.2, 0.8, -4),
     "sigmoid": lambda: normalized("sigmoid", 0, log(2)),
     "hard, evaluated": lambda: normalized("hard", 1, 0, -2),
-    "reward model": lambda: unlikelihood(tensor(log(3))),
-    "DPO": lambda: dpo_loss(tensor(log(3)), tensor(-log(3)), 0.5),
-    "RLOO": lambda: leave_one_out(tensor([1, 2, 6])),
-    "policy gradient": lambda: policy_gradient(tensor([log(1 / 2), log(1 / 2)]), tensor(2)),
-    "PPO's clipped ratio": lambda: clipped(
-        tensor([log(1.5), log(0.5)]), tensor([0, 0]), tensor(2), 0.2
-    ),
-    "mel scale": lambda: mel(6300.0),
-    "mel-cepstral distortion": lambda: frame_distortion(np.array([3.0, 0.0]), np.array([0.0, 4.0])),
     "attention": attention,
     "predicted window": local_p,
     "sinusoidal": lambda: positions("sinusoidal").embed(tensor([1.0, 1.0])[None], 3),

@@ -40,11 +40,6 @@ UPWARDS = {
     ("ablate.config.composition", "ablate.data"),
     ("ablate.config.make", "ablate.data"),
     ("ablate.data.digit_strings", "ablate.training.load"),
-    ("ablate.data.preferences", "ablate.decode.rollout"),
-    ("ablate.data.preferences", "ablate.model.base"),
-    ("ablate.data.preferences", "ablate.training.load"),
-    ("ablate.task.policy", "ablate.training.load"),
-    ("ablate.task.speech", "ablate.training.load"),
 }
 
 

@@ -20,7 +20,7 @@ from make_model import KERNEL_NEEDS, options
 from make_rows import NEEDS, taker
 from make_rows import written as as_typed
 from make_rules import rules_of_options
-from test_rlhf import KNOBS
+from make_systems import systems
 
 from ablate.config.composition import compose
 from ablate.training.build import build, build_data, make_task
@@ -46,6 +46,7 @@ ELSEWHERE = {
     # What is measured and drawn, not how it is trained: test_diffusion.py.
     *(f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")),
 }
+KNOBS = [row for system in systems() for row in getattr(system, "KNOBS", [])]
 OTHER_TASKS = {"speech", *(task for task, *_ in KNOBS)}  # test_speech.py, test_rlhf.py
 
 
