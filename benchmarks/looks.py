@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/looks.py [--studies 20000]
 
 Simulates studies without any training, and writes docs/results/benchmarks/looks.csv and the tables
-of docs/explanation/verdicts.md and docs/how-to/choose-seeds-and-steps.md. Of each shape of noise
+of docs/results/error-rates.md and docs/how-to/choose-seeds-and-steps.md. Of each shape of noise
 (verdicts.py), number of arms and largest number of seeds, with a first look at three seeds:
 
 - false: share of studies without any effect in which a difference is shown

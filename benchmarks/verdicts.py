@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/verdicts.py [--studies 20000]
 
-Writes docs/results/benchmarks/verdicts.csv, the table of docs/explanation/verdicts.md and those of
+Writes docs/results/benchmarks/verdicts.csv, the table of docs/results/error-rates.md and those of
 docs/how-to/choose-seeds-and-steps.md (only these with --studies 0). Of each shape of noise, number
 of arms and number of seeds, of two seeds with a known noise of KNOWN_DF degrees of freedom:
 
@@ -33,7 +33,7 @@ from ablate.study.numbers import counted
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "verdicts.csv"
-PAGE = ROOT / "docs" / "explanation" / "verdicts.md"
+PAGE = ROOT / "docs" / "results" / "error-rates.md"
 START, END = "<!-- benchmarks/verdicts.py -->\n", "<!-- end -->"
 FIELDS = ("noise", "arms", "seeds", "studies", "false", "covered", "all_covered", "power")
 HOW_TO = ROOT / "docs" / "how-to" / "choose-seeds-and-steps.md"
