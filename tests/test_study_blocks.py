@@ -12,7 +12,7 @@ from make_sweep import tiny_for, write_sweep
 
 from ablate import load_study
 from ablate.errors import UserError
-from ablate.study.analysis.collect import collect
+from ablate.study.analysis.collect import SeedInBlock, collect
 from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
@@ -57,7 +57,10 @@ def test_arms_are_paired_within_block_and_seed(tmp_path):
     """0.05 nats over blocks that lie 0.4 nats apart: unpaired it would be lost. Runs of a seed that
     are alike in both blocks are no more evidence than those of one."""
     found = load_study(blocks(tmp_path / "both", {"16": 0.05, "64": 0.05}))
-    assert {*found.runs["model.dim"]} == {*found.runs["seed"] // 1000 * 48 - 32} == {16, 64}
+    own = found.runs[found.runs["arm"] == ROTARY]
+    assert {*zip(own["model.dim"], own["seed"], strict=True)} == {
+        *product((16, 64), range(len(BASE)))
+    }
     arm = found.arms.loc[ROTARY]
     assert (arm.verdict, arm.n) == ("better", len(BASE))
     assert arm.difference == pytest.approx(-0.05, abs=1e-3)
@@ -70,7 +73,9 @@ def test_arms_are_paired_within_block_and_seed(tmp_path):
 def test_each_run_is_sent_with_its_own_difference(tmp_path):
     """Not with that of the means over the blocks; their runs have the same ids here."""
     report = assemble(collect(blocks(tmp_path / "both", {"16": 0.3, "64": 0.1})))
-    (difference,) = _summaries(report)[report.study.runs_of(ROTARY)[2000].run_id].values()
+    (difference,) = _summaries(report)[
+        report.study.runs_of(ROTARY)[SeedInBlock(0, "64")].run_id
+    ].values()
     assert difference == pytest.approx(-0.1, abs=0.002)
 
 
@@ -173,7 +178,8 @@ def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     assert {folder.parent.name for _, folder in runs} == {"data.seq_len=16", "data.seq_len=8"}
     cells = json.loads((root / "plan.json").read_text())["cells"]
     assert {cell["folder"] for cell in cells} == {str(f.relative_to(root)) for _, f in runs}
-    assert sorted({cell["seed"] for cell in cells}) == [1000, 1001, 2000, 2001]
+    of_blocks = {(cell["block"], cell["seed"]) for cell in cells}
+    assert of_blocks == {*product(("16", "8"), (0, 1))}
     assert [len(part.runs) for part in collect(root).blocks.values()] == [4, 4]
     runs.clear()
     assert ablate_command(*argv)[0] == 0

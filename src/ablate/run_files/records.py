@@ -96,7 +96,7 @@ PLAN_SHAPE = {
     "noise?": (NoneType, {"files": [dict], "after": bool}),
     "looks?": (NoneType, {"seeds": [int], "after": bool}),
     "claims?": [{"claim": dict, "made": str, "after": bool, "dropped": bool}],
-    "blocks?": {"factor": str, "seeds": [int], "of": {str: {"folder": str}}},
+    "blocks?": {"factor": str, "of": {str: {"folder": str}}},
     "match?": (NoneType, {"budget": str, "by": str}),
     "tune?": dict,
     "baseline?": {

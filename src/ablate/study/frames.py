@@ -66,7 +66,7 @@ class LoadedStudy:
 
     def _head(self, run: Run) -> dict[str, Any]:
         own = {"arm": run.arm, "seed": run.seed}
-        return own | self._study.options(run.arm, run.seed) | own
+        return own | self._study.options(run.arm, run.block) | own
 
     @cached_property
     def arms(self) -> pd.DataFrame:

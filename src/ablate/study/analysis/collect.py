@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from ablate.config.overrides import parse
 from ablate.errors import UserError, suggest
@@ -20,7 +20,6 @@ from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
 from ablate.study.analysis import derived, known
 from ablate.study.launch.state import state_of
-from ablate.study.plan.blocks import EACH
 from ablate.study.plan.design import arm_named
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
@@ -90,6 +89,19 @@ class Folder:
             return []
 
 
+class SeedInBlock(NamedTuple):
+    """A run of an arm in a study with blocks."""
+
+    seed: int
+    block: str
+
+    def __str__(self) -> str:
+        return f"{self.seed} ({self.block})"
+
+
+Seed: TypeAlias = int | SeedInBlock  # of a study: all of one kind
+
+
 @dataclass(frozen=True)
 class Run(Folder):
     """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
@@ -101,6 +113,12 @@ class Run(Folder):
     state: str
     detail: str
     provenance: Mapping[str, Any]
+    block: str = ""
+
+    @property
+    def key(self) -> Seed:
+        """The seed, with the block if there is one."""
+        return SeedInBlock(self.seed, self.block) if self.block else self.seed
 
     @property
     def finished(self) -> bool:
@@ -127,15 +145,16 @@ class Study:
         return str(self.plan["study"])
 
     @property
-    def seeds(self) -> list[int]:
-        return list(self.plan["seeds"])
+    def seeds(self) -> list[Seed]:
+        seeds, blocks = self.plan["seeds"], self.plan.get("blocks", {"of": ()})["of"]
+        return [SeedInBlock(seed, block) for block in blocks for seed in seeds] or [*seeds]
 
     @property
     def looks(self) -> tuple[int, ...]:
         """The numbers of seeds at which arms are tested (study.seeds_up_to); empty if fixed."""
         return tuple((self.plan.get("looks") or {"seeds": ()})["seeds"])
 
-    def seeds_of(self, arm: str) -> list[int]:
+    def seeds_of(self, arm: str) -> list[Seed]:
         """The planned seeds of an arm: with looks a decided one has fewer than others."""
         return [s for s in self.seeds if not self.looks or s in self.runs_of(arm)]
 
@@ -188,27 +207,27 @@ class Study:
         return tuple(arm for arm in self.arms if not arm.is_baseline)
 
     @cached_property
-    def _by_arm(self) -> dict[str, dict[int, Run]]:
-        by_arm: dict[str, dict[int, Run]] = {arm.name: {} for arm in self.arms}
+    def _by_arm(self) -> dict[str, dict[Seed, Run]]:
+        by_arm: dict[str, dict[Seed, Run]] = {arm.name: {} for arm in self.arms}
         for run in self.runs:
-            by_arm[run.arm][run.seed] = run
+            by_arm[run.arm][run.key] = run
         return by_arm
 
-    def runs_of(self, arm: str) -> dict[int, Run]:
+    def runs_of(self, arm: str) -> dict[Seed, Run]:
         """Seed -> run."""
         return self._by_arm[arm]
 
-    def options(self, arm: str, seed: int | None = None) -> dict[str, Any]:
+    def options(self, arm: str, block: str = "") -> dict[str, Any]:
         """Factor -> the option of an arm, numbers and truth values as such; of one of its runs,
         with the block."""
         # An arm that was left out for its tuning has no changes here.
         changes = next((each.changes for each in self.arms if each.name == arm), {})
         options: dict[str, Any] = {**self.plan.get("own", {}), **changes}
-        if (blocks := self.plan.get("blocks")) and seed is not None:
-            options[blocks["factor"]] = [*blocks["of"]][seed // EACH - 1]
+        if block:
+            options[self.plan["blocks"]["factor"]] = block
         return {factor: _value(option) for factor, option in options.items()}
 
-    def values(self, arm: str, metric: str) -> dict[int, float]:
+    def values(self, arm: str, metric: str) -> dict[Seed, float]:
         """Seed -> value of the finished runs that have one."""
         runs = self.runs_of(arm).items()
         return {s: value for s, run in runs if (value := run.value(metric)) is not None}
@@ -216,22 +235,19 @@ class Study:
     @property
     def compared_seeds(self) -> list[int]:
         """The seeds over which arms are compared; of a study with blocks those of each block."""
-        return (
-            sorted({seed % EACH for seed in self.seeds}) if self.plan.get("blocks") else self.seeds
-        )
+        return list(self.plan["seeds"])
 
     def by_seed(self, arm: str, metric: str) -> dict[int, float]:
         """Seed -> value, with blocks the mean over them, of the seeds with a value in every block.
 
         A seed may do alike in all blocks, so that its runs do not count as several seeds.
         """
-        values = self.values(arm, metric)
-        if not (blocks := self.plan.get("blocks")):
-            return values
         found: dict[int, list[float]] = {}
-        for number, value in values.items():
-            found.setdefault(number % EACH, []).append(value)
-        return {s: fmean(each) for s, each in found.items() if len(each) == len(blocks["of"])}
+        for key in (values := self.values(arm, metric)):
+            seed = key.seed if isinstance(key, SeedInBlock) else key
+            found.setdefault(seed, []).append(values[key])
+        count = len(self.plan.get("blocks", {"of": "1"})["of"])
+        return {seed: fmean(each) for seed, each in found.items() if len(each) == count}
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -352,6 +368,7 @@ def _arm(content: Mapping[str, Any]) -> Arm:
 def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     """Read a cell's run; a folder that several arms share is read once."""
     entry = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
+    entry["block"] = cell.get("block", "")
     entry["overrides"] = tuple(cell.get("overrides", ()))
     if (known := read.get(cell["folder"])) is not None:
         return replace(known, **entry)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ablate.errors import UserError, suggest
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Run, Study
+from ablate.study.analysis.collect import Run, Seed, Study
 from ablate.study.metric_words import BUDGETS
 from ablate.version import NAME
 
@@ -66,13 +66,13 @@ def lines(objections: Collection[Objection]) -> list[str]:
     return texts
 
 
-def missing(study: Study, arm: str, metric: str) -> list[int]:
+def missing(study: Study, arm: str, metric: str) -> list[Seed]:
     """Planned seeds of the arm for which it has no number."""
     values = study.values(arm, metric)
     return [seed for seed in study.seeds_of(arm) if seed not in values]
 
 
-def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
+def why_missing(study: Study, arm: str, seed: Seed, metric: str) -> str:
     """Describe why a seed has no value, as "failed" or "not run"."""
     run = study.runs_of(arm).get(seed)
     if run is None or run.state == "missing":
@@ -85,7 +85,7 @@ def _seeds(study: Study, arm: str, metric: str) -> str:
     """Describe missing seeds, as "seed 3 failed, seed 4 not run; of the baseline seed 1 failed"."""
     texts = []
     for name in (arm, study.baseline.name):
-        by_reason: dict[str, list[int]] = {}
+        by_reason: dict[str, list[Seed]] = {}
         for seed in missing(study, name, metric):
             by_reason.setdefault(why_missing(study, name, seed, metric), []).append(seed)
         count = len(study.seeds_of(name))
@@ -95,7 +95,7 @@ def _seeds(study: Study, arm: str, metric: str) -> str:
     return "; ".join(texts)
 
 
-def _named(seeds: list[int], of: int) -> str:
+def _named(seeds: list[Seed], of: int) -> str:
     if len(seeds) == of > 1:
         return f"all {of} seeds"
     if len(seeds) == 1:

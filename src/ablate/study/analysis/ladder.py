@@ -79,7 +79,7 @@ def _climb(
 ) -> Climb | None:
     differences: dict[int, list[float]] = {}
     for part in parts.values():
-        mine, base = part.values(arm, metric), part.values(part.baseline.name, metric)
+        mine, base = part.by_seed(arm, metric), part.by_seed(part.baseline.name, metric)
         for seed in mine.keys() & base.keys():
             differences.setdefault(seed, []).append(mine[seed] - base[seed])
     complete = [each for _, each in sorted(differences.items()) if len(each) == len(parts)]

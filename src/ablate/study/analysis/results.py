@@ -28,7 +28,6 @@ from ablate.study.analysis.collect import Arm, Run, Study
 from ablate.study.analysis.examples import OverExamples, over_examples
 from ablate.study.metric_words import mode_of
 from ablate.study.numbers import listed
-from ablate.study.plan.blocks import EACH, number
 from ablate.study.plan.design import arm_named
 
 MODES = {"lower": "min", "higher": "max"}
@@ -69,8 +68,8 @@ class Results:
 class Record(Run):
     """A run of another program. rows: metrics by step; items: the study's metric by item."""
 
-    rows: Sequence[dict[str, str]]
-    items: Mapping[str, float]
+    rows: Sequence[dict[str, str]] = ()
+    items: Mapping[str, float] = field(default_factory=dict)
 
     def _rows(self) -> list[dict[str, str]]:
         return [*self.rows]
@@ -302,8 +301,8 @@ def study_of(
         few = f"arm, {arms[0]}" if len(arms) < 2 else f"seed, {seeds[0]}; a verdict needs three"
         raise UserError(f"{source}: has only one {few}")
     blocks = list(dict.fromkeys(value.block for value in values if value.block))
-    if blocks and (wrong := [v for v in values if not v.block or not 0 <= v.seed < EACH]):
-        raise UserError(f"{wrong[0].place}: needs a block, and a seed from 0 to {EACH - 1}")
+    if blocks and (wrong := [value for value in values if not value.block]):
+        raise UserError(f"{wrong[0].place}: needs a block, as other rows have one")
     plan = {
         "study": Path(source).stem,
         "source": source,
@@ -319,10 +318,9 @@ def study_of(
         for name in blocks
     }
     if blocks:
-        runs = [(b, replace(r, seed=number(1 + blocks.index(b), r.seed))) for b, r in runs]
+        runs = [(block, replace(run, block=block)) for block, run in runs]
         plan = plan | {"blocks": {"factor": "block", "of": {b: {} for b in blocks}}}
     plan |= {
-        "seeds": sorted({run.seed for _, run in runs}),
         "claims": [{"claim": c, "made": "", "after": False, "dropped": False} for c in claims],
     }
     return Foreign(folder, plan, built, tuple(run for _, run in runs), (), parts)

@@ -4,8 +4,7 @@
       blocks: {data: [pydoc, shakespeare]}     # or NAME: {BLOCK: [overrides]}, as a factor has them
 
 A block is a study in its own folder, with its own baseline, tuning and report. The study over
-all of them compares means over the blocks, seed by seed. Its runs are numbered BLOCK * 1000 + seed,
-with blocks counted from 1.
+all of them compares means over the blocks, seed by seed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,6 @@ from ablate.errors import UserError
 if TYPE_CHECKING:
     from ablate.study.plan.layout import Layout
     from ablate.study.plan.request import StudyRequest
-
-EACH = 1000  # seeds that a block can have
-
-
-def number(block: int, seed: int) -> int:
-    """The number of a run's pair in the study over all blocks; block: counted from 1."""
-    return block * EACH + seed
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,6 @@ class Blocks:
                 raise UserError(
                     f"study.blocks: {both[0]} is changed by study.factors: {other.name}, too"
                 )
-        if beyond := [seed for seed in request.seeds or () if seed >= EACH]:
-            raise UserError(f"study.seeds: {beyond[0]}: must be below {EACH} with study.blocks")
         blocks = cls(factor.name, factor.options)
         folders = [blocks.folder(block) for block in blocks.names]
         if twice := [name for number, name in enumerate(folders) if name in folders[:number]]:

@@ -16,7 +16,7 @@ from ablate.errors import UserError, few
 from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
-from ablate.study.plan.blocks import Blocks, number
+from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composed
 from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
@@ -176,14 +176,13 @@ def write_together(
     names = set.intersection(*({arm["name"] for arm in plan["arms"]} for plan in plans))
     arms = ([arm for arm in plan["arms"] if arm["name"] in names] for plan in plans)
     cells = [
-        cell | {"seed": number(n, cell["seed"]), "folder": f"{part.name}/{cell['folder']}"}
-        for n, (part, plan) in enumerate(zip(parts, plans, strict=True), 1)
+        cell | {"block": block, "folder": f"{part.name}/{cell['folder']}"}
+        for block, part, plan in zip(blocks.names, parts, plans, strict=True)
         for cell in plan["cells"]
         if cell["kind"] == "run" and cell["arm"] in names
     ]
     plan = plans[0] | {
         "study": request.name,
-        "seeds": [number(n, s) for n, plan in enumerate(plans, 1) for s in plan["seeds"]],
         "claims": _claims(folder, request),
         "tune": {},
         "arms": [_together(of_blocks) for of_blocks in zip(*arms, strict=True)],
@@ -191,7 +190,6 @@ def write_together(
         "illegal": [entry for plan in plans for entry in plan["illegal"]],
         "blocks": {
             "factor": blocks.factor,
-            "seeds": plans[0]["seeds"],
             "of": {
                 name: {"folder": part.name} for name, part in zip(blocks.names, parts, strict=True)
             },

@@ -99,7 +99,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
 
     def seeds(claim: Claim) -> list[int]:
         block = claim.terms[0].block
-        return study.compared_seeds if block is None else study.blocks[block].seeds
+        return (study if block is None else study.blocks[block]).compared_seeds
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}

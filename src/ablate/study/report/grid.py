@@ -5,6 +5,7 @@ from itertools import islice
 
 from markupsafe import Markup, escape
 
+from ablate.study.analysis.collect import Seed
 from ablate.study.analysis.comparable import versions as made_with
 from ablate.study.metric_words import direction
 from ablate.study.numbers import (
@@ -184,7 +185,7 @@ def seeds(report: Report) -> list[Markup]:
     return [_of_seeds(report, part) for part in parts]
 
 
-def _of_seeds(report: Report, part: Sequence[int]) -> Markup:
+def _of_seeds(report: Report, part: Sequence[Seed]) -> Markup:
     heads = [_head("arm"), *(_head(f"seed {seed}", number=True) for seed in part)]
     body = [
         tag("tr", _name(row, report), *(_of_run(row, seed, report) for seed in part),
@@ -194,7 +195,7 @@ def _of_seeds(report: Report, part: Sequence[int]) -> Markup:
     return _table(heads, body)
 
 
-def _of_run(row: Row, seed: int, report: Report) -> Markup:
+def _of_run(row: Row, seed: Seed, report: Report) -> Markup:
     if (run := report.study.runs_of(row.arm.name).get(seed)) is None:
         return _number(NOTHING, None)
     value = row.values.get(seed)

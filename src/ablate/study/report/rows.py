@@ -11,7 +11,7 @@ from typing import Any
 
 from ablate.errors import UserError, suggest
 from ablate.study.analysis import derived, known
-from ablate.study.analysis.collect import Arm, Study
+from ablate.study.analysis.collect import Arm, Seed, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
@@ -50,7 +50,7 @@ class Row:
     """
 
     arm: Arm
-    values: Mapping[int, float]
+    values: Mapping[Seed, float]
     by_seed: Mapping[int, float]
     cost: Cost | None
     comparison: Comparison | None
@@ -368,7 +368,8 @@ def _compare(
     values = {
         arm: {
             seed: v.get(seed)
-            for seed in (study.seeds_of(arm) if study.looks else study.compared_seeds)
+            for seed in study.compared_seeds
+            if not study.looks or seed in study.runs_of(arm)
         }
         for arm, v in found.items()
     }

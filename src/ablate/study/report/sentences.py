@@ -18,7 +18,6 @@ from ablate.study.numbers import (
     shortened,
     signed,
 )
-from ablate.study.plan.blocks import EACH
 from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
 from ablate.terminal.say import command_line
@@ -206,15 +205,12 @@ def relative(row: Row, report: Report) -> str:
 def plan_lines(report: Report) -> list[tuple[str, str]]:
     """Describe the plan in a few lines: (heading, text)."""
     study, plan = report.study, report.study.plan
-    seeds = ", ".join(map(str, study.seeds))
-    if len(study.seeds) > 12:
-        seeds = f"{study.seeds[0]} to {study.seeds[-1]} ({len(study.seeds)})"
+    each = study.compared_seeds
+    seeds = ", ".join(map(str, each))
+    if len(each) > 12:
+        seeds = f"{each[0]} to {each[-1]} ({len(each)})"
     if study.blocks:
-        each = next(iter(study.blocks.values())).seeds
-        seeds = (
-            f"{', '.join(map(str, each))} in each of {len(study.blocks)} blocks, numbered here"
-            f" as {EACH} times the block plus the seed"
-        )
+        seeds += f" in each of {len(study.blocks)} blocks"
     set_ = (plan.get("baseline") or {}).get("overrides") or []
     baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or (
         study.baseline.name if study.source else "the defaults"

@@ -232,7 +232,7 @@ def _rows(kind: str, runs: Iterable[Run], study: Study) -> list[dict[str, Any]]:
     for run in runs:
         cells.setdefault(run.folder, []).append(run)
     return [
-        _flat(kind, run, [other.arm for other in others], study.options(run.arm, run.seed))
+        _flat(kind, run, [other.arm for other in others], study.options(run.arm, run.block))
         for run, *others in cells.values()
     ]
 
