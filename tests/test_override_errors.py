@@ -162,6 +162,8 @@ OWN = [
     ("model/mine", "[a, b]", "mine.yaml: must have lines KEY: VALUE, and is a list"),
     ("model/mine", "defaults: 3", "mine.yaml: Invalid defaults list"),
     ("model/mine", "defaults: [mine]", "mine.yaml: its defaults list leads back to it"),
+    ("model/mine", "defaults: [../model/mine]", "mine.yaml: an entry of the defaults list contain"),
+    ("model/mine", "defaults: [/model: ../model/mine]", "mine.yaml: an entry of the defaults list"),
     ("experiment/mine", f"{GLOBAL}defaults: [/experiment@x: mine]", "mine.yaml: its defaults list"),
     ("model/mine", "a: &a [*a]", "mine.yaml: line 1: *a is in itself"),
     ("model/mine", "a: &a {b: &c [*a, *c]}", "mine.yaml: line 1: *a is in itself"),
@@ -191,6 +193,11 @@ OWN = [
         "sweep/mine",
         f"{GLOBAL}hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      pos_enc: none,alibbi\n",
         "pos_enc=alibbi: no such option",
+    ),
+    (
+        "sweep/mine",
+        f"{GLOBAL}hydra: {{mode: MULTIRUN, sweeper: {{params: 3}}}}\n",
+        "hydra.sweeper.params=3: must be {KEY: VALUES, ...}",
     ),
     ("sweep/mine/brokem", GLOBAL, "did you mean 'mine/brokem'?"),
 ]

@@ -97,6 +97,12 @@ class Repository(ConfigRepository):
             with readable_file(file):
                 loaded = super().load_config(config_path)
             if loaded is not None:
+                for entry in loaded.defaults_list or ():
+                    if ".." in re.split("[/']", str(vars(entry))):
+                        raise UserError(
+                            f"{file}: an entry of the defaults list contains '..'; write"
+                            " `- /GROUP: OPTION`"
+                        )
                 _refuse_values(file, config_path.rpartition("/")[0].replace("/", "."), loaded)
             self._read[key] = pickle.dumps(loaded)
         return pickle.loads(self._read[key])  # the reader changes it

@@ -66,6 +66,8 @@ def parse_request(
     node = _content(config.study)
     sweep = config.hydra.runtime.choices.get("sweep")
     params = _content(config.hydra.sweeper)["params"] or {}
+    if not isinstance(params, dict):
+        raise UserError(f"hydra.sweeper.params={params}: must be {{KEY: VALUES, ...}}")
     texts = [*(f"{key}={value}" for key, value in params.items()), *arguments]
     overrides = parse_all(texts, loader)
     typed = [override for override in overrides if not override.key_or_group.startswith("study.")]
