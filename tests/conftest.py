@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -33,6 +34,10 @@ SHARED_DATA = Path(
 if "ABLATE_CACHE" not in os.environ:
     os.environ["ABLATE_CACHE"] = tempfile.mkdtemp(prefix="ablate-cache-")
     atexit.register(shutil.rmtree, os.environ["ABLATE_CACHE"], ignore_errors=True)
+
+# A shell ignores Ctrl-C for programs in its background, and those they start; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests never talk to Weights & Biases; runs are written offline and read back from disk.
 os.environ["WANDB_MODE"] = "offline"
