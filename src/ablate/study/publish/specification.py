@@ -116,10 +116,11 @@ def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
     for row in report.rows:
         runs = study.runs_of(row.arm.name)
         if row.arm.is_baseline or row.comparison:
-            both = row.values.keys() & report.baseline.values.keys()
+            base = report.baseline.values
             summaries |= {
-                runs[seed].run_id: {key: row.values[seed] - report.baseline.values[seed]}
-                for seed in both
+                runs[seed].run_id: {key: value - base[seed]}
+                for seed, value in row.values.items()
+                if seed in base
             }
     return summaries
 
