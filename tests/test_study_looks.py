@@ -170,7 +170,7 @@ def command(ablate_command, tmp_path, seen, monkeypatch):
         rows, "objections", lambda *of: [each for each in rules(*of) if each.rule == "seeds"]
     )
     y = dict(zip(("learned", "none", "alibi", "rotary"), FOUR, strict=True))
-    seen["measure"] = lambda cfg: float(y[cfg.choices.pos_enc][cfg.seed])
+    seen["measure"] = lambda cfg: float(y[cfg.choices.pos_enc][cfg.seed % 1000])
 
     def run(*more):
         tiny = overrides(tmp_path, "study.name=s", "study.seeds=3", "study.seeds_up_to=6", *more)
@@ -202,6 +202,13 @@ def test_undecided_arms_get_seeds_until_the_last_look(command, tmp_path, runs):
     assert len(runs) == 18
     assert command("study.seeds_up_to=8")[0] == 0
     assert read_plan(tmp_path / "outputs" / "s")["looks"]["after"]
+
+
+def test_tuned_arms_get_seeds_too(command, tmp_path, runs):
+    assert command("study.tune={optimizer.lr: [1e-3, 2e-3]}")[0] == 0
+    assert len(runs) == 8 + 18
+    plan = read_plan(tmp_path / "outputs" / "s")
+    assert sorted(cell["kind"] for cell in plan["cells"]) == ["run"] * 18 + ["tune"] * 8
 
 
 def test_a_stopped_study_continues_at_its_look(command, tmp_path, runs, seen):

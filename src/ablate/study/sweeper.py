@@ -334,7 +334,7 @@ class Study:
         seeds = self.layout.seeds[: looks[number]]
         say(
             f"look {number} of {len(looks)}, with {looks[number - 1]} seeds: {len(going)} of"
-            f" {counted(len(judged), 'arm')} undecided; they and the baseline get"
+            f" {counted(len(judged), 'arm')} undecided; these and the baseline get"
             f" {counted(looks[number] - looks[number - 1], 'more seed')}"
         )
         known = {(cell.arm, cell.run_id) for cell in self.counted()}
