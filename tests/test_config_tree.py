@@ -10,7 +10,7 @@ from make_axes import GROUPS as CHOSEN
 from make_model import options
 from make_rows import base_overrides, composed, inputs, needs, taker
 from omegaconf import OmegaConf
-from test_ignored import data_of
+from test_no_effect import data_of
 
 from ablate import model as models
 from ablate.config.composition import compose

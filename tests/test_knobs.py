@@ -15,7 +15,7 @@ from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, other
 from make_model import kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
-from test_ignored import after_two_steps, without
+from test_no_effect import after_two_steps, without
 
 from ablate.config.check import ruled
 from ablate.config.composition import compose
