@@ -17,7 +17,7 @@ from make_model import options
 from make_rules import rules_of_options
 from omegaconf import OmegaConf
 
-from ablate.config.facts import PAIRS, Facts
+from ablate.config.facts import PAIRS, CompositionView
 from ablate.config.parts import class_attribute
 from ablate.errors import UserError
 
@@ -254,5 +254,5 @@ def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
         data = ready(name, **FILES[name] | joint)
         target = RULES[name]["data._target_"][0]
-        facts = Facts(OmegaConf.create({"data": {"_target_": target, **joint}}))
+        facts = CompositionView(OmegaConf.create({"data": {"_target_": target, **joint}}))
         assert facts.joint == data.sizes["joint"]

@@ -12,7 +12,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from ablate import processes
 from ablate.config.composition import compose
-from ablate.config.keys import plain
+from ablate.config.keys import to_dict
 from ablate.errors import LostProcess, RunFailed, unwrap
 from ablate.processes import FIRST, speaks, watching
 from ablate.training.preflight import check_machine
@@ -138,7 +138,7 @@ def around(monkeypatch):
 )
 def test_who_starts_the_processes(around, variables, typed, line):
     around(variables)
-    values = plain(compose(*typed))
+    values = to_dict(compose(*typed))
     if line:
         with refused(line):
             check_machine(values)

@@ -10,7 +10,7 @@ import ablate
 from ablate.config import revision as module
 from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
-from ablate.config.keys import plain
+from ablate.config.keys import to_dict
 from ablate.config.overrides import equal
 from ablate.config.revision import revision, revisions
 from ablate.config.run_id import content, folder_name, run_id
@@ -69,7 +69,7 @@ def test_every_key_that_can_change_the_result_changes_the_id() -> None:
 )
 def test_the_same_work_written_differently_has_the_same_id(one: str, two: str) -> None:
     ids = {run_id(compose(*typed.split()), "x") for typed in (one, two)}
-    values = plain(compose(*one.split()))
+    values = to_dict(compose(*one.split()))
     assert ids == {run_id(dict(reversed(values.items())), "x")}  # the order of its keys
 
 
@@ -118,9 +118,12 @@ def test_a_run_that_other_processes_began_keeps_its_id():
     four = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=4"]
     begun, now = Composition(ablate.compose(*four)), Composition(ablate.compose())
     assert now.id != begun.id
-    assert now.begun_by(begun.values) == ["trainer.devices=4", "trainer.strategy=ddp"]
+    assert now.with_recorded_processes(begun.values) == [
+        "trainer.devices=4",
+        "trainer.strategy=ddp",
+    ]
     assert now.id == begun.id
     assert now.recorded == begun.cfg
     other = Composition(ablate.compose("optimizer.lr=1"))
-    other.begun_by(begun.values)
+    other.with_recorded_processes(begun.values)
     assert other.id != begun.id

@@ -17,7 +17,7 @@ from refusals import refused
 from ablate import data
 from ablate.config.check import ruled
 from ablate.config.composition import compose
-from ablate.config.facts import Facts
+from ablate.config.facts import CompositionView
 from ablate.config.keys import option_content
 from ablate.config.parts import Unreadable, parameter_rules
 from ablate.config.rules import (
@@ -198,7 +198,7 @@ def test_what_a_parameter_states_is_the_rule_of_its_key(typed, line, others):
 
 
 def test_a_fact_that_is_not_there_silences_the_rule() -> None:
-    facts = Facts(OmegaConf.create({"model": {"dim": "wide"}}))
+    facts = CompositionView(OmegaConf.create({"model": {"dim": "wide"}}))
     for path in ("model.heads", "model.dim", "data._target_", "pos_enc.base"):
         with pytest.raises(Unreadable):
             facts(path)

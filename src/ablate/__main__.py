@@ -24,7 +24,7 @@ import ablate.config.tree
 from ablate.cli.command import exit_codes, near_flag
 from ablate.cli.job import failures, job
 from ablate.config.override_errors import explain, refuse_unread
-from ablate.config.overrides import key_of, readable
+from ablate.config.overrides import key_of, quote_override
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
@@ -91,7 +91,7 @@ def _arguments() -> Namespace:
     parser.error = partial(_refuse_flag, parser)  # type: ignore[method-assign]
     args = parser.parse_intermixed_args()
     flags = [word for word in sys.argv[1:] if word not in args.overrides]
-    args.overrides = named_search([*map(readable, map(_run_dir, args.overrides))])
+    args.overrides = named_search([*map(quote_override, map(_run_dir, args.overrides))])
     sys.argv[1:] = [*args.overrides, *flags]
     return args
 

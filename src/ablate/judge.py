@@ -21,7 +21,7 @@ from ablate.cli.command import Arguments, command
 from ablate.config.saved import names_file
 from ablate.errors import UserError
 from ablate.run_files import PLAN, read_mapping, read_text
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.study.analysis.comparable import RULES
 from ablate.study.analysis.results import (
     MODES,
@@ -157,7 +157,7 @@ def _claims(file: Path) -> list[dict[str, Any]]:
         content = yaml.safe_load(read_text(file))
         for key in ("study", "claims"):
             content = content.get(key, content) if isinstance(content, dict) else content
-        if wrong := misfit(content, [dict]):
+        if wrong := schema_error(content, [dict]):
             raise UserError(f"{wrong}: a file of claims is a list of mappings")
     claims: list[dict[str, Any]] = content
     return claims

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablate.cli.command import report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, as_typed, complete
-from ablate.config.keys import interpolations, plain
+from ablate.config.keys import interpolations, to_dict
 from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.memory import freeze_imports
 from ablate.run_files import refuse_links
@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> float | None:
             typed += as_typed(hydra.overrides.hydra)
         searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
         with interpolations():
-            study = plain(cfg.study)
+            study = to_dict(cfg.study)
             check_alone(study, typed, searched=searched)
             check_direction(hydra.sweeper, cfg.task)
         seeds = seeds_of(study["seeds"]) if searched else ()

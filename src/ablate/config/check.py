@@ -14,13 +14,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.conflicts import CONFLICTS
-from ablate.config.facts import Conflict, Facts, Unreadable
+from ablate.config.facts import CompositionView, Conflict, Unreadable
 from ablate.config.keys import (
     MISSING,
     default_of,
     nodes_of_groups,
-    plain,
     resolved,
+    to_dict,
     unknown_keys,
     unknown_study_keys,
 )
@@ -28,7 +28,7 @@ from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.parts import locate
 from ablate.config.rules import Rule, names_run, refusal
-from ablate.config.schema import lacks_base, names_class, rule_of
+from ablate.config.schema import missing_base_class, names_class, rule_of
 from ablate.errors import UserError
 
 OF_ONE_RUN = {"study.name", "study.arm"}
@@ -121,7 +121,7 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                 value, rule = node.get(key, default), rule_of(f"{group}.{key}")
                 if rule is not None and not rule.allows(value):
                     lines.append(refusal(f"{group}.{key}", value, rule))
-            if not lines and (base := lacks_base(group, node["_target_"])):
+            if not lines and (base := missing_base_class(group, node["_target_"])):
                 lines.append(f"{group}._target_={node['_target_']}: must be a subclass of {base}")
             yield from lines
         elif cfg["choices"].get(group) and names_class(group):
@@ -151,7 +151,7 @@ def ruled(
 ) -> Iterator[tuple[str, Any, Rule | None]]:
     """Yield every key with its value and rule. A key that has a rule is one value, even if that
     is a mapping. part: the class that reads the node `cfg`, and the path of its own node."""
-    cfg = plain(cfg)
+    cfg = to_dict(cfg)
     if isinstance(target := cfg.get("_target_"), str):
         part = target, path
     for key, value in cfg.items():
@@ -203,7 +203,7 @@ def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
     Of the rules against keys without effect, those that apply in every layer.
     """
     kinds = compositions(cfg) or [([], cfg)]
-    facts = {tuple(layers): Facts(layer_facts) for layers, layer_facts in kinds}
+    facts = {tuple(layers): CompositionView(layer_facts) for layers, layer_facts in kinds}
     stated_by = {
         layers: {*CONFLICTS, *layer_facts.conflicts} for layers, layer_facts in facts.items()
     }
@@ -222,14 +222,14 @@ def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
         yield where + line
 
 
-def _applies(conflict: Conflict, facts: Facts) -> bool:
+def _applies(conflict: Conflict, facts: CompositionView) -> bool:
     try:
         return conflict.when(facts)
     except Unreadable:
         return False
 
 
-def _filled(match: re.Match[str], facts: Facts) -> str:
+def _filled(match: re.Match[str], facts: CompositionView) -> str:
     """Return the value of a key, the name of a part, or (after a colon) a fact."""
     fact, path = match.groups()
     if fact:

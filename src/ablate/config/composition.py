@@ -16,7 +16,7 @@ from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
 from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, value_text
-from ablate.config.run_id import folder_name, readable, run_id
+from ablate.config.run_id import fingerprint_or_no_data, folder_name, run_id
 from ablate.config.tree import COMPOSITION_ERRORS, open_tree
 from ablate.errors import UserError
 
@@ -76,7 +76,7 @@ class Composition:
         cfg: the configuration, read-only.
         values: the same as a dictionary, with every interpolation resolved.
         recorded: the configuration that names the run, `cfg` unless the run was begun by another
-            number of processes (`begun_by`).
+            number of processes (`with_recorded_processes`).
         planned_id: the id of the run in its study's plan; None if it was not planned.
         arguments: the command line that makes the run.
     """
@@ -105,7 +105,7 @@ class Composition:
         OmegaConf.set_readonly(self.cfg, True)
         self.recorded = self.cfg
 
-    def begun_by(self, values: Mapping[str, Any]) -> list[str]:
+    def with_recorded_processes(self, values: Mapping[str, Any]) -> list[str]:
         """Let this be a run that was begun by the processes of another configuration; return the
         differences, such as "trainer.devices=4"."""
         self.recorded = self.cfg.copy()
@@ -139,7 +139,7 @@ class Composition:
     def id(self) -> str:
         """12 hexadecimal digits, equal for equal work: see run_id.py."""
         values = self.values if self.recorded is self.cfg else resolved(self.recorded)
-        return run_id(values, readable(lambda: self.fingerprint))
+        return run_id(values, fingerprint_or_no_data(lambda: self.fingerprint))
 
     @property
     def folder_name(self) -> str:

@@ -13,15 +13,15 @@ TOO_LONG = (
 CONFLICTS = [
     # model, task and data
     Conflict(
-        lambda c: c.kind not in c.stated("model", "kinds"),
+        lambda c: c.kind not in c.attribute("model", "kinds"),
         "model={model} reads {:model_reads}, and data={data} is {:words}{:instead}",
     ),
     Conflict(
-        lambda c: c.kind not in c.stated("task", "kinds"),
+        lambda c: c.kind not in c.attribute("task", "kinds"),
         "task={task} needs {:task_needs}, and data={data} is {:words}",
     ),
     Conflict(
-        lambda c: c.stated("task", "output") not in c.stated("model", "outputs"),
+        lambda c: c.attribute("task", "output") not in c.attribute("model", "outputs"),
         "task={task} needs a model of {:output}, and model={model} is one of {:outputs}"
         "{:other_pairs}",
     ),

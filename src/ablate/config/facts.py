@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from ablate.config.keys import MISSING, option_content, plain
+from ablate.config.keys import MISSING, option_content, to_dict
 from ablate.config.parts import OURS, Unreadable, class_attribute, class_attributes
 from ablate.config.rules import one_of
 from ablate.config.schema import classes_in, look_up
@@ -32,11 +32,11 @@ WORDS = {  # each kind in a sentence
 }
 
 
-class Facts:
+class CompositionView:
     """The values and facts of one composition."""
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
-        self.values = plain(cfg)
+        self.values = to_dict(cfg)
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
@@ -87,13 +87,13 @@ class Facts:
             elif isinstance(value, dict) and key != "choices":
                 yield from self._parts(value, f"{path}.{key}".lstrip("."))
 
-    def stated(self, group: str, attribute: str) -> Any:
+    def attribute(self, group: str, attribute: str) -> Any:
         """A component's statement about itself: the value of a class attribute."""
         return class_attribute(str(self(f"{group}._target_")), attribute)
 
-    def states(self, group: str, attribute: str) -> bool:
+    def declares(self, group: str, attribute: str) -> bool:
         """Whether a part states it about itself, such as that a score reads the `query`."""
-        return bool(self.stated(group, attribute))
+        return bool(self.attribute(group, attribute))
 
     @property
     def kind(self) -> str:
@@ -114,40 +114,40 @@ class Facts:
 
     @property
     def model_reads(self) -> str:
-        return _in_words(self.stated("model", "kinds"))
+        return _in_words(self.attribute("model", "kinds"))
 
     @property
     def task_needs(self) -> str:
-        return _in_words(self.stated("task", "kinds"))
+        return _in_words(self.attribute("task", "kinds"))
 
     @property
     def instead(self) -> str:
         """The built-in models that read this data, and the built-in data sets that the model
         reads."""
-        kinds = self.stated("model", "kinds")
+        kinds = self.attribute("model", "kinds")
         models = _options("model", "kinds", lambda stated: self.kind in stated)
         data = _options("data", "kind", lambda stated: stated in kinds)
         return _use(model=models, data=data)
 
     @property
     def output(self) -> str:
-        return str(self.stated("task", "output"))
+        return str(self.attribute("task", "output"))
 
     @property
     def outputs(self) -> str:
-        return str(one_of(*self.stated("model", "outputs")))
+        return str(one_of(*self.attribute("model", "outputs")))
 
     @property
     def other_pairs(self) -> str:
         """The models with the task's required output, and the tasks for the model's outputs."""
-        outputs = self.stated("model", "outputs")
+        outputs = self.attribute("model", "outputs")
         models = _options("model", "outputs", lambda stated: self.output in stated)
         return _use(model=models, task=_options("task", "output", lambda stated: stated in outputs))
 
     @property
     def predicts_tokens(self) -> bool:
         """Whether the output map is one over tokens, which can be tied to their embeddings."""
-        return self.stated("task", "output") not in ("classes", "scores")
+        return self.attribute("task", "output") not in ("classes", "scores")
 
     @property
     def joint(self) -> bool:
@@ -173,14 +173,14 @@ class Facts:
     def read_out(self) -> int:
         """Input width of the output map of a recurrent model: Bahdanau's maxout halves it."""
         dim = int(self("model.dim"))
-        halved = self.has("model.decoder") and self.states("model.decoder", "halves")
+        halved = self.has("model.decoder") and self.declares("model.decoder", "halves")
         return dim // 2 if halved else dim
 
     @property
     def positions(self) -> int:
         """Tokens or values that the model reads at once in training."""
-        if not self.states("model", "has_grid"):
-            return int(self(f"data.{self.stated('data', 'length_key')}"))
+        if not self.declares("model", "has_grid"):
+            return int(self(f"data.{self.attribute('data', 'length_key')}"))
         return int(self.across**2 + (self.get("model.pool", None) == "class"))
 
     @property
@@ -217,7 +217,7 @@ class Conflict:
     must be so in all of them.
     """
 
-    when: Callable[[Facts], bool]
+    when: Callable[[CompositionView], bool]
     says: str
     without_effect: bool = False
 

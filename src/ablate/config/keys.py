@@ -43,7 +43,7 @@ MISSING = "???"
 
 # Why such a key does not exist, or its replacement.
 CUT = "would cut training or evaluation short, so the metrics in result.json would be wrong"
-INSTEAD = {
+REFUSED_KEYS = {
     "study.pack": "hydra.launcher.max_parallel_runs=N trains N runs at once, on one device too",
     "logger.watch": "histograms of every gradient slow training; a callback can log a selection",
     "trainer.max_time": f"{CUT}; trainer.max_steps=N",
@@ -68,10 +68,10 @@ INSTEAD = {
 }
 # Arguments of the Trainer that are not keys: training/trainer.py passes its own values.
 TRAINER = "lightning.pytorch.Trainer"
-GIVEN = {TRAINER: {key.partition(".")[2] for key in INSTEAD if key.startswith("trainer.")}}
+GIVEN = {TRAINER: {key.partition(".")[2] for key in REFUSED_KEYS if key.startswith("trainer.")}}
 
 
-def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_dict(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a composition as a dictionary, without Hydra's node; MISSING for missing values.
 
     Reading a key of a DictConfig takes a hundred times as long as one of a dictionary.
@@ -88,9 +88,9 @@ def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def resolved(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`plain`; raises UserError for an interpolation that cannot be resolved."""
+    """`to_dict`; raises UserError for an interpolation that cannot be resolved."""
     with interpolations():
-        return plain(cfg)
+        return to_dict(cfg)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def unresolved(error: OmegaConfBaseException) -> str:
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the composition that nothing reads."""
-    cfg, allowed = plain(cfg), _top()
+    cfg, allowed = to_dict(cfg), _top()
     yield from _wrong(cfg, "", allowed)
     nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
     for key in sorted(allowed - ROOT - FREE):
@@ -164,7 +164,7 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from _wrong(node, path, written)  # before the class is imported, which takes seconds
     elif rest:
         ours = target.startswith(OURS) and written and not path.startswith("optimizer")
-        given = of_base(target) if node.get("_partial_") else frozenset()
+        given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
         # Of ByRole's, any role.
         allowed = written if ours else written | (parameters(target) - given)
         if "**" not in allowed:
@@ -187,8 +187,8 @@ def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     return f"{path}={value_text(value)}: is not a value{near}; set {shown}"
 
 
-def gone(key: str) -> str:
-    return f"no key {key}: {INSTEAD[key]}"
+def refused_key_message(key: str) -> str:
+    return f"no key {key}: {REFUSED_KEYS[key]}"
 
 
 def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[str]:
@@ -196,8 +196,8 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
     for key in node:
         if str(key) not in allowed:
             full = f"{path}.{key!s}".lstrip(".")
-            if full in INSTEAD:
-                yield gone(full)
+            if full in REFUSED_KEYS:
+                yield refused_key_message(full)
                 continue
             known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
             yield f"no key {full}; {known}{suggest(full, shown)}"
@@ -293,7 +293,7 @@ def parameters(target: str) -> frozenset[str]:
     return frozenset(names | {"**"})
 
 
-def of_base(target: str) -> frozenset[str]:
+def base_constructor_arguments(target: str) -> frozenset[str]:
     """The arguments that the model passes to the built-in base of an external class."""
     part = locate(target)
     ours = [c for c in getattr(part, "__mro__", ()) if f"{c.__module__}.".startswith(OURS)]
@@ -302,7 +302,7 @@ def of_base(target: str) -> frozenset[str]:
 
 def targets(node: Any) -> Iterator[str]:
     """Yield the path of every class and function that a node of a composition names."""
-    for key, value in plain(node).items():
+    for key, value in to_dict(node).items():
         if key == "_target_":
             yield value
         elif isinstance(value, dict):

@@ -44,7 +44,7 @@ def _require_arguments(part: Any, error: InstantiationException) -> None:
         ) from error
 
 
-def plain(part: Any) -> Any:
+def unwrap_partial(part: Any) -> Any:
     """Turn Hydra's partial into a plain one: Hydra's looks up its policy at every call, which takes
     a millisecond."""
     if isinstance(part, partial):

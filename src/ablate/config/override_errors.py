@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from ablate.config.keys import INSTEAD, gone, option_content, unresolved
+from ablate.config.keys import REFUSED_KEYS, option_content, refused_key_message, unresolved
 from ablate.config.overrides import parse, require_few
 from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
@@ -275,8 +275,8 @@ def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, else
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
     known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
     full = f"{path}.{part}"
-    if full in INSTEAD:
-        return gone(full)
+    if full in REFUSED_KEYS:
+        return refused_key_message(full)
     others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
     if others:
         inside = elsewhere if f" {path}." in elsewhere else ""  # model.encoder.depth

@@ -32,7 +32,7 @@ _TAKES_TEXTS: list[TakesTexts] = []  # schema.py's, which imports this module
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # unquoted
 
 
-def readable(text: str) -> str:
+def quote_override(text: str) -> str:
     """An override in Hydra's grammar: quoted if it is a path with = or ~, such as a run's folder,
     the name of an arm, or a string that looks like a number; a factor of a study as the item of a
     mapping."""
@@ -59,7 +59,9 @@ def quoted_where(takes_texts: TakesTexts) -> TakesTexts:
 
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
     """Parse overrides. Raises HydraException. loader: finds the options that glob(*) names."""
-    return OverridesParser.create(config_loader=loader).parse_overrides([*map(readable, texts)])
+    return OverridesParser.create(config_loader=loader).parse_overrides(
+        [*map(quote_override, texts)]
+    )
 
 
 def parse(text: str) -> Override:

@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ablate.config.check import put, run_folders
-from ablate.config.keys import FILES, plain
+from ablate.config.keys import FILES, to_dict
 from ablate.config.layers import of_layers
 from ablate.config.make import make
 from ablate.config.revision import revisions
@@ -47,14 +47,14 @@ LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 NAMED = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # the id at the end of a folder's name
 
 
-class Counted:
+class IdContent:
     """The content of the ids of a composition's runs, resolved once for all seeds.
 
     data: the resolved values of its data.
     """
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
-        values = plain(cfg)
+        values = to_dict(cfg)
         self.data = values["data"]
         counted = content(values)
         self._content, self._revisions = counted, revisions(counted)
@@ -66,7 +66,7 @@ class Counted:
 
 def run_id(cfg: Mapping[str, Any], data: str) -> str:
     """Return 12 hexadecimal digits. data: its fingerprint."""
-    return Counted(cfg).run_id(cfg["seed"], data)
+    return IdContent(cfg).run_id(cfg["seed"], data)
 
 
 def folder_name(arm: str | None, run_id: str) -> str:
@@ -101,7 +101,7 @@ def weights(start: str, *, last: bool = False) -> str:
 
 def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved values without the excluded keys, with equal numbers in one form."""
-    content = counted_keys(plain(cfg))
+    content = counted_keys(to_dict(cfg))
     # The hash of the weights takes the place of their path.
     for path in run_folders(content):
         last = path == "init_from" and bool(content.get("init_optimizer"))
@@ -134,10 +134,10 @@ def _canonical(value: Any) -> Any:
 
 def fingerprint(cfg: DictConfig) -> str:
     """Return the fingerprint of the data's content; NO_DATA if it cannot be read."""
-    return readable(lambda: str(make(cfg.data, seed=cfg.seed).fingerprint()))
+    return fingerprint_or_no_data(lambda: str(make(cfg.data, seed=cfg.seed).fingerprint()))
 
 
-def readable(fingerprint: Callable[[], str]) -> str:
+def fingerprint_or_no_data(fingerprint: Callable[[], str]) -> str:
     """Return the fingerprint, or NO_DATA for data that cannot be read, which the run reports."""
     try:
         return fingerprint()

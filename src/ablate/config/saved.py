@@ -10,12 +10,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import wrong_values
-from ablate.config.keys import plain
+from ablate.config.keys import to_dict
 from ablate.config.run_id import counted_keys, digest
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged, read_mapping, read_text
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 
 LONGEST = 1 << 20  # bytes of a config
 PART = {"_target_": str}
@@ -36,8 +36,8 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
         config = read_yaml(path)
         _leave_out(config, allow)
         require_trusted(config, allow)
-        values = plain(config)
-        lines = [misfit(values, NODES)]
+        values = to_dict(config)
+        lines = [schema_error(values, NODES)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
             raise UserError(wrong)
         require_unedited(path, config)

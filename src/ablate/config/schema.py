@@ -146,7 +146,7 @@ def base_of(group: str) -> type | None:
 
 
 @cache
-def lacks_base(group: str, target: str) -> str | None:
+def missing_base_class(group: str, target: str) -> str | None:
     """The base of a group's options that a third-party class does not have; None if it has, or
     is a function. Raises UserError if it cannot be imported."""
     if target.startswith(OURS) or (base := base_of(group)) is None:

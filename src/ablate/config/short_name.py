@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from ablate.config.composition import unchecked
-from ablate.config.keys import flatten, plain, shown
+from ablate.config.keys import flatten, shown, to_dict
 from ablate.config.run_id import EXCLUDED
 from ablate.errors import UserError
 
@@ -54,6 +54,6 @@ def differing(config: Mapping[str, Any]) -> dict[str, Any]:
 def _composed(*overrides: str) -> Mapping[str, Any]:
     """Their composition, not checked; empty if they are unknown here."""
     try:
-        return plain(unchecked(*overrides))
+        return to_dict(unchecked(*overrides))
     except UserError:
         return {}

@@ -25,7 +25,7 @@ from ablate.errors import UserError
 
 ALLOWED = "ABLATE_ALLOW"  # environment variable: modules, separated by commas
 # Slot -> base class of its classes from LIBRARIES, in addition to those of built-in options.
-HELD = {"optimizer": "torch.optim.Optimizer", "model.*": "torch.nn.Module"}
+ALLOWED_BASES = {"optimizer": "torch.optim.Optimizer", "model.*": "torch.nn.Module"}
 LIBRARIES = (
     "torch.nn.",
     "torch.optim.",
@@ -105,7 +105,7 @@ def _is_allowed(target: str, allowed: Collection[str]) -> bool:
 
 
 def _of_library(slot: str, target: str) -> bool:
-    base = next((base for slots, base in HELD.items() if fnmatchcase(slot, slots)), None)
+    base = next((base for slots, base in ALLOWED_BASES.items() if fnmatchcase(slot, slots)), None)
     if base is None or slot not in groups() or not target.startswith(LIBRARIES):
         return False
     located = locate(target)

@@ -173,7 +173,7 @@ def goes_by_ranges(layer: Parts) -> str | None:
 SLOTS = ("model.attention", "model.cross_attention")
 DOT_PRODUCTS_ONLY = tuple(
     Conflict(
-        lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "lowers"),  # type: ignore[misc]
+        lambda c, slot=slot: c.declares(slot, "weighs") and not c.declares(slot, "lowers"),  # type: ignore[misc]
         f"kernel={{kernel}} computes scaled dot products only, not {slot}={{{slot}}}; use"
         " kernel=auto",
     )
@@ -199,39 +199,42 @@ class Kernel:
     chooses: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
-            lambda c: not c.states("kernel", "chooses") and not c.has("model.attention"),
+            lambda c: not c.declares("kernel", "chooses") and not c.has("model.attention"),
             "kernel={kernel} has no effect on model={model}, which has no attention of ablate's;"
             " use kernel=auto",
         ),
         Conflict(
             lambda c: (
-                c.states("kernel", "hides_weights") and not c.states("model.normalizer", "fused")
+                c.declares("kernel", "hides_weights")
+                and not c.declares("model.normalizer", "fused")
             ),
             "kernel={kernel} supports softmax only, not model.normalizer={model.normalizer}; use"
             " kernel=auto",
         ),
         Conflict(
-            lambda c: not c.states("kernel", "caps") and c.get("model.softcap", None) is not None,
+            lambda c: not c.declares("kernel", "caps") and c.get("model.softcap", None) is not None,
             "kernel={kernel} cannot cap scores, and model.softcap={model.softcap}; use kernel=auto",
         ),
         Conflict(
-            lambda c: not c.states("kernel", "sinks") and c.get("model.sink", None) is not None,
+            lambda c: not c.declares("kernel", "sinks") and c.get("model.sink", None) is not None,
             "kernel={kernel} has no sink, and model.sink={model.sink}; use kernel=auto",
         ),
         Conflict(
-            lambda c: c.states("kernel", "hides_weights") and c.states("model.window", "weighs"),
+            lambda c: (
+                c.declares("kernel", "hides_weights") and c.declares("model.window", "weighs")
+            ),
             "kernel={kernel} does not return the weights, which model.window={model.window}"
             " multiplies; use kernel=auto",
         ),
         Conflict(
-            lambda c: c.states("kernel", "by_ranges") and c("trainer.precision") == "64-true",
+            lambda c: c.declares("kernel", "by_ranges") and c("trainer.precision") == "64-true",
             "kernel={kernel} computes in float32, which trainer.precision=64-true excludes; use"
             " kernel=auto",
         ),
         Conflict(
             lambda c: (
-                c.states("kernel", "by_ranges")
-                and not (c.states("kernel", "interprets") and c.interpreted)
+                c.declares("kernel", "by_ranges")
+                and not (c.declares("kernel", "interprets") and c.interpreted)
                 and c("trainer.accelerator") in ("cpu", "mps", "tpu")
             ),
             "kernel={kernel} runs on GPUs of NVIDIA and AMD, and trainer.accelerator="

@@ -38,7 +38,7 @@ class Triton(Kernel):
     interprets = True
     conflicts = tuple(
         Conflict(
-            lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "sums"),  # type: ignore[misc]
+            lambda c, slot=slot: c.declares(slot, "weighs") and not c.declares(slot, "sums"),  # type: ignore[misc]
             f"kernel=triton computes additive scores only, not {slot}={{{slot}}}; use kernel=auto",
         )
         for slot in SLOTS

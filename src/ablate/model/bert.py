@@ -46,7 +46,7 @@ class BERT(Model):
             lambda c: (
                 c("model.embedding_scale") != 1
                 and c("model.norm") == "post"
-                and c.stated("pos_enc", "acts_in") != "input"
+                and c.attribute("pos_enc", "acts_in") != "input"
             ),
             "model.embedding_scale={model.embedding_scale} has no effect if model.norm=post"
             " normalizes the embeddings and pos_enc={pos_enc} adds nothing to them before; set"

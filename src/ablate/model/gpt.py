@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ablate.config.facts import Conflict, Facts
+from ablate.config.facts import CompositionView, Conflict
 from ablate.config.rules import HubName, Positive, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
@@ -24,7 +24,7 @@ from ablate.model.layers.stack import Stack, StackKeys
 
 # Configs whose model.base_dim is rejected, each with the options that it requires.
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
-UNLIKE: dict[Callable[[Facts], bool], str] = {
+UNLIKE: dict[Callable[[CompositionView], bool], str] = {
     lambda c: c("optimizer._target_") not in ADAMS: "optimizer=adam, adamw and lion",
     lambda c: c.option("model.attention") != "scaled_dot": "model.attention=scaled_dot",
     lambda c: c.option("model.mixer") != "attention": "model.mixer=attention",

@@ -91,7 +91,7 @@ def trunk(
 
 
 NORM_OF_IMAGES = Conflict(
-    lambda c: not c.states("model.norm_type", "images"),
+    lambda c: not c.declares("model.norm_type", "images"),
     "model.norm_type={model.norm_type} is not supported by model={model}; use batch or layer",
 )
 

@@ -70,7 +70,7 @@ class Transformer(Seq2Seq):
     pads = True
     conflicts = (
         Conflict(
-            lambda c: not c("model.residual") and not c.states("model.cross_attention", "query"),
+            lambda c: not c("model.residual") and not c.declares("model.cross_attention", "query"),
             "model.cross_attention={model.cross_attention} does not read the query, so that with"
             " model.residual=false nothing of the target would reach the output; set"
             " model.residual=true",
@@ -79,7 +79,7 @@ class Transformer(Seq2Seq):
             lambda c: (
                 c.get("model.cross_attention", None) is None
                 and not c("model.residual")
-                and not c.states("model.attention", "query")
+                and not c.declares("model.attention", "query")
             ),
             "model.attention={model.attention}, also the score of cross-attention, does not read"
             " the query, so with model.residual=false the output would not depend on the target;"

@@ -21,7 +21,7 @@ from ablate.errors import UserError
 from ablate.random.draws import Source, Stream, uniform_alone
 
 NEEDS_GRID = Conflict(
-    lambda c: c.stated("model", "positions") is not None and not c.states("model", "has_grid"),
+    lambda c: c.attribute("model", "positions") is not None and not c.declares("model", "has_grid"),
     "pos_enc={pos_enc} needs images, and model={model} reads a sequence; take the same without _2d",
 )
 
@@ -41,14 +41,16 @@ class PosEnc(nn.Module):
     acts_in: ClassVar[str | None] = "attention"
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
-            lambda c: c.stated("model", "positions") is None and c.states("pos_enc", "acts_in"),
+            lambda c: (
+                c.attribute("model", "positions") is None and c.declares("pos_enc", "acts_in")
+            ),
             "pos_enc={pos_enc} has no effect on model={model}, which has no positions; use"
             " pos_enc=none",
         ),
         Conflict(
             lambda c: (
-                c.stated("model", "positions") == "input"
-                and c.stated("pos_enc", "acts_in") == "attention"
+                c.attribute("model", "positions") == "input"
+                and c.attribute("pos_enc", "acts_in") == "attention"
             ),
             "pos_enc={pos_enc} is relative: query and key must be of one sequence, and"
             " model={model} attends from one to another; use pos_enc=none, or one that is added to"
@@ -56,9 +58,9 @@ class PosEnc(nn.Module):
         ),
         Conflict(
             lambda c: (
-                c.states("pos_enc", "compares")
+                c.declares("pos_enc", "compares")
                 and not (
-                    c.states("model.attention", "query") and c.states("model.attention", "key")
+                    c.declares("model.attention", "query") and c.declares("model.attention", "key")
                 )
             ),
             "pos_enc={pos_enc} applies to the comparison of queries and keys, and"

@@ -30,12 +30,12 @@ class Relative(PosEnc):
     distances: ClassVar[bool] = True
     conflicts = (
         Conflict(
-            lambda c: c("pos_enc.keys") and not c.states("model.attention", "query"),
+            lambda c: c("pos_enc.keys") and not c.declares("model.attention", "query"),
             "pos_enc=relative with pos_enc.keys=true needs a score that reads the query, and"
             " model.attention={model.attention} does not; set pos_enc.keys=false",
         ),
         Conflict(
-            lambda c: c.states("kernel", "hides_weights") and c("pos_enc.values"),
+            lambda c: c.declares("kernel", "hides_weights") and c("pos_enc.values"),
             "kernel={kernel} does not return the weights, which pos_enc=relative with"
             " pos_enc.values=true needs; use kernel=auto or pos_enc.values=false",
         ),

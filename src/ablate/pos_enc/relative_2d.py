@@ -27,7 +27,7 @@ class Relative2d(PosEnc):
 
     conflicts = (
         Conflict(
-            lambda c: not c.states("model.attention", "query"),
+            lambda c: not c.declares("model.attention", "query"),
             "pos_enc=relative_2d needs a score that reads the query, and"
             " model.attention={model.attention} does not",
         ),
@@ -40,7 +40,7 @@ class Relative2d(PosEnc):
             " be even; here it is model.dim={model.dim} / model.heads={model.heads}",
         ),
         Conflict(
-            lambda c: c.states("kernel", "by_ranges"),
+            lambda c: c.declares("kernel", "by_ranges"),
             "kernel={kernel} supports biases of the distance j - i, and pos_enc=relative_2d depends"
             " on rows and columns; use kernel=auto",
         ),

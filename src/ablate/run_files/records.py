@@ -15,7 +15,7 @@ from ablate.run_files import (
     read_json,
     refuse_links,
 )
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 
 LOST = f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
 LONGEST_NAME = 255  # bytes of a folder's name in a plan
@@ -159,6 +159,6 @@ def _read(path: Path, shape: dict[Any, Any], what: str) -> dict[str, Any] | None
     content: dict[str, Any] | None = read_json(path)
     if content is None and not path.exists():
         return None
-    if wrong := misfit(content, shape):
+    if wrong := schema_error(content, shape):
         raise Damaged(path, f"it is not {what}: {wrong}")
     return content

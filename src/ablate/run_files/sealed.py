@@ -33,7 +33,7 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.run_files import Damaged, named, open_file
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal
@@ -216,7 +216,7 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
     state = _read_zip(path)
     if isinstance(state, dict) and "shards" in state:
         _put_together(path, state, state.pop("shards"))
-    if wrong := misfit(state, STATE) or _no_counter(state["loops"], "loops"):
+    if wrong := schema_error(state, STATE) or _no_counter(state["loops"], "loops"):
         raise Damaged(path, wrong)
     _require_run(path, state.get("run_id"), run_id)
     return state
@@ -231,9 +231,9 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
 
 def read_plain(path: Path, shape: Any) -> dict[str, Any]:
     """Read tensors and plain values that `write_plain` wrote. Raises Damaged, also if they are
-    not of this shape (`misfit`)."""
+    not of this shape (`schema_error`)."""
     content = _read_zip(path)
-    if wrong := misfit(content, shape):
+    if wrong := schema_error(content, shape):
         raise Damaged(path, wrong)
     plain: dict[str, Any] = content
     return plain
@@ -281,7 +281,7 @@ def _no_counter(node: Any, path: str) -> str | None:
         node = dict(enumerate(node))
     if not isinstance(node, dict):
         return None
-    wrong = (misfit(node[key], int, f"{path}.{key}") for key in COUNTERS & node.keys())
+    wrong = (schema_error(node[key], int, f"{path}.{key}") for key in COUNTERS & node.keys())
     inside = (_no_counter(value, f"{path}.{key}") for key, value in node.items())
     return next((line for line in (*wrong, *inside) if line), None)
 

@@ -15,8 +15,8 @@ WORDS = {
 }
 
 
-def misfit(value: Any, shape: Any, path: str = "") -> str | None:
-    """Return the misfit of a value, such as "steps is not a number"; None if it has the shape.
+def schema_error(value: Any, shape: Any, path: str = "") -> str | None:
+    """Return the error of a value, such as "steps is not a number"; None if it has the shape.
 
     shape: a type; a frozenset of strings; a tuple of alternative shapes; [the shape of every item];
     {str: the shape of every value}; or {key: shape}; a key that ends in "?" may be missing.
@@ -25,12 +25,12 @@ def misfit(value: Any, shape: Any, path: str = "") -> str | None:
         allowed = isinstance(value, str) and value in shape
         return None if allowed else f"{path or 'it'} is not {' or '.join(sorted(shape))}"
     if isinstance(shape, tuple):
-        misfits = [misfit(value, item, path) for item in shape]
+        misfits = [schema_error(value, item, path) for item in shape]
         return None if None in misfits else misfits[0]
     if isinstance(shape, list):
         if not isinstance(value, list):
             return _mismatch(list, path)
-        return _first(misfit(item, shape[0], f"{path}[{n}]") for n, item in enumerate(value))
+        return _first(schema_error(item, shape[0], f"{path}[{n}]") for n, item in enumerate(value))
     if isinstance(shape, dict):
         if not isinstance(value, Mapping):
             return _mismatch(dict, path)
@@ -49,13 +49,13 @@ def misfit(value: Any, shape: Any, path: str = "") -> str | None:
 def _item(key: Any, value: Any, shape: Any, path: str) -> str | None:
     if not isinstance(key, str):
         return f"the key {_joined(path, key)} is not a text"
-    return misfit(value, shape, _joined(path, key))
+    return schema_error(value, shape, _joined(path, key))
 
 
 def _key(value: Mapping[str, Any], key: str, shape: Any, path: str) -> str | None:
     name = key.removesuffix("?")
     if name in value:
-        return misfit(value[name], shape, _joined(path, name))
+        return schema_error(value[name], shape, _joined(path, name))
     return None if key != name else f"it has no {_joined(path, name)}"
 
 

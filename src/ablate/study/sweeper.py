@@ -13,7 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli import job
-from ablate.config.keys import plain, resolved
+from ablate.config.keys import resolved, to_dict
 from ablate.config.parts import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
@@ -276,7 +276,7 @@ class Study:
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""
         self.trials = Trials(self.tuning, self.layout, self.composer, self.cells)
-        self.own_parts = own_parts({arm.name: plain(arm.config) for arm in self.layout.arms})
+        self.own_parts = own_parts({arm.name: to_dict(arm.config) for arm in self.layout.arms})
 
     def begin(self, *, alone: bool) -> None:
         """Write the plan: with the trials, or, without tuning, the runs that count. UserError if

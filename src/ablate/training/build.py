@@ -13,7 +13,7 @@ from ablate import memory
 from ablate.config.check import check, leaves
 from ablate.config.composition import require_composed
 from ablate.config.layers import of_layers
-from ablate.config.make import make, make_data, plain
+from ablate.config.make import make, make_data, unwrap_partial
 from ablate.config.parts import locate
 from ablate.config.saved import names_file
 from ablate.data import Data
@@ -171,7 +171,7 @@ def make_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
             return value
         name = json.dumps([key, value], sort_keys=True)
         if name not in parts:
-            parts[name] = plain(make(value, _convert_="all"))
+            parts[name] = unwrap_partial(make(value, _convert_="all"))
         return parts[name]
 
     return [
@@ -186,7 +186,7 @@ def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
         model,
         data=data,
         optimizer=make(cfg.optimizer, _convert_="all"),
-        schedule=plain(make(cfg.schedule)),
+        schedule=unwrap_partial(make(cfg.schedule)),
         seed=cfg.seed,
     )
     return task

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
-from ablate.config.keys import FILES, plain
+from ablate.config.keys import FILES, to_dict
 from ablate.config.make import make_data
 from ablate.config.parts import locate
 from ablate.config.rules import refusal
@@ -107,7 +107,7 @@ def require_effect(trained: Task, data: Data, config: DictConfig, changes: dict[
 def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
     """The key `evaluate` of a config: names of conditions, and the changes of each. UserError for a
     key that cannot be changed."""
-    wanted: dict[str, Any] = dict(plain(config.get("evaluate") or {}))
+    wanted: dict[str, Any] = dict(to_dict(config.get("evaluate") or {}))
     for name, changes in wanted.items():
         if not isinstance(changes, dict) or not changes or not re.fullmatch(r"[\w.-]+", name):
             raise UserError(
@@ -176,7 +176,7 @@ def changed(
                 f"{key}={value}: {why}a finished run can be measured with other"
                 f" {', '.join(known)}{near}"
             )
-        _, rule = look_up(plain(config), key)
+        _, rule = look_up(to_dict(config), key)
         if rule is not None and not rule.allows(value):
             raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)

@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
-from ablate.config.facts import Facts, Unreadable
+from ablate.config.facts import CompositionView, Unreadable
 from ablate.config.parts import locate
 from ablate.errors import UserError
 from ablate.kernel import chunked
@@ -137,9 +137,9 @@ def check_output(run_dir: Path) -> None:
 
 def many_tokens(composition: Composition) -> str | None:
     """A line on how to have fewer tokens, if the model reads more than MANY of an image."""
-    facts = Facts(composition.values)
+    facts = CompositionView(composition.values)
     try:
-        if not facts.states("model", "has_grid") or facts.positions <= MANY:
+        if not facts.declares("model", "has_grid") or facts.positions <= MANY:
             return None
         side, patch = facts.side, int(facts("model.patch"))
     except Unreadable:  # no model of square images in patches

@@ -47,7 +47,7 @@ from ablate.run_files import (
 )
 from ablate.run_files.records import read_result
 from ablate.run_files.sealed import write_plain
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.checkpoint import keep
@@ -115,7 +115,7 @@ def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     """Name the code that differs between two provenances: ablate, torch, modules of custom
     components."""
     shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
-    if misfit(before, shape):  # none, or damaged
+    if schema_error(before, shape):  # none, or damaged
         return []
     old, new = (
         {
@@ -363,7 +363,7 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
 def _commit(run_dir: Path) -> str | None:
     """That of the checkout which trains, or trained, a run; None outside a checkout."""
     made = read_mapping(run_dir / "provenance.json")
-    if misfit(made, {"git": {"commit": str, "dirty": bool}}):
+    if schema_error(made, {"git": {"commit": str, "dirty": bool}}):
         return None
     git = made["git"]
     return f"{git['commit']}-dirty" if git["dirty"] else git["commit"]

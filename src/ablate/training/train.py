@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ablate.config.check import refuse_study
 from ablate.config.composition import Composition, require_composed
-from ablate.config.keys import plain, resolved
+from ablate.config.keys import resolved, to_dict
 from ablate.config.make import make
 from ablate.config.saved import names_file, read_yaml
 from ablate.data import Data
@@ -39,7 +39,7 @@ from ablate.run_files import (
 )
 from ablate.run_files.created import created
 from ablate.run_files.records import FINISHED, LOST, read_result
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.stop import StopOfRun, stopping
 from ablate.task import Task
 from ablate.task.attention import attention_figures
@@ -134,7 +134,7 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
 def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     """Return result.json if the run is finished; UserError if the folder contains another run."""
     done, wrong = read_result(run_dir)
-    if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
+    if not wrong and done.get("status") == "finished" and (lacks := schema_error(done, FINISHED)):
         wrong = f"{run_dir / RESULT} cannot be used: {lacks}"
     if wrong:
         on_first_process(say)(f"{wrong}; it is written again")
@@ -145,7 +145,7 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     if {known, planned} - {None, wanted := composition.id}:
         if (path := run_dir / "config.yaml").is_file():
             with names_file(path):
-                begun = composition.begun_by(plain(read_yaml(path)))
+                begun = composition.with_recorded_processes(to_dict(read_yaml(path)))
         if planned not in (None, composition.id):
             raise other_run(composition, run_dir)
         if known not in (None, composition.id):

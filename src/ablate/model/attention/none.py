@@ -20,7 +20,7 @@ class NoAttention(Score):
     weighs: ClassVar[bool] = False
     conflicts = (
         Conflict(
-            lambda c: not c.states("model", "reads_without_attention"),
+            lambda c: not c.declares("model", "reads_without_attention"),
             "model.attention=none leaves model={model} nothing to read; use"
             " model.attention=uniform, or model=rnn_seq2seq",
         ),
@@ -33,7 +33,7 @@ class NoAttention(Score):
             "model.window={model.window} has no effect with model.attention=none",
         ),
         Conflict(
-            lambda c: not c.states("kernel", "chooses"),
+            lambda c: not c.declares("kernel", "chooses"),
             "kernel={kernel} has no effect with model.attention=none; use kernel=auto",
         ),
     )

@@ -177,7 +177,7 @@ class Layer(nn.Module):
         *(
             Conflict(
                 lambda c, group=group, usual=usual: (  # type: ignore[misc]
-                    not (c.states("model.mixer", "attends") or c.states("model", "attends"))
+                    not (c.declares("model.mixer", "attends") or c.declares("model", "attends"))
                     and c.option(group) != usual
                 ),
                 f"{group}={{{group}}} acts inside attention, and model.mixer={{model.mixer}} has"
@@ -188,8 +188,8 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                not c.states("model.mixer", "reads_positions")
-                and c.stated("pos_enc", "acts_in") == "attention"
+                not c.declares("model.mixer", "reads_positions")
+                and c.attribute("pos_enc", "acts_in") == "attention"
             ),
             "pos_enc={pos_enc} acts inside attention, and model.mixer={model.mixer} has none; use"
             " pos_enc=learned, sinusoidal, learned_from_sinusoidal or none",
@@ -197,8 +197,8 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                not c.states("model.mixer", "reads_mask")
-                and c.stated("model.mask", "looks_ahead") is None
+                not c.declares("model.mixer", "reads_mask")
+                and c.attribute("model.mask", "looks_ahead") is None
             ),
             "model.mask={model.mask} restricts attention weights, and model.mixer={model.mixer} has"
             " none; use model.mixer=attention or fixed",
@@ -206,16 +206,16 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                c.stated("model.mixer", "causal") is True
-                and c.stated("model.mask", "looks_ahead") is True
+                c.attribute("model.mixer", "causal") is True
+                and c.attribute("model.mask", "looks_ahead") is True
             ),
             "model.mixer={model.mixer} reads only earlier positions, and model.mask={model.mask}"
             " lets every position see later ones; use model.mask=causal",
         ),
         Conflict(
             lambda c: (
-                c.stated("model.mixer", "causal") is False
-                and c.stated("model.mask", "looks_ahead") is False
+                c.attribute("model.mixer", "causal") is False
+                and c.attribute("model.mask", "looks_ahead") is False
             ),
             "model.mixer={model.mixer} reads later positions, which model.mask={model.mask} does"
             " not allow",

@@ -60,7 +60,7 @@ class MultiHeadAttention(Layer):
             lambda c: (
                 c.get("model.qk_norm", None) is not None
                 and not (
-                    c.states("model.attention", "query") and c.states("model.attention", "key")
+                    c.declares("model.attention", "query") and c.declares("model.attention", "key")
                 )
             ),
             "model.qk_norm={model.qk_norm} normalizes queries and keys, which"
@@ -69,7 +69,7 @@ class MultiHeadAttention(Layer):
         Conflict(
             lambda c: (
                 c.get("model.sink", None) is not None
-                and c.stated("model.normalizer", "shares") is False
+                and c.attribute("model.normalizer", "shares") is False
             ),
             "model.sink={model.sink} adds a key that shares the weights, and the weights"
             " of model.normalizer={model.normalizer} are independent; use softmax, sparsemax or"

@@ -24,12 +24,12 @@ class Window(Mask):
 
     conflicts = (
         Conflict(
-            lambda c: c.states("kernel", "by_ranges") and c.states("model", "has_grid"),
+            lambda c: c.declares("kernel", "by_ranges") and c.declares("model", "has_grid"),
             "kernel={kernel} lets a query see one range of keys, and model.mask=window of an image"
             " is several; use kernel=auto",
         ),
         Conflict(
-            lambda c: c.states("model", "has_grid") and c("model.mask.size") >= c.across > 0,
+            lambda c: c.declares("model", "has_grid") and c("model.mask.size") >= c.across > 0,
             "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches of"
             " model.patch={model.patch} on data={data} see all; set less than {:across}, or"
             " model.mask=none",

@@ -65,7 +65,7 @@ class Attention(MultiHeadAttention):
     caches = True
     conflicts = tuple(
         Conflict(
-            lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
+            lambda c, key=key: c.declares("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
             f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
             f" model={{model}} reads an image; leave it out",
         )

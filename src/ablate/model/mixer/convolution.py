@@ -38,7 +38,8 @@ class Convolution(Layer):
         ),
         Conflict(
             lambda c: (
-                c.states("model", "has_grid") and c.stated("model.mask", "looks_ahead") is False
+                c.declares("model", "has_grid")
+                and c.attribute("model.mask", "looks_ahead") is False
             ),
             "causal masking is not defined for the two-dimensional model.mixer=convolution; use"
             " model.mask=none",

@@ -54,7 +54,7 @@ class DifferentialAttention(MultiHeadAttention):
         ),
         Conflict(
             lambda c: (
-                c.states("pos_enc", "rotates") and c("model.dim") // c("model.heads") % 4 != 0
+                c.declares("pos_enc", "rotates") and c("model.dim") // c("model.heads") % 4 != 0
             ),
             "pos_enc={pos_enc} rotates pairs of dimensions, and model.mixer=differential halves the"
             " width of a head, model.dim={model.dim} / model.heads={model.heads}, which must be a"
@@ -70,7 +70,8 @@ class DifferentialAttention(MultiHeadAttention):
         ),
         Conflict(
             lambda c: (
-                c.stated("pos_enc", "acts_in") == "attention" and not c.states("pos_enc", "rotates")
+                c.attribute("pos_enc", "acts_in") == "attention"
+                and not c.declares("pos_enc", "rotates")
             ),
             "pos_enc={pos_enc} adds to the scores of model.heads, and model.mixer=differential has"
             " two scores a head; use pos_enc=rotary, or one that is added to the input",

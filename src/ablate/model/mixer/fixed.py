@@ -23,7 +23,7 @@ class Fixed(Layer):
     caches = True
     conflicts = (
         Conflict(
-            lambda c: c.states("model", "source_first"),
+            lambda c: c.declares("model", "source_first"),
             "model.mixer=fixed has a weight for each pair of positions, and those of a target in"
             " model={model} depend on the length of its source; use model.mixer=attention or"
             " convolution",

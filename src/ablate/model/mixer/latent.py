@@ -34,7 +34,7 @@ class LatentAttention(MultiHeadAttention):
             " from one latent; set model.mixer.rank, or model.mixer=attention",
         ),
         Conflict(
-            lambda c: not c.states("model.attention", "key"),
+            lambda c: not c.declares("model.attention", "key"),
             "model.attention={model.attention} reads no keys, which model.mixer=latent makes; use"
             " model.mixer=attention",
         ),

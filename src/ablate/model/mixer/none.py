@@ -9,13 +9,13 @@ class NoMixer(Layer):
 
     conflicts = (
         Conflict(
-            lambda c: c.stated("model.mask", "looks_ahead") is c.states("model", "causal"),
+            lambda c: c.attribute("model.mask", "looks_ahead") is c.declares("model", "causal"),
             "model.mask={model.mask} has no effect with model.mixer=none; leave it at the model's"
             " default",
             without_effect=True,
         ),
         Conflict(
-            lambda c: c.option("model.ffn") == "none" and not c.states("model", "attends"),
+            lambda c: c.option("model.ffn") == "none" and not c.declares("model", "attends"),
             "model.mixer=none with model.ffn=none disables every sublayer",
         ),
     )

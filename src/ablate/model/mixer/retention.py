@@ -25,7 +25,8 @@ class Retention(LinearMixer):
     conflicts = (
         Conflict(
             lambda c: (
-                c.stated("pos_enc", "acts_in") == "attention" and not c.states("pos_enc", "rotates")
+                c.attribute("pos_enc", "acts_in") == "attention"
+                and not c.declares("pos_enc", "rotates")
             ),
             "pos_enc={pos_enc} adds to scores, and model.mixer=retention has none; use"
             " pos_enc=rotary, or one that is added to the input",

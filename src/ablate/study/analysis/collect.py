@@ -17,7 +17,7 @@ from ablate.config.overrides import parse
 from ablate.errors import UserError, suggest
 from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.study.analysis import derived, known
 from ablate.study.launch.state import state_of
 from ablate.study.plan.design import arm_named
@@ -309,7 +309,9 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"it has runs of unknown arms: {', '.join(sorted(unknown))}"
     elif other := {cell["kind"] for cell in plan["cells"]} - {"run", "tune"}:
         wrong = f"it has runs of unknown kinds: {', '.join(sorted(other))}"
-    elif described := misfit(plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)):
+    elif described := schema_error(
+        plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)
+    ):
         wrong = f"own: {described}"
     elif bad := next(filter(None, map(known.misfit_of, known.files(plan))), None):
         wrong = f"noise: {bad}"
@@ -317,7 +319,7 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         looks[:1] < [1]
     ):
         wrong = f"its looks must be ascending numbers of seeds: {looks}"
-    elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
+    elif plan.get("tune") and (tuned := schema_error(plan["tune"], TUNED)):
         wrong = f"tune: {tuned}"
     elif strange := sorted({f for arm in arms for f in arm.changes} - {*plan.get("factors", own)}):
         wrong = f"its arms change unknown factors: {', '.join(strange)}"

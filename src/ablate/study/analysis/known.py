@@ -18,7 +18,7 @@ from ablate.config.keys import flatten
 from ablate.config.run_id import NO_DATA
 from ablate.errors import UserError, few, suggest
 from ablate.run_files import Damaged, read_json
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.version import __version__
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _read(
 
 def misfit_of(file: Any) -> str | None:
     """Describe how the content of a file is not that of noise.json; None if it is."""
-    if wrong := misfit(file, SHAPE):
+    if wrong := schema_error(file, SHAPE):
         return wrong
     parts = file["metrics"].items()
     bad = [name for name, part in parts if min(part["sd"], part["sd"] ** 2, part["df"]) <= 0]

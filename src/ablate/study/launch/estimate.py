@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 
 Result = Mapping[str, Any]  # the content of result.json
 # wall_seconds includes work before and after training.
@@ -20,7 +20,7 @@ USED = {
 
 def done(results: Iterable[Result]) -> list[Result]:
     """Return those of finished runs."""
-    return [r for r in results if r.get("status") == "finished" and not misfit(r, USED)]
+    return [r for r in results if r.get("status") == "finished" and not schema_error(r, USED)]
 
 
 def seconds(arm: str, flops: float, finished: Sequence[Result]) -> float | None:

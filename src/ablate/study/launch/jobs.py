@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from ablate.config.check import check_alone, check_direction, value_of
 from ablate.config.composition import Composition, complete
-from ablate.config.keys import interpolations, locate, plain
+from ablate.config.keys import interpolations, locate, to_dict
 from ablate.config.run_id import NO_DATA, content, digest, folder_name
 from ablate.errors import RunFailed, UserError
 from ablate.run_files import RESULT, write_json
@@ -69,7 +69,7 @@ def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Ru
     """Check and name the run of a job. Raises UserError."""
     complete(composed, composed.hydra)
     with interpolations():
-        check_alone(plain(composed.study), command.arguments(overrides))
+        check_alone(to_dict(composed.study), command.arguments(overrides))
     composition = Composition(composed)
     folder = composition.folder.absolute()
     planned = PlannedRun(

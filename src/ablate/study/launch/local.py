@@ -16,7 +16,7 @@ from ablate.config.keys import targets
 from ablate.config.overrides import MOST
 from ablate.config.rules import Int
 from ablate.errors import Interrupted, UserError
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.stop import Stop, stopping
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.live import View
@@ -66,7 +66,7 @@ class Settings:
 
 
 def require_seconds(name: str, value: float, more: str = "") -> None:
-    if misfit(value, float) or value <= 0:
+    if schema_error(value, float) or value <= 0:
         raise _wrong(name, value, f"a number of seconds above 0{more}")
 
 

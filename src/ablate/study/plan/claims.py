@@ -48,7 +48,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 
 DIRECTIONS = ("better", "worse", "higher", "lower", "equivalent")
 KEYS = (
@@ -216,7 +216,7 @@ def _parse(
 
 def number(value: Any) -> float | None:
     """The number, None of anything else: True is none."""
-    return None if misfit(value, float) else float(value)
+    return None if schema_error(value, float) else float(value)
 
 
 def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:

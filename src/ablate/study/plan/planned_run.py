@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from ablate.config.composition import as_typed
 from ablate.config.overrides import key_of, value_text
-from ablate.config.run_id import Counted
+from ablate.config.run_id import IdContent
 from ablate.errors import UserError
 from ablate.redact import without_credentials
 
@@ -68,8 +68,8 @@ class Resolved:
         self._refers = "${seed" in str(OmegaConf.to_container(cfg, throw_on_missing=False))
         self._known: dict[Callable[[DictConfig], Any], Any] = {}
 
-    def counted(self, seed: int) -> Counted:
-        return self._of(Counted, seed)
+    def counted(self, seed: int) -> IdContent:
+        return self._of(IdContent, seed)
 
     def recorded(self, seed: int) -> dict[str, Any]:
         """Return the values that a run's config.yaml will have. Raises UserError for those that

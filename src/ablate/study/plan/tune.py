@@ -13,7 +13,7 @@ from typing import Any
 
 from ablate.config.overrides import MOST, value_text, variants
 from ablate.errors import RunFailed, UserError, few, suggest
-from ablate.run_files.shape import misfit
+from ablate.run_files.shape import schema_error
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Folder
 from ablate.study.launch.state import state_of
@@ -189,8 +189,8 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
 def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield a remark on each chosen value at an end of its grid."""
     for key, value in point.items():
-        grid = {row["point"][key] for row in rows if not misfit(row["point"][key], float)}
-        if not misfit(value, float) and len(grid) > 1 and value in (min(grid), max(grid)):
+        grid = {row["point"][key] for row in rows if not schema_error(row["point"][key], float)}
+        if not schema_error(value, float) and len(grid) > 1 and value in (min(grid), max(grid)):
             end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
             yield f"the {end} {key}={value_text(value)}: a {further} one may be better still"
 

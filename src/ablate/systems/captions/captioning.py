@@ -46,7 +46,7 @@ class Captioning(SequenceToSequence):
     output = "captions"
     conflicts = (
         Conflict(
-            lambda c: c("task.doubly_stochastic") > 0 and c.states("model.normalizer", "samples"),
+            lambda c: c("task.doubly_stochastic") > 0 and c.declares("model.normalizer", "samples"),
             "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
             " model.normalizer={model.normalizer}, whose weights are 0 or 1; use 0, or another"
             " normalizer",
@@ -54,8 +54,8 @@ class Captioning(SequenceToSequence):
         Conflict(
             lambda c: (
                 c("task.doubly_stochastic") > 0
-                and not c.states("model.attention", "query")
-                and not c.states("model.attention", "key")
+                and not c.declares("model.attention", "query")
+                and not c.declares("model.attention", "key")
             ),
             "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
             " model.attention={model.attention}, whose weights are fixed; use 0",

@@ -67,7 +67,7 @@ class DiT(Model):
     conflicts = (
         Conflict(
             lambda c: (
-                not c.states("model.condition", "crosses")
+                not c.declares("model.condition", "crosses")
                 and c.get("model.cross_attention", None) is not None
             ),
             "model.cross_attention={model.cross_attention} has nothing to act on with"
@@ -76,9 +76,9 @@ class DiT(Model):
         ),
         Conflict(
             lambda c: (
-                c.states("model.condition", "crosses")
+                c.declares("model.condition", "crosses")
                 and not c("model.residual")
-                and not c.states(
+                and not c.declares(
                     "model.attention"
                     if c.get("model.cross_attention", None) is None
                     else "model.cross_attention",

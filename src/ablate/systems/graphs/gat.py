@@ -141,13 +141,13 @@ class GAT(Model):
     outputs = ("classes of nodes",)
     conflicts = (
         Conflict(
-            lambda c: c.states("model.mask", "restricts"),
+            lambda c: c.declares("model.mask", "restricts"),
             "model.mask={model.mask} requires ordered positions; graph nodes are unordered: use"
             " model.mask=neighbors or none",
         ),
         Conflict(
             lambda c: (
-                c.states("model.attention", "query") and not c.states("model.attention", "key")
+                c.declares("model.attention", "query") and not c.declares("model.attention", "key")
             ),
             "model.attention={model.attention} requires ordered positions; graph nodes are"
             " unordered: use another score, such as model.attention=gat",
@@ -160,8 +160,8 @@ class GAT(Model):
         Conflict(
             lambda c: (
                 not c("model.shared")
-                and not c.states("model.attention", "query")
-                and not c.states("model.attention", "key")
+                and not c.declares("model.attention", "query")
+                and not c.declares("model.attention", "key")
             ),
             "model.shared=false has no effect with model.attention={model.attention}, which"
             " has neither queries nor keys",

@@ -27,7 +27,7 @@ class Sparse(Kernel):
     caps = sinks = False
     conflicts = (
         Conflict(
-            lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
+            lambda c: not (c.has("model.mask") and c.declares("model.mask", "edges")),
             "kernel=sparse supports the edges of a graph only, that is model=gat with"
             " model.mask=neighbors; use kernel=auto",
         ),

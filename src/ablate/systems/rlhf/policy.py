@@ -39,7 +39,7 @@ class Policy(CausalLM):
     output = "next tokens"
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
-            lambda c: c.stated("model.mask", "looks_ahead"),
+            lambda c: c.attribute("model.mask", "looks_ahead"),
             "model.mask={model.mask} attends to later tokens, which do not exist during"
             " generation, and task={task} needs the probabilities of generation; use"
             " model.mask=causal or window",

@@ -75,12 +75,12 @@ class RLHF(Policy):
             for key in ("dropout", "drop_path")
         ),
         Conflict(
-            lambda c: c("model.norm") != "none" and c.states("model.norm_type", "mixes_examples"),
+            lambda c: c("model.norm") != "none" and c.declares("model.norm_type", "mixes_examples"),
             "model.norm_type={model.norm_type} behaves differently in training, which would use"
             " the probabilities of another policy than the one that generated; use layer or rms",
         ),
         Conflict(
-            lambda c: c.states("model.normalizer", "samples"),
+            lambda c: c.declares("model.normalizer", "samples"),
             "model.normalizer={model.normalizer} samples in training, which would use"
             " the probabilities of another policy than the one that generated; use softmax or"
             " sparsemax",
