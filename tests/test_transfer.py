@@ -223,6 +223,15 @@ def test_what_is_frozen_stays_and_all_else_learns(first: Path, tmp_path: Path) -
     assert learns == ["head.weight"]
 
 
+@pytest.mark.parametrize("tokenizer", ["char", "byte"])
+def test_a_text_of_other_characters_is_refused_by_the_tokens_of_the_run(first, tmp_path, tokenizer):
+    (tmp_path / "tiny.txt").write_text("the 7 cats " * 300)
+    typed = overrides(tmp_path, f"init_from={first}", f"data.tokenizer={tokenizer}")
+    said = {"char": "its tokens are used; the character '7' does not", "byte": "data.tokenizer is"}
+    with refused(f"init_from={first}", said[tokenizer]):
+        ablate.run(ablate.compose(*typed))
+
+
 def test_of_a_folder_that_is_not_there_the_nearest_run_is_named(first):
     with refused(f"it does not exist; did you mean '{first.name}'?"):
         ablate.load(f"{first}s")
