@@ -13,7 +13,7 @@ from tiny import overrides as tiny
 import ablate
 from ablate.errors import UserError
 from ablate.run_files import best_weights
-from ablate.run_files.sealed import read_weights
+from ablate.run_files.checkpoint_io import read_weights
 from ablate.training.build import build, build_data, make_task
 from ablate.training.load import load
 

@@ -19,7 +19,7 @@ from ways import WAYS, called, changes
 from ablate import diff, report
 from ablate.cli.command import command
 from ablate.run_files import Damaged, read_text
-from ablate.run_files.sealed import ZEROS, read_state
+from ablate.run_files.checkpoint_io import ZEROS, read_state
 
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
 WHOLE = {

@@ -16,7 +16,7 @@ from ablate import evaluate, export, generate, show
 from ablate.config.composition import Composition
 from ablate.config.overrides import value_text
 from ablate.errors import UserError
-from ablate.run_files.sealed import read_plain, write_plain
+from ablate.run_files.checkpoint_io import read_plain, write_plain
 from ablate.training.build import STATE
 
 TOKENIZERS = [

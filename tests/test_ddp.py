@@ -22,7 +22,7 @@ from tiny import images, overrides, pairs
 
 import ablate
 from ablate.evaluate import evaluate
-from ablate.run_files.sealed import read_state
+from ablate.run_files.checkpoint_io import read_state
 
 pytestmark = pytest.mark.slow
 

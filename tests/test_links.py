@@ -14,7 +14,7 @@ from ways import WAYS, called
 import ablate
 from ablate import diff, evaluate, export, report
 from ablate.run_files import Damaged
-from ablate.study.launch.claim import Claim
+from ablate.study.launch.claim import RunLock
 from ablate.study.plan import planfile
 
 SECRET = "what nobody should see"
@@ -102,7 +102,7 @@ def test_a_launcher_writes_through_no_link(tmp_path, outside):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".claim").symlink_to(outside / "made")
     with refused(".claim is a link"):
-        Claim.take(tmp_path / "run", launcher="local")
+        RunLock.take(tmp_path / "run", launcher="local")
 
 
 @pytest.mark.parametrize(

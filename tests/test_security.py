@@ -31,7 +31,7 @@ from ablate.config.tree import config_dir
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged
-from ablate.run_files.sealed import (
+from ablate.run_files.checkpoint_io import (
     read_plain,
     read_state,
     read_weights,

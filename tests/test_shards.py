@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from ablate.parallel import Sharing
 from ablate.run_files import Damaged
-from ablate.run_files.sealed import (
+from ablate.run_files.checkpoint_io import (
     index,
     read_state,
     remove_unused_shards,

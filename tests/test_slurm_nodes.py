@@ -12,7 +12,7 @@ import torch
 from make_launch import environment, printed, runs
 from make_slurm import submitted
 
-from ablate.run_files.sealed import read_state
+from ablate.run_files.checkpoint_io import read_state
 from ablate.study.launch import state as state_module
 
 pytestmark = pytest.mark.slow

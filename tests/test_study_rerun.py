@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from ablate.errors import Interrupted
-from ablate.study.launch.claim import Claim
+from ablate.study.launch.claim import RunLock
 from ablate.study.launch.running import MOVED, SINCE, end_rerun, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun
@@ -98,7 +98,7 @@ def test_everything_that_was_killed_resumes(study, capsys):
 
 def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(study, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Claim, "release", Mock(side_effect=Interrupted("killed")))
+        patch.setattr(RunLock, "release", Mock(side_effect=Interrupted("killed")))
         with pytest.raises(Interrupted):
             move_aside(study, ALL)
     assert moved(study) == [["a"]]
@@ -140,7 +140,7 @@ def test_another_command_joins_all_instead_of_beginning_it_anew(study):
 def test_a_run_that_somebody_has_stays(study):
     """Such as one between its failure and its retry, or one that is trained by hand."""
     write(study / "a", status="failed", error="it will be tried again")
-    claim = Claim.take(study / "a", launcher="local")
+    claim = RunLock.take(study / "a", launcher="local")
     write(study / "b", status="running")
     with FileLock(study / "b" / ".lock"):
         move_aside(study, ALL)
@@ -160,6 +160,6 @@ def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monke
         lock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    claim = Claim.take(study / "a", launcher="local")
+    claim = RunLock.take(study / "a", launcher="local")
     assert [held(study / name / CLAIM) for name in ("a", "elsewhere")] == [True, False]
     claim.release()

@@ -15,8 +15,8 @@ from filelock import FileLock
 from make_study import arm, make_study
 
 from ablate.study.launch import state as state_module
-from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import mark, settle
+from ablate.study.launch.claim import RunLock
+from ablate.study.launch.ending import mark, record_exit
 from ablate.study.launch.state import RESUMES, State, held, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
@@ -66,12 +66,12 @@ def test_running_is_a_lock_that_is_held(folder):
 
 
 def take(folder):
-    return Claim.take(folder, launcher="local")
+    return RunLock.take(folder, launcher="local")
 
 
 CLAIMS = """
-import sys; from pathlib import Path; from ablate.study.launch.claim import Claim
-taken = [Claim.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]
+import sys; from pathlib import Path; from ablate.study.launch.claim import RunLock
+taken = [RunLock.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]
 print([n for n, claim in enumerate(taken) if claim], flush=True); input()
 """
 
@@ -189,7 +189,7 @@ def test_a_damaged_result_is_no_result(folder, damage):
 
 
 def ended(folder, code, **more):
-    return settle(folder, code, mark(folder), **more)
+    return record_exit(folder, code, mark(folder), **more)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_run_that_says_nothing_of_its_end(folder, code, last, name, detail):
 def test_what_a_run_says_of_itself_stays(folder):
     before = mark(folder)
     write(folder, status="failed", error="loss is nan at step 6")
-    assert settle(folder, 1, before).detail == "loss is nan at step 6"
+    assert record_exit(folder, 1, before).detail == "loss is nan at step 6"
     # But not what an earlier try said.
     assert "killed by SIGKILL" in ended(folder, -signal.SIGKILL).detail
     write(folder, status="finished", error=None)
@@ -230,8 +230,8 @@ def test_a_timeout_is_a_failure_and_a_stop_is_none(folder):
     assert not (folder / "result.json").exists()
     before = mark(folder)
     write(folder, status="failed", error=STOPPED)
-    assert settle(folder, 130, before, reason=stopped).name == "missing"
+    assert record_exit(folder, 130, before, reason=stopped).name == "missing"
     (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {RESUMES}\n")
-    found = settle(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
+    found = record_exit(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
     assert found.name == "failed"
     assert "timeout=5" in found.detail

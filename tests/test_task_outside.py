@@ -22,7 +22,7 @@ from ablate.errors import UserError
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.parallel import Sharing
-from ablate.run_files.sealed import read_state
+from ablate.run_files.checkpoint_io import read_state
 from ablate.training.build import build, build_data, make_task
 from ablate.training.own_parts import own_parts
 

@@ -15,7 +15,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.config.saved import read_config
 from ablate.run_files import best_weights
-from ablate.run_files.sealed import read_state, read_weights
+from ablate.run_files.checkpoint_io import read_state, read_weights
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data, data_of_run
 from ablate.training.transfer import describe_transfer, fitting

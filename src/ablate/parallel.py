@@ -6,7 +6,7 @@ Lightning's FSDPStrategy is the first version, for GPUs only.
 
 Only training is split. Every process builds the full model, so that its initial values are those
 of a single process. Evaluation uses the full model too, since a search may take more steps in one
-process than in another. Each process writes its part of a state (ablate.run_files.sealed), which
+process than in another. Each process writes its part of a state (run_files/checkpoint_io.py), which
 has the names of a single process and is read as whole tensors by any number of processes. The first
 process writes the weights, whole.
 """
@@ -34,7 +34,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
-from ablate.run_files.sealed import Piece, Place, index, read_state, write_shards
+from ablate.run_files.checkpoint_io import Piece, Place, index, read_state, write_shards
 
 # Full tensors by name, as in a single process.
 EVERYWHERE = StateDictOptions(full_state_dict=True)

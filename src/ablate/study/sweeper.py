@@ -284,7 +284,9 @@ class Study:
         planfile.refuse_other(self.folder, self.question, self.data)
         arms = {composed.name for composed in self.layout.arms}
         # The runs that count stay in the plan while others are tried, for the report and --status.
-        counting = planfile.counting(self.folder, arms) if self.tuning else _entries(self.counted())
+        counting = (
+            planfile.runs_in_plan(self.folder, arms) if self.tuning else _entries(self.counted())
+        )
         plan = self._plan([*_entries(self.trials.cells), *counting])
         if alone:
             planfile.write(self.folder, plan)
@@ -308,7 +310,9 @@ class Study:
         if not looks:
             return cells
         first = self.layout.seeds[: looks[0]]
-        before = planfile.counting(self.folder, {composed.name for composed in self.layout.arms})
+        before = planfile.runs_in_plan(
+            self.folder, {composed.name for composed in self.layout.arms}
+        )
         known = {(cell["arm"], cell["run_id"]) for cell in before}
         return [cell for cell in cells if cell.seed in first or (cell.arm, cell.run_id) in known]
 

@@ -23,7 +23,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.random.seeding import derive
 from ablate.run_files import DATA, read_mapping
-from ablate.run_files.sealed import read_plain
+from ablate.run_files.checkpoint_io import read_plain
 from ablate.task import Task
 from ablate.training import pretrained
 from ablate.training.cache import CacheBytes, cache_bytes

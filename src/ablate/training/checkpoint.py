@@ -5,7 +5,7 @@
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
-ablate.run_files.sealed documents how a file is verified when it is read.
+ablate.run_files.checkpoint_io documents how a file is verified when it is read.
 """
 
 import os
@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.run_files import BEST, LAST, Damaged, best_weights
-from ablate.run_files.sealed import read_state, remove_unused_shards, write_state, write_weights
+from ablate.run_files.checkpoint_io import (
+    read_state,
+    remove_unused_shards,
+    write_state,
+    write_weights,
+)
 from ablate.stop import StopOfRun
 from ablate.task import Task, require_finite
 from ablate.terminal.say import say

@@ -45,8 +45,8 @@ from ablate.run_files import (
     write_json,
     write_text,
 )
+from ablate.run_files.checkpoint_io import write_plain
 from ablate.run_files.records import read_result
-from ablate.run_files.sealed import write_plain
 from ablate.run_files.shape import schema_error
 from ablate.task import Task
 from ablate.terminal.say import say

@@ -81,7 +81,7 @@ class Source:
 
     def read(self) -> dict[str, Tensor]:
         """The weights to start from."""
-        from ablate.run_files.sealed import read_state, read_weights
+        from ablate.run_files.checkpoint_io import read_state, read_weights
 
         if not self.goes_on:
             return read_weights(best_weights(self.folder))

@@ -18,7 +18,7 @@ from ablate.run_files import COMMANDS, PLANNING, refuse_links, write_json
 from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 
-class Claim:
+class RunLock:
     """A claim on a run, made by `take` and held until `release`."""
 
     def __init__(self, folder: Path, descriptor: int, *, created: bool):
@@ -26,7 +26,7 @@ class Claim:
         self._created = created  # whether taking the claim created the folder
 
     @classmethod
-    def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
+    def take(cls, folder: Path, *, launcher: str) -> "RunLock | None":
         """Claim a run; None if another launcher has the claim, or its job waits or runs."""
         refuse_links(folder)
         created = not folder.exists()

@@ -24,7 +24,7 @@ def mark(folder: Path) -> Mark:
     return status.st_ino, status.st_mtime_ns
 
 
-def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) -> State:
+def record_exit(folder: Path, code: int, before: Mark, *, reason: str | None = None) -> State:
     """Write the exit status of an ended process to the run's result.json; return the run's state.
 
     code: the exit status, or minus the number of the signal that killed it. before: result.json

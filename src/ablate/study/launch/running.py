@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.run_files import RESULT, write_json
-from ablate.study.launch.claim import Claim
+from ablate.study.launch.claim import RunLock
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted
@@ -151,7 +151,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not _older(folder / name, began):
             continue
-        claim = Claim.take(folder / name, launcher="rerun")
+        claim = RunLock.take(folder / name, launcher="rerun")
         if claim is None:  # another command has it now
             continue
         if _older(folder / name, began) and state_alone(folder / name).name != "running":

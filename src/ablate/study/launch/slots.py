@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ablate.errors import RunFailed
 from ablate.stop import Stop
-from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import Mark, mark, settle
+from ablate.study.launch.claim import RunLock
+from ablate.study.launch.ending import Mark, mark, record_exit
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
@@ -20,7 +20,7 @@ LOOK_ELSEWHERE = 2.0  # seconds between checks of a run that another launcher ha
 STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 
 
-class Parent(Protocol):
+class Spawner(Protocol):
     """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
 
     def start(self, number: int, run: Run, environment: Mapping[str, str]) -> None: ...
@@ -39,7 +39,7 @@ class Process:
     """The process of a slot, and the claim of its run."""
 
     run: Run
-    claim: Claim
+    claim: RunLock
     slot: int
     before: Mark = field(init=False)  # the run's result when this attempt started
     tries: int = 0
@@ -55,23 +55,23 @@ class Slots:
     devices: for each slot, additions to the environment of its runs. timeout: seconds of one
     attempt. retries: further attempts of a failed run. fail_fast: start none after one that failed.
     grace: seconds that a run which is asked to stop may take for its checkpoint. parent: starts the
-    `Parent`, such as the fork server.
+    `Spawner`, such as the fork server.
     """
 
     devices: Sequence[Mapping[str, str]]
     timeout: float | None
     retries: int
     grace: float
-    parent: Callable[[], Parent]
+    parent: Callable[[], Spawner]
     launcher: str
     view: View
     stop: Stop
     fail_fast: bool = False
 
     def __post_init__(self) -> None:
-        self._parent: Parent | None = None
+        self._parent: Spawner | None = None
         self._processes: dict[int, Process] = {}
-        self._claims: list[Claim] = []
+        self._claims: list[RunLock] = []
         self._free = list(range(len(self.devices)))
         self._number = 0
         self._forked = False  # whether the parent has started a run yet
@@ -106,11 +106,11 @@ class Slots:
             if claim := self._claim(run, waiting):
                 self._start(Process(run, claim, self._free.pop(0)))
 
-    def _claim(self, run: Run, waiting: list[Run]) -> Claim | None:
+    def _claim(self, run: Run, waiting: list[Run]) -> RunLock | None:
         """Claim a run, or return None; remove it from `waiting` if it is claimed or has ended."""
         if time.monotonic() < run.look_at:
             return None
-        claim = Claim.take(run.folder, launcher=self.launcher)
+        claim = RunLock.take(run.folder, launcher=self.launcher)
         state = state_alone(run.folder)
         if claim is None or state.name == "running":  # another launcher; a command by hand
             run.look_at = time.monotonic() + LOOK_ELSEWHERE
@@ -154,7 +154,7 @@ class Slots:
 
     def _ended(self, process: Process, code: int) -> None:
         folder = process.run.folder
-        state = settle(folder, code, process.before, reason=process.reason)
+        state = record_exit(folder, code, process.before, reason=process.reason)
         if state.name == "failed" and process.tries <= self.retries and not self.stop.signal:
             self.view.again(folder, state)
             self._start(process)

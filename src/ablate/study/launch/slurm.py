@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.errors import Interrupted, UserError
 from ablate.stop import Stop, stopping
-from ablate.study.launch.claim import Claim
-from ablate.study.launch.ending import settle
+from ablate.study.launch.claim import RunLock
+from ablate.study.launch.ending import record_exit
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, queued, state, state_alone
@@ -140,12 +140,12 @@ class Jobs:
                 time.sleep(WAKE)
 
     def _poll(self, waiting: list[Run]) -> None:
-        taken: list[tuple[Run, Claim]] = []
+        taken: list[tuple[Run, RunLock]] = []
         for run in list(waiting):
             if state(run.folder).name in ("queued", "running"):
                 self._record_job(run)
                 continue
-            claim = Claim.take(run.folder, launcher="slurm")
+            claim = RunLock.take(run.folder, launcher="slurm")
             if claim is None:  # another launcher has just taken it
                 continue
             if state_alone(run.folder).name == "running":  # started by hand
@@ -179,9 +179,9 @@ class Jobs:
 
         # Slurm forgets array tasks at once that were cancelled while they waited.
         job_state = described(job).get("JobState", "cancelled or lost")
-        return settle(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {job_state}")
+        return record_exit(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {job_state}")
 
-    def _submit(self, taken: Sequence[tuple[Run, Claim]]) -> None:
+    def _submit(self, taken: Sequence[tuple[Run, RunLock]]) -> None:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         from ablate.study.launch.slurm_job import Job

@@ -19,7 +19,7 @@ from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
 from ablate.run_files import read_mapping
-from ablate.study.launch.ending import STOPPED, mark, settle
+from ablate.study.launch.ending import STOPPED, mark, record_exit
 from ablate.study.launch.state import LOG, QUEUED, WORKER, state_alone
 
 POLL = 0.2  # seconds between checks of the run
@@ -58,7 +58,7 @@ class Job:
             if _preempted_with_grace(environment.job_id):
                 subprocess.run(["scontrol", "requeue", environment.job_id], check=True)
         elif state_alone(self.folder).name != "running":  # not by hand, somewhere else
-            settle(self.folder, code, before, reason=reason)
+            record_exit(self.folder, code, before, reason=reason)
             (self.folder / QUEUED).unlink(missing_ok=True)
         sys.exit(_as_exit_code(code))
 

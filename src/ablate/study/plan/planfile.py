@@ -232,7 +232,7 @@ def _begun(folder: Path, plan: Mapping[str, Any]) -> bool:
     return any((folder / cell["folder"]).exists() for cell in plan["cells"])
 
 
-def counting(folder: Path, arms: Collection[str]) -> list[Mapping[str, Any]]:
+def runs_in_plan(folder: Path, arms: Collection[str]) -> list[Mapping[str, Any]]:
     """Return the runs of these arms, without tuning, in the existing plan; none without a plan."""
     cells = (read_plan(folder) or {"cells": []})["cells"]
     return [cell for cell in cells if cell["kind"] == "run" and cell["arm"] in arms]
