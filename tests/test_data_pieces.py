@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import tracemalloc
 
 import numpy as np
@@ -11,8 +12,9 @@ from make_data import make, ready
 from refusals import refused
 
 from ablate.data import text
-from ablate.data.pieces import LONGEST, between, interruptible, recut
-from ablate.data.tokenizer import Bpe, Byte, Char, ready_made, restored
+from ablate.data import tokenizer as tokenizers
+from ablate.data.pieces import LONGEST, between, evenly, interruptible, recut
+from ablate.data.tokenizer import Bpe, Byte, Char, make_tokenizer, ready_made, restored
 
 WORDS = [
     "the",
@@ -51,6 +53,23 @@ def test_the_pieces_have_the_tokens_of_the_whole_text(seed):
     in_pieces = np.concatenate(list(tokenizer.arrays(pieces)))
     assert in_pieces.tolist() == tokenizer.model.encode(whole).ids
     assert Bpe.of(pieces, vocab_size=380).model.to_str() == tokenizer.model.to_str()
+
+
+def test_bpe_is_learned_from_pieces_of_the_whole_text_if_it_is_long(monkeypatch, capsys):
+    lines = [f"line {n:06} of the text\n" for n in range(40_000)]  # 14 pieces
+    some, every = evenly(lambda: iter(lines), 300_000)
+    some = list(some)
+    assert every == 4
+    numbers = [int(re.search(r"\d{6}", piece)[0]) for piece in some]
+    assert np.diff(numbers, append=40_000, prepend=0).max() <= 12_000  # whole text
+    assert sum(map(len, some)) <= 300_000 + 2**16
+    made = make_tokenizer("bpe", 300, lambda: iter(lines), lambda: iter(()))
+    assert capsys.readouterr().err.count("spread evenly") == 0
+    monkeypatch.setattr(tokenizers, "LEARNED", 300_000)
+    fewer = make_tokenizer("bpe", 300, lambda: iter(lines), lambda: iter(()))
+    assert "learned from 1 in 4 pieces of the training text" in capsys.readouterr().err
+    assert fewer.state() == Bpe.of(some, vocab_size=300).state()
+    assert fewer.state() != made.state()
 
 
 def test_a_text_without_blanks_is_cut_too():

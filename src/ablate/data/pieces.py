@@ -67,6 +67,13 @@ def between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
             return
 
 
+def evenly(pieces: Pieces, most: int) -> tuple[Iterator[str], int]:
+    """One in so many pieces (`recut`), spread evenly over the text, that they have about `most`
+    characters or fewer; and that number, 1 for the whole text."""
+    every = max(1, -(-sum(map(len, pieces())) // most))
+    return islice(recut(pieces()), 0, None, every), every
+
+
 def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):

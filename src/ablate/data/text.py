@@ -8,7 +8,6 @@ into memory.
 
 import json
 import re
-import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -33,14 +31,15 @@ from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
 from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
 from ablate.data.tokenizer import (
     BLANKS,
+    LEARNED,
     Tokenizer,
     TokenizerName,
     make_tokenizer,
+    note,
     ready_made,
     restored,
 )
 from ablate.errors import UserError
-from ablate.terminal.say import say
 
 
 class RandomWindows(Dataset[Batch]):
@@ -196,7 +195,7 @@ class TextData(Data):
         known = getattr(self.measured_as, "tokenizer", None) or ready_made(self.tokenizer_name)
         by: list[Any] = [known and known.state()]
         if known is None:
-            by = [self.tokenizer_name, self.vocab_size, version("tokenizers")]
+            by = [self.tokenizer_name, self.vocab_size, version("tokenizers"), LEARNED]
         key = digest(self.fingerprint(), self.whole, *by)
         make = partial(self._tokenized, known)
         found = on_disk(key, make) if self.kept_on_disk else None
@@ -283,7 +282,7 @@ class TextData(Data):
                     f"{self.val_fraction})"
                 )
             if (unknown := self.lost[split]) is not None:
-                _say(
+                note(
                     f"{self.where}: the tokens of the {split} split do not cover its text"
                     f" ({unknown:,} of {len(tokens):,} are unknown), so bits per character are left"
                     " out"
@@ -291,9 +290,9 @@ class TextData(Data):
         if (units := notes["units"]) is not None:
             count, held, shared = units
             also = f" ({shared:,} of them also train)" * bool(shared)
-            _say(f"{self.where}: {count:,} {self.split_by}s, shuffled; {held:,} validate{also}")
+            note(f"{self.where}: {count:,} {self.split_by}s, shuffled; {held:,} validate{also}")
         if notes["sorted"] and not self.whole:
-            _say(
+            note(
                 f"{self.where}: its lines are sorted, and the last {self.val_fraction:g} of them"
                 " validate; data.unit=line shuffles them first"
             )
@@ -371,11 +370,6 @@ class TextData(Data):
                 f"{'; blank lines separate documents' * (what == 'documents')}"
             )
         return cut
-
-
-@on_first_process
-def _say(line: str) -> None:
-    say(line, file=sys.stderr)  # standard output may be read by a program
 
 
 def _sorted(pieces: Iterator[str]) -> bool:

@@ -4,6 +4,7 @@ The state of a tokenizer is plain values, which a run keeps in its folder and a 
 the tokens of a text; `restored` builds the tokenizer from them.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,11 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
-from ablate.data.pieces import Pieces, batches, characters, interruptible, recut
+from ablate.data.pieces import Pieces, batches, characters, evenly, interruptible, recut
 from ablate.errors import UserError
+from ablate.terminal.say import say
 from ablate.version import install
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -320,6 +323,9 @@ def _distinct(pieces: Iterable[str]) -> NDArray[np.uint32]:
 
 # Enough merges for common words, and small compared with models that train on a CPU.
 DEFAULT_BPE = 1024
+# Characters from which the merges are learned: the library has a table of all distinct words, three
+# bytes of memory for each byte of a text of 300 MB.
+LEARNED = 10**8
 TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
 KINDS = {each.kind: each for each in (Char, Byte, Bpe, HuggingFace)}
 
@@ -347,4 +353,15 @@ def make_tokenizer(
         return made
     if name == "char":
         return Char.of(characters(training(), "reading"), others())
-    return Bpe.of(recut(training()), vocab_size=vocab_size)
+    pieces, every = evenly(training, LEARNED)
+    if every > 1:
+        note(
+            f"data.tokenizer=bpe: learned from 1 in {every} pieces of the training text, spread"
+            " evenly over it"
+        )
+    return Bpe.of(pieces, vocab_size=vocab_size)
+
+
+@on_first_process
+def note(line: str) -> None:
+    say(line, file=sys.stderr)  # standard output may be read by a program
