@@ -43,6 +43,10 @@ def test_no_module_imports_another_system() -> None:
     assert {path: names for path, names in others.items() if names} == {}
 
 
+def test_no_test_of_the_core_imports_a_system() -> None:
+    assert [path for path in (ROOT / "tests").glob("*.py") if imported(path)] == []
+
+
 def test_no_option_of_the_core_names_a_system() -> None:
     files = [*config_dir().rglob("*.yaml"), *(ROOT / "sweeps").rglob("*.yaml")]
     assert [file for file in files if "ablate.systems." in file.read_text()] == []
