@@ -185,7 +185,6 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("data=wiki data.least=2", "data.least=2: must be an integer of at least 3"),
         ("data=wiki data.batch_size=0", "data.batch_size=0: must be an integer of at least 1"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
-        ("data=series data.path=[a,b]", "data.path=[a,b]: must be the path or URL of one file, or"),
         ("data=image_folder data.root=[a,b]", "data.root=[a,b]: must be the path of one folder"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from make_data import make, ready
 from refusals import refused
 
+import ablate
 from ablate.data.loader import Request
 from ablate.errors import UserError
 
@@ -257,3 +258,8 @@ def test_what_files_may_look_like(tmp_path):
     file.write_bytes(file.read_bytes() + b"\r\n\r\n\r\n")
     again = make("series", path=str(file), columns=["x"], **SMALL)
     assert again.fingerprint() == data.fingerprint()
+
+
+def test_one_file_is_read() -> None:
+    with refused("data.path=[a,b]: must be the path or URL of one file, or"):
+        ablate.compose("data=series", "data.path=[a,b]")
