@@ -42,16 +42,13 @@ UNITS = {
 }
 HEAD = """# Claims
 
-Claims of papers and lectures about attention models (`study.claims`), registered before the first
-run of a study and then judged by it. *Confirmed*: the effect is larger than the smallest one that
-counts. *Refuted*: it is smaller. *Undecided*: the seeds do not decide. The models are small, so a
-verdict is about the settings of its sweep, not about the paper. A source *lecture on X* is a
-statement that is common in lectures; docs/tutorials/lectures.md has their sections.
+Claims of papers and lectures about attention models, [registered before the first
+run](../how-to/preregister-claims.md) of a study and [judged](../explanation/verdicts.md#claims) by
+it. The models are small, so a verdict is about the settings of its sweep, not about the paper.
 
-[claims.csv](claims.csv) lists every claim with its source, metric, unit, effect, 95 % interval,
-criterion, seeds, Holm-corrected p value, date and commit. Effects are positive in the direction of
-the claim; accuracies and error rates are fractions. Both files are written by
-`python benchmarks/claims.py STUDY_DIRS`.
+[claims.csv](claims.csv) lists every claim. Effects are positive in the direction of the claim;
+accuracies and error rates are fractions. `python benchmarks/claims.py STUDY_DIRS` writes both
+files.
 """
 
 Row = dict[str, str]
@@ -119,11 +116,11 @@ def _outcome(entry: Entry) -> Row:
     }
 
 
-def cost(study: str) -> tuple[str, str]:
-    """Return the command of a sweep and its cost, from the header of its file."""
+def started(study: str) -> tuple[str, str]:
+    """Return the overrides of a sweep and its runs, from the header of its file."""
     text = config_file(f"sweep/{study}.yaml").read_text()
-    command = rf"python -m ablate sweep={study}.*?"
-    found = re.search(rf"# (?:Then:  )?({command})(?:  +(.*))?$", text, re.M)
+    command = rf"python -m ablate (sweep={study}.*?)"
+    found = re.search(rf"# (?:Then:  )?{command}(?:  +([^;\n]*).*)?$", text, re.M)
     assert found, study
     return found[1], found[2] or ""
 
@@ -134,10 +131,11 @@ def page(every: list[Row]) -> str:
     studies: dict[str, list[str]] = {}
     for row in every:
         studies.setdefault(row["study"], []).append(row["verdict"])
-    table = [("command", *VERDICTS, "cost"), ("---",) * 5]
+    table = [("overrides", " / ".join(VERDICTS), "runs"), ("---",) * 3]
     for study, of_study in sorted(studies.items()):
-        command, price = cost(study)
-        table.append((f"`{command}`", *(str(of_study.count(kind)) for kind in VERDICTS), price))
+        overrides, of_runs = started(study)
+        counts_of = " / ".join(str(of_study.count(kind)) for kind in VERDICTS)
+        table.append((f"`{overrides}`", counts_of, of_runs))
     refuted = [("claim", "effect (95 % interval)", "expected", "possible reason"), ("---",) * 4]
     known = yaml.safe_load(Path(__file__).with_name("claims_why.yaml").read_text())
     for row in every:
@@ -150,7 +148,8 @@ def page(every: list[Row]) -> str:
     if known:
         raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(known))}")
     return (
-        f"{HEAD}\n{len(every)} claims: {counts}.\n\n## By study\n\n{_table(table)}\n"
+        f"{HEAD}\n{len(every)} claims: {counts}.\n\n## By study\n\n"
+        f"The time of each command is in the head of its sweep file.\n\n{_table(table)}\n"
         f"## Refuted claims\n\n{_table(refuted)}"
     )
 

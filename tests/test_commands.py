@@ -207,6 +207,7 @@ def test_diff_compares_the_folders_of_runs(finished, monkeypatch, capsys):
     run = finished("rotary")
     out = call(monkeypatch, capsys, diff, run, run)
     assert "No effect: the same parameters" in out
+    assert re.search(r"decoding state, bytes per token +│ [1-9]\d+ +│ [1-9]\d+ ", out), out
     with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
         call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
     typed = " ".join(overrides(run.parents[2], "pos_enc=none"))

@@ -40,7 +40,7 @@ MISTAKES = [
     ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", "", ["baseline", "'post'?"]),
     ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", "", ["the baseline is invalid"]),
     ("{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}", "",
-     ["the baseline is not among the cells that can be run", "excluded by"]),
+     ["the baseline is not among the cells that can", "by study.exclude: pos_enc=learned"]),
     # seeds
     ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["duplicate seed 1"]),
     (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds; write study.seeds=[3]"]),

@@ -13,13 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SYSTEMS = ROOT / "src/ablate/systems"
-LOGS = {"CHANGELOG.md", "decisions.md"}  # which keep the words of their day
 
 
 def pages() -> Iterator[str]:
     made = ("options", "systems")  # folders of docs/, by the site
     files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
-    return (f.read_text() for f in files if f.name not in LOGS and f.parent.name not in made)
+    return (f.read_text() for f in files if f.parent.name not in made)
 
 
 def options() -> Iterator[str]:
@@ -73,7 +72,7 @@ ALLOWED = {
     r"holds?|held": (2, 1, 0, 6),
     r"gives?": (0, 0, 0, 0),
     r"asks?": (0, 0, 4, 0),
-    r"where": (8, 2, 4, 8),
+    r"where": (7, 2, 4, 8),
     r", too": (0, 0, 0, 0),
     r"anew|once more": (0, 0, 0, 0),
     r"apart": (0, 0, 2, 7),

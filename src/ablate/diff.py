@@ -41,9 +41,9 @@ def show(difference: Difference) -> None:
     table.add_row("parameters", *(f"{count:,}" for count in difference.parameters))
     table.add_row("FLOPs per step", *(f"{count:,}" for count in difference.flops))
     if any(difference.cache):
-        for name in CacheBytes._fields:
-            sizes = (getattr(cache, name) if cache else 0 for cache in difference.cache)
-            table.add_row(f"cache bytes, {name.replace('_', ' ')}", *(f"{n:,}" for n in sizes))
+        first, second = (cache or CacheBytes(0, 0) for cache in difference.cache)
+        for unit, *sizes in zip(("bytes per token", "fixed bytes"), first, second, strict=True):
+            table.add_row(f"decoding state, {unit}", *(f"{n:,}" for n in sizes))
     table.add_row("kernels", *(", ".join(names) or "-" for names in difference.kernels))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)

@@ -116,6 +116,11 @@ def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:
     return next((entry for entry in exclude if entry.items() <= row.items()), None)
 
 
+def entry_text(entry: Row) -> str:
+    """Write an entry of study.exclude as "pos_enc=none model.norm=post"."""
+    return " ".join(f"{factor}={option}" for factor, option in entry.items())
+
+
 def check_exclude(
     exclude: Sequence[Row], factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:

@@ -165,5 +165,8 @@ def _refuse_empty(layout: Layout) -> None:
 
 
 def _left_out(layout: Layout) -> str:
-    excluded = {name: f"excluded by {entry}" for name, entry in layout.excluded.items()}
+    excluded = {
+        name: f"excluded by study.exclude: {design.entry_text(entry)}"
+        for name, entry in layout.excluded.items()
+    }
     return "; ".join(f"[{name}] {why}" for name, why in {**layout.invalid, **excluded}.items())

@@ -16,6 +16,7 @@ from ablate.study.launch.state import State
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import counted, duration, listed, seeds_in_words
 from ablate.study.plan.cells import Composed
+from ablate.study.plan.design import entry_text
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.planned_run import PlannedRun
 from ablate.study.plan.request import StudyRequest
@@ -162,7 +163,7 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
         if composed.budget is not None and composed.budget.no_effect
     ]
     lines += [f"skipped: {name}: {reason}" for name, reason in layout.invalid.items()]
-    lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
+    lines += [f"excluded: {name}: {entry_text(entry)}" for name, entry in layout.excluded.items()]
     lines += [f"claim: {claim['statement']}" for claim in request.node["claims"]]
     return lines + _inestimable(request, layout)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ablate.study.analysis.collect import Run
 from ablate.study.numbers import NOTHING, counted, listed
+from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
 from ablate.study.report.rows import Report
 
@@ -68,7 +69,7 @@ def troubles(report: Report) -> list[list[str]]:
     for entry in study.plan.get("illegal") or []:
         rows.append([entry["arm"], NOTHING, "invalid", entry["reason"]])
     for entry in study.plan.get("excluded") or []:
-        by = listed(f"{factor}={option}" for factor, option in entry["by"].items())
+        by = entry_text(entry["by"])
         rows.append([entry["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
     for row in report.others:
         if row.arm.no_effect and row.arm.same_as is None:
