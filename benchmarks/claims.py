@@ -116,13 +116,13 @@ def _outcome(entry: Entry) -> Row:
     }
 
 
-def started(study: str) -> tuple[str, str]:
-    """Return the overrides of a sweep and its runs, from the header of its file."""
+def overrides(study: str) -> str:
+    """Return the overrides of a sweep, from the header of its file."""
     text = config_file(f"sweep/{study}.yaml").read_text()
     command = rf"python -m ablate (sweep={study}.*?)"
-    found = re.search(rf"# (?:Then:  )?{command}(?:  +([^;\n]*).*)?$", text, re.M)
+    found = re.search(rf"# (?:Then:  )?{command}(?:  +.*)?$", text, re.M)
     assert found, study
-    return found[1], found[2] or ""
+    return found[1]
 
 
 def page(every: list[Row]) -> str:
@@ -131,11 +131,10 @@ def page(every: list[Row]) -> str:
     studies: dict[str, list[str]] = {}
     for row in every:
         studies.setdefault(row["study"], []).append(row["verdict"])
-    table = [("overrides", " / ".join(VERDICTS), "runs"), ("---",) * 3]
+    table = [("overrides", " / ".join(VERDICTS)), ("---",) * 2]
     for study, of_study in sorted(studies.items()):
-        overrides, of_runs = started(study)
-        counts_of = " / ".join(str(of_study.count(kind)) for kind in VERDICTS)
-        table.append((f"`{overrides}`", counts_of, of_runs))
+        by_verdict = " / ".join(str(of_study.count(kind)) for kind in VERDICTS)
+        table.append((f"`{overrides(study)}`", by_verdict))
     refuted = [("claim", "effect (95 % interval)", "expected", "possible reason"), ("---",) * 4]
     known = yaml.safe_load(Path(__file__).with_name("claims_why.yaml").read_text())
     for row in every:
@@ -149,7 +148,7 @@ def page(every: list[Row]) -> str:
         raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(known))}")
     return (
         f"{HEAD}\n{len(every)} claims: {counts}.\n\n## By study\n\n"
-        f"The time of each command is in the head of its sweep file.\n\n{_table(table)}\n"
+        f"The head of each sweep file has its number of runs and its time.\n\n{_table(table)}\n"
         f"## Refuted claims\n\n{_table(refuted)}"
     )
 
