@@ -109,14 +109,14 @@ def test_what_cannot_change_a_result_is_no_change(tmp_path):
 def test_what_fails_when_the_model_is_made_is_refused(tmp_path, monkeypatch):
     """Ours and somebody else's: the line of the first, and the kind of the second."""
     configs = composed(overrides(tmp_path), BAD, "model.norm=post", "model.norm=none")
-    real = same_model.make_model
+    real = same_model.model_on_meta
 
     def broken(cfg, *arguments):
         if cfg.model.norm == "none":
             raise ZeroDivisionError("one\ntwo")
         return real(cfg, *arguments)
 
-    monkeypatch.setattr(same_model, "make_model", broken)
+    monkeypatch.setattr(same_model, "model_on_meta", broken)
     measured, refused = budgets(configs, baseline="baseline", sets=DataSets())
     assert list(measured) == ["baseline", "model.norm=post"]
     assert "pos_enc.max_distance=4" in refused.pop(BAD)
@@ -200,7 +200,8 @@ def cost(base, *typed, budget="parameters"):
     cfg = ablate.compose(*base, *typed)
     if budget == "parameters":
         return count_parameters(build(cfg))["total"]
-    return count_flops(cfg, on_meta(cfg, build_data(cfg)))
+    task = on_meta(cfg, build_data(cfg))
+    return count_flops(cfg, task, task.model)
 
 
 @pytest.mark.ci

@@ -146,5 +146,5 @@ def test_the_record_of_the_code(tmp_path, monkeypatch):
 
 
 def test_a_run_records_the_code_that_its_process_has_read():
-    assert provenance("of some data").items() >= CODE.items()
+    assert provenance("of some data", []).items() >= CODE.items()
     assert len(CODE["source"]) == 16

@@ -153,7 +153,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
 
 def test_what_cannot_be_is_said(tmp_path):
     with refused("output_dir must be on a filesystem shared", by=FileNotFoundError):
-        train([], str(tmp_path / "no"), modules=[], grace=1, cwd=".", full_error="0")
+        train([], "", str(tmp_path / "no"), modules=[], grace=1, cwd=".", full_error="0")
 
     for wrong in (0, None, "long", True):
         with refused(f"hydra.launcher.grace_period={wrong}: must be"):

@@ -257,7 +257,7 @@ def task(name):
         ("model.attention", partial("parts.OneHead"), "OneHead returns the shape"),
         ("model.attention", partial("parts.OnCPU"), "model: a component creates a tensor on"),
         ("model.attention", partial("parts.Dot") + "heads: 7\n", "no key model.attention.heads"),
-        ("model.normalizer", "_target_: my.parts.OneKey\n", "x 16 x 1 instead of"),
+        ("model.normalizer", "_target_: my.parts.OneKey\n", " x 1 instead of"),
         ("task", task("Misspelled"), "Misspelled.metric=val/los is not measured; allowed"),
         ("task", task("Pair"), "Pair.measures: pair has the shape (2,), and a"),
         ("task", task("Nothing"), "Nothing.measures: pair is a NoneType, and a measure is one"),

@@ -246,7 +246,8 @@ def test_a_graph_costs_its_edges():
     masks = ("none", "neighbors")
     arms = [ablate.compose("model=gat", "model.attention=dot", f"model.mask={m}") for m in masks]
     data = build_data(arms[0])
-    every, edges = (count_flops(cfg, on_meta(cfg, data)) for cfg in arms)
+    tasks = [on_meta(cfg, data) for cfg in arms]
+    every, edges = (count_flops(c, t, t.model) for c, t in zip(arms, tasks, strict=True))
     widths = arms[0].model.dim + data.sizes["classes"]
     assert every - edges == 3 * 2 * 2 * widths * (34 * 34 - (34 + 2 * 78))
 
