@@ -210,7 +210,8 @@ def test_a_single_factor_has_no_main_effects_beside_its_table(tmp_path):
     assert crossed_effects(assemble(collect(study), None, None, ())) is None
 
 
-def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path):
+@pytest.mark.parametrize(("sign", "kind"), [(1, "worse"), (-1, "better")])
+def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path, sign, kind):
     """The noise of all cells tells it from the baseline; an effect has two degrees of freedom."""
     base = [1.50, 1.93, 1.09]
     moved = {
@@ -219,15 +220,18 @@ def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path):
         "model.norm=post": [-0.025, 0.05, -0.025],
         "pos_enc=none model.norm=post": [0.1, 0.125, 0.075],
     }
-    arms = {name: arm([*map(sum, zip(base, by, strict=True))]) for name, by in moved.items()}
+    arms = {
+        name: arm([b + sign * m for b, m in zip(base, by, strict=True)])
+        for name, by in moved.items()
+    }
     report = assemble(collect(make_study(tmp_path / "crossed", arms, design="factorial")))
     crossed = crossed_effects(report)
     kinds = {report.labels[row.arm.name]: row.kind for row in report.others}
-    assert kinds["pos_enc=none norm=post"] == "worse"
+    assert kinds["pos_enc=none norm=post"] == kind
     assert not any(effect.shown for effect in crossed.effects)
     *_, last = in_short(report, crossed)
     assert last.startswith(
         "pos_enc=none norm=post: different from the baseline, although no effect of "
     )
-    (mark,) = (line for line in report.marks if "(worse by 0.1)" in line)
+    (mark,) = (line for line in report.marks if f"({kind} by 0.1)" in line)
     assert "Smaller than the baseline's standard deviation between seeds, 0.42" in mark
