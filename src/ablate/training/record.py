@@ -29,7 +29,7 @@ from ablate.config.keys import FILES
 from ablate.config.public import public
 from ablate.config.saved import counted, read_config, read_yaml
 from ablate.config.schema import look_up
-from ablate.data import digest, source
+from ablate.data import Data, digest, source
 from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
@@ -224,6 +224,48 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[Here | None]:
         lock.release()
 
 
+def first_result(
+    composition: Composition, task: Task, flops: int, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of result.json while a run trains. before: that of an earlier attempt."""
+    cfg = composition.cfg
+    result: dict[str, Any] = {
+        "status": "running",
+        "error": None,
+        "study": cfg.study.name,
+        "arm": cfg.study.arm,
+        "seed": cfg.seed,
+        "run_id": composition.id,
+        "metric": {"name": task.metric, "value": None, "mode": task.mode},
+        "metrics": {},
+        "parameters": count_parameters(task.model),
+        "flops_per_step": flops,
+        "kernels": kernels(task.model),
+        "choices": OmegaConf.to_container(cfg.choices),
+    }
+    if logged := before.get("logged_steps"):
+        result["logged_steps"] = logged
+    if task.model.started_from is not None:
+        result["started_from"] = redacted(task.model.started_from)
+    return result
+
+
+def write_inputs(composition: Composition, run_dir: Path, data: Data) -> None:
+    """Write config.yaml, data.pt and provenance.json; print if code changed before a resume."""
+    write_config(run_dir, composition.recorded)
+    if (state := data.run_state()) is not None:
+        write_plain(run_dir / DATA, state)
+    now = {
+        **provenance(composition.fingerprint, composition.arguments),
+        "config": counted(read_yaml(run_dir / "config.yaml")),
+        "own_parts": own_parts(composition.values),
+    }
+    changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
+    if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
+        say(f"code changed since the last attempt ({', '.join(changed)}); resuming")
+    write_json(run_dir / "provenance.json", now)
+
+
 @contextmanager
 def recorded(
     composition: Composition,
@@ -245,24 +287,7 @@ def recorded(
     result_before = {} if composition.debugged else read_result(run_dir)[0]
     wall_before = result_before.get("wall_seconds", 0.0)
     reset_peak_memory()
-    result: dict[str, Any] = {
-        "status": "running",
-        "error": None,
-        "study": cfg.study.name,
-        "arm": cfg.study.arm,
-        "seed": cfg.seed,
-        "run_id": composition.id,
-        "metric": {"name": task.metric, "value": None, "mode": task.mode},
-        "metrics": {},
-        "parameters": count_parameters(task.model),
-        "flops_per_step": flops,
-        "kernels": kernels(task.model),
-        "choices": OmegaConf.to_container(cfg.choices),
-    }
-    if logged := result_before.get("logged_steps"):
-        result["logged_steps"] = logged
-    if task.model.started_from is not None:
-        result["started_from"] = redacted(task.model.started_from)
+    result = first_result(composition, task, flops, result_before)
     logger: RunLogger | None = None
 
     def end() -> None:
@@ -280,23 +305,12 @@ def recorded(
                 close(logger, run_dir, result, curves.rows)
 
     if trainer.is_global_zero:
-        write_config(run_dir, composition.recorded)
-        if (state := task.data.run_state()) is not None:
-            write_plain(run_dir / DATA, state)
-        now = {
-            **provenance(composition.fingerprint, composition.arguments),
-            "config": counted(read_yaml(run_dir / "config.yaml")),
-            "own_parts": own_parts(composition.values),
-        }
-        changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
-        if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
-            say(f"code changed since the last attempt ({', '.join(changed)}); resuming")
-        write_json(run_dir / "provenance.json", now)
+        write_inputs(composition, run_dir, task.data)
         write_json(run_dir / "result.json", result)
     try:
         if trainer.is_global_zero and (made := start_logger(cfg, run_dir, result)):
             require_extras(made, task, trainer)
-            curves.logger, curves.reached, logger = made, logged or {}, made
+            curves.logger, curves.reached, logger = made, result.get("logged_steps", {}), made
             trainer.loggers = list(logger.loggers)
             if logger.log_maps:
                 trainer.callbacks.append(AttentionMaps(logger))  # type: ignore[attr-defined]
