@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 from make_study import arm, make_study
 
+from ablate.run_files import PLANNED
 from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import mark, record_exit
@@ -67,6 +68,16 @@ def test_running_is_a_lock_that_is_held(folder):
 
 def take(folder):
     return RunLock.take(folder, launcher="local")
+
+
+def test_a_run_that_was_not_started_leaves_no_folder_and_one_with_more_stays(tmp_path):
+    for name, kept in [("planned", False), ("begun", True)]:
+        if kept:
+            (tmp_path / name).mkdir()
+        lock = take(tmp_path / name)
+        (tmp_path / name / PLANNED).write_text("{}")
+        lock.abandon()
+        assert (tmp_path / name / PLANNED).exists() == (tmp_path / name).exists() == kept
 
 
 CLAIMS = """

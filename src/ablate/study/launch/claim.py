@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ablate.errors import UserError
-from ablate.run_files import COMMANDS, PLANNING, refuse_links, write_json
+from ablate.run_files import COMMANDS, PLANNED, PLANNING, refuse_links, write_json
 from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 
@@ -84,7 +84,8 @@ class RunLock:
     def abandon(self) -> None:
         """Release a run that was not started; remove the folder if it was created for the claim."""
         if self._created:
-            (self.folder / CLAIM).unlink(missing_ok=True)
+            for name in (CLAIM, PLANNED):
+                (self.folder / name).unlink(missing_ok=True)
         self.release()
         if self._created:
             with suppress(OSError):
