@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ablate.version import PACKAGE
+from ablate.machine.version import PACKAGE
 
 BLOCKS: dict[str, Any] = {
     "dim": 12,

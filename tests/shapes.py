@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import ablate
 
-PACKAGES = [f"ablate.{name}" for name in ("interface", "model", "kernel", "pos_enc", "decode")]
+PACKAGES = [f"ablate.{name}" for name in ("model", "kernel", "pos_enc", "decode")]
 SOURCE = str(Path(ablate.__file__).parent)
 # An int is a float, too.
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"

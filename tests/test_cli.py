@@ -26,9 +26,9 @@ from ablate.config.parts import locate
 from ablate.config.rules import OneOf
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
+from ablate.machine.version import described
 from ablate.run_files import named_folder
 from ablate.run_files.created import created
-from ablate.version import described
 
 pytest_plugins = ["command_line"]
 

@@ -23,11 +23,11 @@ from ablate.cli.command import Arguments
 from ablate.config.composition import compose
 from ablate.config.overrides import parse_all
 from ablate.config.tree import config_file, config_files, open_tree
+from ablate.machine.version import PACKAGE
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
-from ablate.version import PACKAGE
 
 FILES = {
     ".".join(("ablate", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(

@@ -15,12 +15,12 @@ import ablate
 from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.model.base import ROLES
-from ablate.schedule import warmup_steps
-from ablate.schedule.constant import constant
-from ablate.schedule.cosine import cosine
-from ablate.schedule.linear import linear
-from ablate.schedule.noam import noam
-from ablate.schedule.wsd import wsd
+from ablate.optimizer.schedule import warmup_steps
+from ablate.optimizer.schedule.constant import constant
+from ablate.optimizer.schedule.cosine import cosine
+from ablate.optimizer.schedule.linear import linear
+from ablate.optimizer.schedule.noam import noam
+from ablate.optimizer.schedule.wsd import wsd
 from ablate.training.build import build, build_data, make_task
 from ablate.training.trainer import make_trainer
 

@@ -19,10 +19,10 @@ from packaging.version import Version
 from tiny import in_a_process
 
 import ablate
-from ablate import _lazy_torchmetrics
-from ablate._lazy_torchmetrics import Finder
-from ablate.threads import SPIN
-from ablate.version import NAME, checkout, described
+from ablate.machine import lazy_torchmetrics as _lazy_torchmetrics
+from ablate.machine.lazy_torchmetrics import Finder
+from ablate.machine.threads import SPIN
+from ablate.machine.version import NAME, checkout, described
 
 PACKAGE = Path(ablate.__file__).parent
 

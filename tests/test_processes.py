@@ -10,11 +10,11 @@ from refusals import refused
 from tiny import in_a_process
 from torch.distributed import DistNetworkError, DistStoreError
 
-from ablate import processes
 from ablate.config.composition import compose
 from ablate.config.keys import to_dict
 from ablate.errors import LostProcess, RunFailed, unwrap
-from ablate.processes import FIRST, speaks, watching
+from ablate.machine import processes
+from ablate.machine.processes import FIRST, speaks, watching
 from ablate.training.preflight import check_machine
 from ablate.training.trainer import environment
 
@@ -62,7 +62,7 @@ def test_the_first_process_says_which_one_is_lost(monkeypatch, code, says):
 
 WAITS = """
 import os, subprocess, sys, time
-from ablate import processes
+from ablate.machine import processes
 processes.GRACE, child = 0.2, subprocess.Popen([sys.executable, "-c", "exit(3)"])
 with processes.watching(lambda: CHILDREN, lambda line: open("failed", "w").write(line)):
     time.sleep(60)

@@ -26,9 +26,9 @@ from tiny import overrides
 import ablate
 from ablate.data.text import Text
 from ablate.errors import Interrupted, RunFailed
+from ablate.machine.stop import STOPS
 from ablate.run_files import best_weights
 from ablate.run_files.checkpoint_io import read_weights
-from ablate.stop import STOPS
 from ablate.task.causal_lm import CausalLM
 from ablate.training import record
 from ablate.training import train as training

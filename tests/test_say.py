@@ -25,9 +25,9 @@ from ablate.cli.command import command
 from ablate.config.composition import Composition
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
-from ablate.terminal import pipe
-from ablate.terminal.console import Console
-from ablate.terminal.say import printable, put
+from ablate.machine.terminal import pipe
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import printable, put
 
 pytest_plugins = ["make_study"]
 HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
@@ -212,7 +212,7 @@ def test_a_closed_output_is_no_mistake(tmp_path):
     """`ablate --help >&-`; the next files do not get its number, and with it what is printed."""
     assert in_a_shell("-m ablate --help >&-", tmp_path) == (0, "", "")
     said = "import os; os.write(2, b'from C'); print('x', file=sys.stderr); "
-    code = f"import sys; from ablate.terminal.pipe import *; survive_readers(); {said}"
+    code = f"import sys; from ablate.machine.terminal.pipe import *; survive_readers(); {said}"
     code += "file = open('numbers', 'w'); print(file.fileno(), sys.stdin.read(), file=file)"
     assert in_a_shell(f'-c "{code}" <&- >&- 2>&-', tmp_path) == (0, "", "")
     assert (tmp_path / "numbers").read_text() == "3 \n"
@@ -226,7 +226,7 @@ FULL = "the output cannot be written (No space left on device)"
 def test_an_output_that_is_full(tmp_path):
     assert in_a_shell("-m ablate --help >/dev/full", tmp_path) == (1, "", f"ablate: {FULL}\n")
     assert in_a_shell("-m ablate seed=x 2>/dev/full", tmp_path) == (2, "", "")
-    trains = "import sys; from ablate.terminal.pipe import *; survive_readers(); "
+    trains = "import sys; from ablate.machine.terminal.pipe import *; survive_readers(); "
     trains += "Output.trains = True; print(1, flush=True); print(2); sys.exit(exit_code(0))"
     told = f"ablate: {FULL}; training continues\n"
     assert in_a_shell(f'-c "{trains}" >/dev/full', tmp_path) == (0, "", told)

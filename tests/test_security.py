@@ -30,6 +30,7 @@ from ablate.config.keys import option_content
 from ablate.config.tree import config_dir
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
+from ablate.machine.version import checkout
 from ablate.run_files import Damaged
 from ablate.run_files.checkpoint_io import (
     read_plain,
@@ -40,7 +41,6 @@ from ablate.run_files.checkpoint_io import (
     write_weights,
 )
 from ablate.training.load import without_weights
-from ablate.version import checkout
 
 CONF = config_dir()
 

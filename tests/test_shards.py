@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from ablate.parallel import Sharing
 from ablate.run_files import Damaged
 from ablate.run_files.checkpoint_io import (
     index,
@@ -21,6 +20,7 @@ from ablate.run_files.checkpoint_io import (
     write_shards,
     write_state,
 )
+from ablate.task.parallel import Sharing
 from ablate.training.checkpoint import Checkpoints
 
 WEIGHT, MOMENT = ("state_dict", "w"), ("optimizer_states", 0, "state", "w", "exp_avg")

@@ -16,10 +16,10 @@ from tiny import overrides
 from torch.utils.data import Dataset
 
 import ablate
-from ablate import memory
 from ablate.data.augment import check as check_policy
 from ablate.data.loader import InOrder, Loader, Share
 from ablate.errors import RunFailed, unwrap
+from ablate.machine import memory
 
 WITH_COUNTS = True  # tests/conftest.py
 

@@ -13,12 +13,12 @@ from refusals import refused
 import ablate
 from ablate import report as command_line
 from ablate.errors import RunFailed
+from ablate.machine.version import PACKAGE
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.noise import Noise
 from ablate.study.plan.claims import Term, parse_claims, recorded
 from ablate.study.report.rows import assemble
-from ablate.version import PACKAGE
 
 pytest_plugins = ["command_line", "make_study"]
 

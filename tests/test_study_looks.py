@@ -9,6 +9,7 @@ from scipy import stats
 from test_study_stats import LEVEL, assert_within
 from tiny import overrides
 
+from ablate.machine.version import PACKAGE
 from ablate.run_files.records import read_plan
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
@@ -17,7 +18,6 @@ from ablate.study.plan.request import looks
 from ablate.study.report import rows
 from ablate.study.report.machine import machine
 from ablate.study.report.rows import assemble
-from ablate.version import PACKAGE
 
 pytest_plugins = ["command_line"]
 

@@ -12,6 +12,7 @@ from statsmodels.formula.api import ols
 from test_study_stats import LEVEL, assert_within, layout, study
 from tiny import overrides
 
+from ablate.machine.version import PACKAGE
 from ablate.run_files.records import read_plan
 from ablate.study.analysis import known, power
 from ablate.study.analysis.collect import collect
@@ -20,7 +21,6 @@ from ablate.study.analysis.noise import Noise, Part
 from ablate.study.report import noise as noise_of
 from ablate.study.report.machine import machine
 from ablate.study.report.rows import assemble
-from ablate.version import PACKAGE
 
 pytest_plugins = ["command_line"]
 

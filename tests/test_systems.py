@@ -12,7 +12,7 @@ from tiny import in_a_process, overrides
 
 from ablate.config.keys import option_content, targets
 from ablate.config.tree import config_dir, config_dirs
-from ablate.version import PACKAGE
+from ablate.machine.version import PACKAGE
 
 ROOT = Path(__file__).parents[1]
 SYSTEMS = sorted(path.parent.name for path in PACKAGE.glob("systems/*/conf"))

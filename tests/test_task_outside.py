@@ -21,8 +21,8 @@ from ablate.cli.summary import show_result
 from ablate.errors import UserError
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
-from ablate.parallel import Sharing
 from ablate.run_files.checkpoint_io import read_state
+from ablate.task.parallel import Sharing
 from ablate.training.build import build, build_data, make_task
 from ablate.training.own_parts import own_parts
 

@@ -22,8 +22,8 @@ if sys.argv[:1] == ["-m"] and "ablate" in _typed and not sys.flags.safe_path:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ablate._lazy_torchmetrics import postpone
-from ablate.threads import limit_spinning
+from ablate.machine.lazy_torchmetrics import postpone
+from ablate.machine.threads import limit_spinning
 from ablate_attention import mixture
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ __all__ = ["RunFailed", "UserError", "build", "compose", "judge", "load", "load_
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
-    "__version__": "ablate.version",
+    "__version__": "ablate.machine.version",
     "build": "ablate.training.build",
     "compose": "ablate.config.composition",
     "judge": "ablate.judge",

@@ -27,8 +27,8 @@ from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, quote_override
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
-from ablate.terminal.pipe import Output
-from ablate.version import described
+from ablate.machine.terminal.pipe import Output
+from ablate.machine.version import described
 
 NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
 COMMANDS = ("diff", "evaluate", "export", "generate", "judge", "report", "show")

@@ -22,8 +22,8 @@ from ablate.config.composition import compose
 from ablate.config.overrides import value_text
 from ablate.config.saved import read_config
 from ablate.errors import UserError
+from ablate.machine.terminal.console import Console
 from ablate.run_files import named_folder, require_run
-from ablate.terminal.console import Console
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

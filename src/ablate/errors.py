@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from traceback import walk_tb
 
-from ablate.redact import redact
-from ablate.terminal.say import printable
+from ablate.machine.redact import redact
+from ablate.machine.terminal.say import printable
 
 SCREEN = 400  # characters that are printed of a message: two lines of a terminal of 200 columns
 ENDS_PROCESSES = {"__main__", "ablate", "argparse", "hydra", "lightning"}

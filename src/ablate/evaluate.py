@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.errors import UserError
-from ablate.terminal.console import Console
+from ablate.machine.terminal.console import Console
 
 if TYPE_CHECKING:
     from ablate.training.load import Run

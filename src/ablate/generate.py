@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
-from ablate.terminal.say import put
+from ablate.machine.terminal.say import put
 
 if TYPE_CHECKING:
     from ablate.training.load import Run

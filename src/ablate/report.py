@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
+from ablate.machine.terminal.console import Console
 from ablate.run_files import PLAN, RESULT, named_folder
 from ablate.study.analysis.collect import not_a_study
 from ablate.study.analysis.comparable import RULES
-from ablate.terminal.console import Console
 
 if TYPE_CHECKING:
     from ablate.study.report.rows import Report

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate import processes
 from ablate.errors import (
     Interrupted,
     RunFailed,
@@ -21,9 +20,10 @@ from ablate.errors import (
     suggest,
     unwrap,
 )
+from ablate.machine import processes
+from ablate.machine.terminal import pipe
+from ablate.machine.terminal.say import printable, say
 from ablate.run_files import named_folder
-from ablate.terminal import pipe
-from ablate.terminal.say import printable, say
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 

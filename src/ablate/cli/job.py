@@ -17,7 +17,7 @@ from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, as_typed, complete
 from ablate.config.keys import interpolations, to_dict
 from ablate.errors import RunFailed, UserError, one_line, unwrap
-from ablate.memory import freeze_imports
+from ablate.machine.memory import freeze_imports
 from ablate.run_files import refuse_links
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ablate.config.schema import rule_of
 from ablate.config.synonyms import option_hint
 from ablate.config.tree import Tree, config_file, header
 from ablate.errors import UserError, suggest
-from ablate.version import PACKAGE
+from ablate.machine.version import PACKAGE
 
 WIDTH = 100
 # A key of a YAML file with its comment, or a choice in a defaults list.

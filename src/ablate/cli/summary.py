@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ablate.config.parts import class_attribute
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import command_line
 from ablate.run_files import read_mapping, read_text
-from ablate.terminal.console import Console
-from ablate.terminal.say import command_line
 
 # Every class and group has its own metric; the table shows at most this many of them.
 PARTS = 8

@@ -29,7 +29,7 @@ from typing import (
 
 from ablate.config.rules import OF_TYPE, Either, Exactly, ListOf, OneOf, Rule
 from ablate.errors import UserError, ended_by
-from ablate.version import extra_with, install
+from ablate.machine.version import extra_with, install
 
 OURS = "ablate."
 

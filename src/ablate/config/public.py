@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.resolvers import oc
 
-from ablate.redact import remember, without_credentials
+from ablate.machine.redact import remember, without_credentials
 
 
 def _named(name: str, *default: Any) -> Any:

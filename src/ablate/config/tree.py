@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.overrides import MOST, parse_all
 from ablate.errors import UserError
-from ablate.version import PACKAGE
+from ablate.machine.version import PACKAGE
 
 # Errors that a composition can raise.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)

@@ -32,7 +32,7 @@ from ablate.data.split import (
     three_way,
 )
 from ablate.errors import UserError, suggest
-from ablate.terminal.bar import progress
+from ablate.machine.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 

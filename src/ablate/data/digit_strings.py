@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate import memory
 from ablate.config.rules import PIXELS, Count, Int, RunDir, Seed
 from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import SIDE, Digits
@@ -30,6 +29,7 @@ from ablate.data.pair_tokenizer import PAD, Words
 from ablate.data.pairs import Sentences
 from ablate.data.targets import Targets
 from ablate.errors import UserError
+from ablate.machine import memory
 from ablate.random.seeding import derive
 
 ENCODED = 1000  # images at once

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from ablate import memory
 from ablate.config.rules import PIXELS, Int
 from ablate.data import image_file
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import CHUNK, Images, Source
+from ablate.machine import memory
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 # Decoding every image of a large folder only for its mean would take longer than an epoch.

@@ -18,7 +18,7 @@ from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
 from ablate.data.split import chosen
 from ablate.errors import UserError
-from ablate.terminal.bar import progress
+from ablate.machine.terminal.bar import progress
 
 Normalization = tuple[
     Sequence[float], Sequence[float]

@@ -39,8 +39,8 @@ from ablate.data.pair_tokenizer import (
 from ablate.data.split import SPOKEN
 from ablate.data.targets import Targets
 from ablate.errors import UserError
-from ablate.terminal.bar import progress
-from ablate.terminal.say import say
+from ablate.machine.terminal.bar import progress
+from ablate.machine.terminal.say import say
 
 __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.terminal.bar import bar
+from ablate.machine.terminal.bar import bar
 
 Unit = Literal["line", "document"]
 Pieces = Callable[[], Iterator[str]]  # begins again with every call

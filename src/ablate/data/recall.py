@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate import memory
 from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
 from ablate.data import IGNORED, Data, digest, rows
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
+from ablate.machine import memory
 from ablate.random.seeding import derive
 
 POWER = 0.01  # a in the power law, Zoology's value

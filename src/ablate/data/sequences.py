@@ -11,11 +11,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from ablate import memory
 from ablate.config.rules import TOKENS, Count, Int, Seed
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError
+from ablate.machine import memory
 from ablate.random.seeding import derive
 
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate import memory
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
@@ -40,6 +39,7 @@ from ablate.data.tokenizer import (
     restored,
 )
 from ablate.errors import UserError
+from ablate.machine import memory
 
 
 class RandomWindows(Dataset[Batch]):

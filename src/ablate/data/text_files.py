@@ -42,7 +42,7 @@ from ablate.data.table import read_texts
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
 from ablate.errors import UserError, suggest
-from ablate.terminal.bar import progress
+from ablate.machine.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ablate.data import source
+from ablate.machine.terminal.say import say
 from ablate.run_files import read_mapping
-from ablate.terminal.say import say
 
 NOTES = "notes.json"
 Arrays = Iterable[NDArray[np.int32]]

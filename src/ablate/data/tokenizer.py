@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ablate.config.rules import HUGGING_FACE, Named
 from ablate.data.pieces import Pieces, batches, characters, evenly, interruptible, recut
 from ablate.errors import UserError
-from ablate.terminal.say import say
-from ablate.version import install
+from ablate.machine.terminal.say import say
+from ablate.machine.version import install
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}

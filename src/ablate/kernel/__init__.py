@@ -16,10 +16,10 @@ from torch.nn.functional import pad
 
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
-from ablate.interface.edges import Edges
-from ablate.interface.mask import Mask, combine
-from ablate.interface.normalizer import Normalizer, wrong_shape
-from ablate.interface.score import Score
+from ablate.kernel.interface.edges import Edges
+from ablate.kernel.interface.mask import Mask, combine
+from ablate.kernel.interface.normalizer import Normalizer, wrong_shape
+from ablate.kernel.interface.score import Score
 from ablate.pos_enc import PosEnc
 from ablate.random.draws import Source
 from ablate.random.dropout import dropout

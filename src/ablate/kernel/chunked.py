@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.config.rules import Count
 from ablate.errors import UserError
-from ablate.interface.score import Score
 from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import HeapTrimmer
+from ablate.kernel.interface.score import Score
 
 RunScore = Callable[
     [Score, Float[Tensor, "b h i k"], Float[Tensor, "b h j p"]], Float[Tensor, "b h i j"]

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.public import public
 from ablate.errors import UserError
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

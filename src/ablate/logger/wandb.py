@@ -26,7 +26,7 @@ from ablate.config.rules import ListOf, Text
 from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import OFF, RunLogger, first_line
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
 from ablate.run_files import PREDICTIONS, RESULT, best_weights, read_text
 
 if TYPE_CHECKING:

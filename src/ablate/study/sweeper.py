@@ -17,7 +17,9 @@ from ablate.config.keys import resolved, to_dict
 from ablate.config.parts import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
-from ablate.memory import freeze_imports
+from ablate.machine.memory import freeze_imports
+from ablate.machine.terminal.pipe import Output
+from ablate.machine.terminal.say import command_line, say
 from ablate.run_files.created import created
 from ablate.study.analysis import derived, known
 from ablate.study.launch.claim import one_plan
@@ -41,8 +43,6 @@ from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.planned_run import Command, PlannedRun
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
-from ablate.terminal.pipe import Output
-from ablate.terminal.say import command_line, say
 from ablate.training.own_parts import own_parts
 from ablate.training.preflight import check_output
 

@@ -27,12 +27,12 @@ from ablate.errors import RunFailed, UserError, suggest
 from ablate.figures.maps import Map
 from ablate.model.base import ROLES, Model, outputs
 from ablate.model.layers.stack import Stack
-from ablate.parallel import Sharing
 from ablate.random.draws import Draws
 from ablate.random.seeding import derive, seed_torch
 from ablate.run_files import write_text
 from ablate.task.accumulation import Accumulated
 from ablate.task.cross_entropy import CrossEntropy
+from ablate.task.parallel import Sharing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

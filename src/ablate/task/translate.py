@@ -13,10 +13,10 @@ from tqdm import tqdm
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
+from ablate.machine.terminal.say import say
 from ablate.run_files import write_text
 from ablate.task.attention import attention_figures
 from ablate.task.decoding import Decoding
-from ablate.terminal.say import say
 
 Arguments = Mapping[str, Any]  # the options of ablate.generate
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from ablate import memory
 from ablate.config.check import check, leaves
 from ablate.config.composition import require_composed
 from ablate.config.layers import of_layers
@@ -20,6 +19,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
+from ablate.machine import memory
 from ablate.model.base import Model
 from ablate.random.seeding import derive
 from ablate.run_files import DATA, read_mapping

@@ -23,6 +23,8 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import Tensor, nn
 
 from ablate.errors import Interrupted
+from ablate.machine.stop import StopOfRun
+from ablate.machine.terminal.say import say
 from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.run_files import BEST, LAST, Damaged, best_weights
 from ablate.run_files.checkpoint_io import (
@@ -31,9 +33,7 @@ from ablate.run_files.checkpoint_io import (
     write_state,
     write_weights,
 )
-from ablate.stop import StopOfRun
 from ablate.task import Task, require_finite
-from ablate.terminal.say import say
 
 PREVIOUS = "previous.ckpt"
 MEASURED = "while its best weights were measured"

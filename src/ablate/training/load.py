@@ -12,12 +12,12 @@ from torch import Tensor
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError, few
+from ablate.machine.terminal.say import say
 from ablate.model.base import Model
 from ablate.run_files import RESULT, require_run
 from ablate.run_files.checkpoint_io import read_weights
 from ablate.run_files.records import read_result, require_weights
 from ablate.task import Task
-from ablate.terminal.say import say
 from ablate.training.own_parts import say_edited
 
 

@@ -16,9 +16,9 @@ from ablate.config.rules import refusal
 from ablate.config.schema import look_up
 from ablate.data import Data
 from ablate.errors import UserError, suggest
-from ablate.redact import redacted
+from ablate.machine.redact import redacted
+from ablate.machine.terminal.say import say
 from ablate.task import Task
-from ablate.terminal.say import say
 from ablate.training.build import make_task
 from ablate.training.load import model_of
 from ablate.training.progress import ProgressBar, progress

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 from ablate.config.keys import targets
 from ablate.config.parts import OURS
 from ablate.data import digest
+from ablate.machine.terminal.say import say
 from ablate.run_files import read_mapping
-from ablate.terminal.say import say
 
 
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -33,8 +33,10 @@ from ablate.data import Data, digest, source
 from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
+from ablate.machine.redact import redact, redacted, without_credentials
+from ablate.machine.terminal.say import say
+from ablate.machine.version import NAME, PACKAGE, checkout
 from ablate.model.layers.stack import kernels
-from ablate.redact import redact, redacted, without_credentials
 from ablate.run_files import (
     DATA,
     LAST,
@@ -49,14 +51,12 @@ from ablate.run_files.checkpoint_io import write_plain
 from ablate.run_files.records import read_result
 from ablate.run_files.shape import schema_error
 from ablate.task import Task
-from ablate.terminal.say import say
 from ablate.training.checkpoint import keep
 from ablate.training.curves import Curves
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
 from ablate.training.own_parts import own_parts
 from ablate.training.predictions import write_predictions
-from ablate.version import NAME, PACKAGE, checkout
 
 PACKAGES = (
     NAME, "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",

@@ -9,9 +9,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
 from ablate.errors import UserError, few
+from ablate.machine.terminal.say import say
 from ablate.run_files.checkpoint_io import read_state
 from ablate.task import Task
-from ablate.terminal.say import say
 
 OTHER = "leave init_optimizer out"
 

@@ -25,11 +25,12 @@ from ablate.data.split import SPOKEN
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.logger import RunLogger, refuse_secrets
+from ablate.machine.processes import watching
+from ablate.machine.redact import redacted
+from ablate.machine.stop import StopOfRun, stopping
+from ablate.machine.terminal.say import Formatter, printable, say
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
-from ablate.parallel import Sharing
-from ablate.processes import watching
-from ablate.redact import redacted
 from ablate.run_files import (
     RESULT,
     best_weights,
@@ -40,11 +41,10 @@ from ablate.run_files import (
 from ablate.run_files.created import created
 from ablate.run_files.records import FINISHED, LOST, read_result
 from ablate.run_files.shape import schema_error
-from ablate.stop import StopOfRun, stopping
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
-from ablate.terminal.say import Formatter, printable, say
+from ablate.task.parallel import Sharing
 from ablate.training.build import (
     build_data,
     count_cache,

@@ -25,13 +25,13 @@ from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.parallel import Sharing
-from ablate.schedule import AUTO_STEPS, warmup_steps
+from ablate.optimizer.schedule import AUTO_STEPS, warmup_steps
+from ablate.task.parallel import Sharing
 from ablate.training.compile import CompileNotice
 from ablate.training.preflight import tasks_of_srun
 from ablate.training.progress import progress
 
-# It would kill the first process without a word; ablate.processes reports the cause.
+# It would kill the first process without a word; ablate.machine.processes reports the cause.
 subprocess_script._launch_process_observer = lambda child_processes: None
 
 
@@ -79,7 +79,7 @@ def make_trainer(
         if not isinstance(cause := error.__cause__, MisconfigurationException | ValueError):
             raise
         raise UserError(f"trainer: Lightning rejects its values ({cause})") from error
-    # The run has its own handlers (ablate.stop).
+    # The run has its own handlers (ablate.machine.stop).
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer
 
@@ -104,7 +104,7 @@ def started_by(trainer: L.Trainer) -> list[Popen[bytes]]:
 def check_warmup(schedule: DictConfig, steps: int) -> None:
     """Raise UserError if the warm-up is longer than training; print it if `auto` shortens it."""
     warmup = schedule.get("warmup", 0)  # a custom schedule may have none
-    name = schedule._target_.removeprefix("ablate.schedule.").partition(".")[0]
+    name = schedule._target_.removeprefix("ablate.optimizer.schedule.").partition(".")[0]
     if warmup == "auto":
         usual = AUTO_STEPS.get(name, 0)
         if usual and (fewer := warmup_steps(name, warmup, steps)) < usual:

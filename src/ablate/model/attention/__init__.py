@@ -1,5 +1,5 @@
 """Score functions: how well a key matches a query. One class per file, on the base `Score`."""
 
-from ablate.interface.score import Lowered, Score, Summed, require_equal_widths
+from ablate.kernel.interface.score import Lowered, Score, Summed, require_equal_widths
 
 __all__ = ["Lowered", "Score", "Summed", "require_equal_widths"]

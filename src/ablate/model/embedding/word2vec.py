@@ -22,8 +22,8 @@ from ablate.config.facts import Conflict
 from ablate.config.rules import Count
 from ablate.data import Data
 from ablate.errors import UserError
+from ablate.machine.version import install
 from ablate.model.embedding.learned import Learned
-from ablate.version import install
 
 # gensim silently drops the tokens of a sentence beyond this many.
 LONGEST = 10_000

@@ -1,5 +1,5 @@
 """Masks: which key positions a query may attend to. One class per file, on the base `Mask`."""
 
-from ablate.interface.mask import Mask, combine
+from ablate.kernel.interface.mask import Mask, combine
 
 __all__ = ["Mask", "combine"]

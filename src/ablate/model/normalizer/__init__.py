@@ -1,6 +1,6 @@
 """Normalizers: how the scores of a query become attention weights. One class per file, on the base
 `Normalizer`."""
 
-from ablate.interface.normalizer import Normalizer
+from ablate.kernel.interface.normalizer import Normalizer
 
 __all__ = ["Normalizer"]

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ablate.interface.mask import combine
 from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
+from ablate.kernel.interface.mask import combine
 from ablate.model.attention import Score
 from ablate.model.cell import decodes
 from ablate.model.normalizer import Normalizer

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.errors import UserError, suggest
+from ablate.machine.version import NAME
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Run, Seed, Study
 from ablate.study.metric_words import BUDGETS
-from ablate.version import NAME
 
 LEAKAGE = "leakage"
 RULES = ("seeds", "data", "code", "budget", LEAKAGE)

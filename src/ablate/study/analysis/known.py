@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ablate.config.keys import flatten
 from ablate.config.run_id import NO_DATA
 from ablate.errors import UserError, few, suggest
+from ablate.machine.version import __version__
 from ablate.run_files import Damaged, read_json
 from ablate.run_files.shape import schema_error
-from ablate.version import __version__
 
 if TYPE_CHECKING:
     from ablate.study.analysis.noise import Noise, Part  # scipy is slow to import

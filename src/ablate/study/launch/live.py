@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import printable
 from ablate.run_files import PLAN
 from ablate.run_files.records import read_plan
 from ablate.study.launch.estimate import left
 from ablate.study.launch.state import State, state, states
 from ablate.study.numbers import duration
-from ablate.terminal.console import Console
-from ablate.terminal.say import printable
 
 SECONDS = 1.0  # between two reads of the folders
 ROWS = 20  # runs shown one by one

@@ -16,8 +16,8 @@ from ablate.config.keys import targets
 from ablate.config.overrides import MOST
 from ablate.config.rules import Int
 from ablate.errors import Interrupted, UserError
+from ablate.machine.stop import Stop, stopping
 from ablate.run_files.shape import schema_error
-from ablate.stop import Stop, stopping
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.live import View
 from ablate.study.launch.run import Run

@@ -19,7 +19,8 @@ from typing import Any
 
 from ablate.cli.command import FULL_ERROR
 from ablate.errors import Interrupted, UserError
-from ablate.stop import Stop, stopping
+from ablate.machine.stop import Stop, stopping
+from ablate.machine.terminal.say import say
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
 from ablate.study.launch.live import View
@@ -27,7 +28,6 @@ from ablate.study.launch.local import require_seconds
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
-from ablate.terminal.say import say
 
 NAME = "hydra/launcher=ray"
 AT_ONCE = 256  # runs submitted to Ray at once; other launchers may take the rest

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablate.config.overrides import value_text
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
+from ablate.machine.terminal.say import command_line
 from ablate.run_files import PLANNED, write_text
 from ablate.study.launch.ending import Mark, mark
 from ablate.study.launch.state import State
 from ablate.study.plan.planned_run import RUN_DIR, PlannedRun, seal
-from ablate.terminal.say import command_line
 
 
 @dataclass

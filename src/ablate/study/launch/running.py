@@ -18,13 +18,13 @@ from omegaconf import DictConfig
 
 from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
+from ablate.machine.terminal.say import say
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.claim import RunLock
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted
 from ablate.study.plan.planned_run import PlannedRun
-from ablate.terminal.say import say
 
 MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
 SINCE = ".rerun_all"  # file in the study's folder while a study.rerun=all is not finished

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ablate.errors import RunFailed
-from ablate.stop import Stop
+from ablate.machine.stop import Stop
 from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import Mark, mark, record_exit
 from ablate.study.launch.forks import Event, ParentDied

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.errors import Interrupted, UserError
-from ablate.stop import Stop, stopping
+from ablate.machine.stop import Stop, stopping
 from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import record_exit
 from ablate.study.launch.live import View

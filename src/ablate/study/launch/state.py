@@ -24,9 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ablate.machine.terminal.say import command_line
 from ablate.run_files import PROGRESS, RESULT, Damaged, open_file, read_mapping
 from ablate.run_files.records import read_plan, read_result
-from ablate.terminal.say import command_line
 
 QUEUED, LOG = "queued.json", "stdout.log"
 WORKER = "ablate.study.launch.worker"  # module that a run's process executes

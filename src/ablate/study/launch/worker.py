@@ -17,7 +17,7 @@ from ablate.cli.command import exit_codes
 from ablate.cli.job import process_seconds
 from ablate.config.composition import Composition
 from ablate.errors import UserError
-from ablate.memory import freeze_imports
+from ablate.machine.memory import freeze_imports
 from ablate.run_files import PLANNED, read_text
 from ablate.study.plan.planned_run import seal
 

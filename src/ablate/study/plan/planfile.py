@@ -13,7 +13,8 @@ from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
+from ablate.machine.terminal.say import command_line
 from ablate.run_files import PLAN, Damaged, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks
@@ -22,7 +23,6 @@ from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
-from ablate.terminal.say import command_line
 from ablate.training.preflight import check_output
 
 NAMED = 4  # differing keys that a message names

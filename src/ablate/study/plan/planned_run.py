@@ -14,7 +14,7 @@ from ablate.config.composition import as_typed
 from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import IdContent
 from ablate.errors import UserError
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
 
 # Overrides that set how a sweep is run, which a single run does not need.
 OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")

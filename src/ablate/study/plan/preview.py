@@ -9,7 +9,8 @@ from rich.table import Column, Table
 
 from ablate.config.overrides import value_text
 from ablate.config.parts import locate
-from ablate.memory import written
+from ablate.machine.memory import written
+from ablate.machine.terminal.console import Console
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State
@@ -21,7 +22,6 @@ from ablate.study.plan.layout import Layout
 from ablate.study.plan.planned_run import PlannedRun
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
-from ablate.terminal.console import Console
 
 if TYPE_CHECKING:
     from ablate.study.analysis.noise import Part

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.config.check import check_study, seeds_of
 from ablate.config.overrides import key_of, merged, parse_all, parse_one, require_few, value_text
 from ablate.errors import UserError
-from ablate.redact import without_credentials
+from ablate.machine.redact import without_credentials
 from ablate.study.plan.design import Factor, Row
 
 UNRESOLVED = ("baseline", "blocks", "factors", "params")

@@ -9,11 +9,11 @@ from typing import Any
 
 from ablate.errors import RunFailed, UserError
 from ablate.logger import first_line
+from ablate.machine.version import install
 from ablate.run_files import read_json, write_json
 from ablate.study.analysis.offline import sync_command
 from ablate.study.publish.specification import specification
 from ablate.study.report import Written
-from ablate.version import install
 
 SPECIFICATION = "wandb.json"
 

@@ -14,11 +14,11 @@ from ablate.config.keys import shown
 from ablate.config.saved import names_file, read_yaml, require_unedited
 from ablate.config.short_name import differing
 from ablate.errors import UserError, suggest
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import say
 from ablate.run_files import Damaged
 from ablate.run_files.records import read_result
 from ablate.study.numbers import certain, counted, duration
-from ablate.terminal.console import Console
-from ablate.terminal.say import say
 
 CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.

@@ -4,13 +4,13 @@ import sys
 
 from rich.table import Column, Table
 
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import say
 from ablate.study.analysis.offline import sync_command
 from ablate.study.metric_words import direction
 from ablate.study.report import Written, blocks, sentences
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
-from ablate.terminal.console import Console
-from ablate.terminal.say import say
 
 CLAIMS = {"confirmed": "green", "refuted": "red"}
 WIDE = 100  # columns of a terminal that shows relative differences as well

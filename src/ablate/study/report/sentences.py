@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ablate.config.keys import flatten
+from ablate.machine.terminal.say import command_line
 from ablate.study.metric_words import BUDGETS, direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
@@ -20,7 +21,6 @@ from ablate.study.numbers import (
 )
 from ablate.study.report.points import TRAINING, Points
 from ablate.study.report.rows import Report, Row
-from ablate.terminal.say import command_line
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.machine.terminal.say import printable
 from ablate.study.analysis.collect import Run, Study
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, probability, signed
@@ -15,7 +16,6 @@ from ablate.study.report import blocks, claims, sentences, trouble
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
-from ablate.terminal.say import printable
 
 # Numbers of quotes and grave accents, which ligatures and babel's languages take for others.
 TEX = {

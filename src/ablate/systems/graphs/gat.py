@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Depth, Share, Width
-from ablate.interface.edges import Edges
 from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
+from ablate.kernel.interface.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.linear import Bias

@@ -20,9 +20,9 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate import memory
 from ablate.data import source
 from ablate.errors import UserError
+from ablate.machine import memory
 from ablate.systems.graphs.graph import Graph, Graphs
 
 COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ablate.config.facts import Conflict
-from ablate.interface.edges import Edges
 from ablate.kernel import AttentionInputs, Kernel, Parts, hides_weights
+from ablate.kernel.interface.edges import Edges
 from ablate.random.dropout import dropout_at
 
 PIECE = 2**18  # numbers: 1 MB of float32

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ablate import memory
 from ablate.config.rules import PIXELS, Count, Int, ListOf
 from ablate.data import image_file
 from ablate.data.class_folders import ClassFolders
 from ablate.data.image_file import ORIENTATION
 from ablate.data.image_folder import ENDINGS
 from ablate.errors import UserError, few
+from ablate.machine import memory
+from ablate.machine.terminal.bar import progress
 from ablate.systems.segmentation.segments import NO_LABEL, Objects, Segments
-from ablate.terminal.bar import progress
 
 log = logging.getLogger(__name__)
 IMAGES, MASKS = "images", "masks"

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ablate import memory
 from ablate.config.facts import Conflict
 from ablate.config.rules import PIXELS, Count, Int, ListOf, Real, Seed
 from ablate.data import digest, image_file
 from ablate.data.digits import SIDE, Digits
 from ablate.data.images import Source
 from ablate.errors import UserError
+from ablate.machine import memory
 from ablate.random.seeding import derive
 from ablate.systems.segmentation.segments import Objects, Segments
 

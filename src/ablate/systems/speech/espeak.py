@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import UserError
+from ablate.machine.version import install
 from ablate.systems.speech.mel import RATE
-from ablate.version import install
 
 LOADER = "espeakng_loader"
 # Numbers of espeak-ng's speak_lib.h.

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from ablate.data import source
 from ablate.data.split import text_key, three_way
 from ablate.errors import UserError, few
+from ablate.machine.terminal.bar import progress
+from ablate.machine.version import install
 from ablate.systems.speech.data.speech import Spoken, SpokenPairs
 from ablate.systems.speech.mel import QUIET, RATE, log_mel
-from ablate.terminal.bar import progress
-from ablate.version import install
 
 ENDINGS = (".wav", ".flac")
 TABLE = "metadata.csv"

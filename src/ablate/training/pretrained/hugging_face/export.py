@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 
 from ablate.data import Data
 from ablate.errors import UserError, few
+from ablate.machine.version import install
 from ablate.model.base import Model
 from ablate.training.pretrained import COMMON, require_parts
-from ablate.version import install
 
 FAMILIES = {"gpt": "gpt2", "vit": "vit"}
 WHAT = "the network of transformers"

@@ -1,6 +1,6 @@
 """No decay."""
 
-from ablate.schedule import Warmup, warming_up, warmup_steps
+from ablate.optimizer.schedule import Warmup, warming_up, warmup_steps
 
 
 def constant(step: int, total_steps: int, *, warmup: Warmup) -> float:

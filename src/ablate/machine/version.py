@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "ablate-attention"  # of the distribution: see ablate_attention.py
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 try:
     __version__ = version(NAME)

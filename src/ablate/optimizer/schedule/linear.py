@@ -1,7 +1,7 @@
 """A straight line: Devlin et al. 2018, BERT, appendix A.2, https://arxiv.org/abs/1810.04805."""
 
 from ablate.config.rules import Probability
-from ablate.schedule import Warmup, progress, warming_up, warmup_steps
+from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 
 
 def linear(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:

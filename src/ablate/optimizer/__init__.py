@@ -19,7 +19,7 @@ import torch
 from ablate.config.facts import Conflict
 from ablate.config.rules import Int, NotNegative, Positive, Share
 from ablate.errors import UserError
-from ablate.version import install
+from ablate.machine.version import install
 
 Rule = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 

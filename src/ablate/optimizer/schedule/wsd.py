@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ablate.config.rules import Fraction, Int, Probability
 from ablate.errors import UserError
-from ablate.schedule import Warmup, warming_up, warmup_steps
+from ablate.optimizer.schedule import Warmup, warming_up, warmup_steps
 
 Decay = Annotated[int, Int(1, 2**31 - 1)] | Fraction
 

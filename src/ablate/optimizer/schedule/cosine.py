@@ -3,7 +3,7 @@
 from math import cos, pi
 
 from ablate.config.rules import Probability
-from ablate.schedule import Warmup, progress, warming_up, warmup_steps
+from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 
 
 def cosine(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:

@@ -10,9 +10,9 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from ablate.config.rules import Fraction
 from ablate.data import Batch
 from ablate.errors import RunFailed
+from ablate.machine.terminal.say import say
 from ablate.task import Task, total
 from ablate.task.accumulation import Accumulated
-from ablate.terminal.say import say
 
 
 class Overfit(Callback):

@@ -7,7 +7,7 @@ import rich.console
 from rich.segment import Segment
 from rich.text import Text
 
-from ablate.terminal.say import printable
+from ablate.machine.terminal.say import printable
 
 NO_LIMIT = 10_000  # columns
 

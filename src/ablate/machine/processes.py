@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from subprocess import Popen
 
 from ablate.errors import LostProcess, unwrap
-from ablate.terminal.say import say
+from ablate.machine.terminal.say import say
 
 AGAIN = " (perhaps out of memory); the same command resumes"
 FIRST = "ABLATE_FIRST_PROCESS"  # the pid of the process that started this one

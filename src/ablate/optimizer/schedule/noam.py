@@ -1,6 +1,6 @@
 """Inverse square root of the step: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762."""
 
-from ablate.schedule import Warmup, warmup_steps
+from ablate.optimizer.schedule import Warmup, warmup_steps
 
 
 def noam(step: int, total_steps: int, *, warmup: Warmup) -> float:

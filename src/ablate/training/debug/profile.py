@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ablate.config.rules import Count
 from ablate.errors import UserError
-from ablate.terminal.say import say
+from ablate.machine.terminal.say import say
 
 TRACE = "trace.json"  # in the run's folder
 

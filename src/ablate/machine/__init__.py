@@ -1,0 +1,1 @@
+"""The machine that a run uses: its processes, memory, signals and terminal."""
