@@ -1,5 +1,6 @@
 """Composition: who wins, what can be chosen, that every sweep composes, and that a run has one."""
 
+import json
 import os
 from collections.abc import Callable
 from functools import wraps
@@ -21,6 +22,7 @@ from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
+from ablate.study.plan.planned_run import Resolved
 from ablate.study.plan.request import parse_request
 from ablate.training.build import build
 
@@ -99,7 +101,7 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
 
 
 # The others are slow tests.
-SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech", "claims/parts")
+SOME = ("attention_scores", "embeddings", "ladder", "normalizers", "rlhf", "speech", "claims/parts")
 SWEEPS = sorted(
     str(path.relative_to(folder / "sweep").with_suffix(""))
     for folder in config_dirs()
@@ -125,6 +127,7 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
         assert len(layout.arms) > 1
         assert layout.baseline.arm.is_baseline
         assert not layout.invalid
+        json.dumps(Resolved(layout.baseline.config).recorded(seed=0))
         names = [composed.name for composed in layout.arms]
         parse_claims(asked.node["claims"], names, layout.baseline.name, blocks.names)
 

@@ -88,6 +88,8 @@ def _recorded(cfg: DictConfig) -> dict[str, Any]:
     from ablate.training.record import recorded_values
 
     values = recorded_values(cfg)
+    # Keys of the plan, whose keys may be numbers. A run reads none of them.
+    values["study"] |= {"factors": None, "blocks": None, "exclude": [], "claims": []}
     for path in _not_json(values):
         raise UserError(f"{path}: cannot be passed to a run; keys must be strings, values plain")
     return values
