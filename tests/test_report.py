@@ -14,11 +14,11 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.plan.tune import result_with
-from ablate.study.report import blocks, write
+from ablate.study.report import write
 from ablate.study.report.any_runs import show_runs
-from ablate.study.report.printed import show
 from ablate.study.report.rows import assemble, unsettled
 from ablate.study.report.sentences import answers, sure
+from ablate.study.report.terminal import show
 
 pytest_plugins = ["make_study"]
 pytestmark = pytest.mark.usefixtures("no_pdf")
@@ -431,8 +431,9 @@ def test_the_measures_of_a_task_are_in_a_table(tmp_path, capsys):
     report = judged(root)
     assert [*report.measures] == ["val/exact_match"]
     assert [*judged(root, metric="val/exact_match").measures] == ["val/loss", "val/bleu"]
-    rows = [["baseline", "0.820 ± 0.028"], [ADDITIVE, "0.900"]]
-    assert [*blocks.measured(report)] == [["arm", "val/exact_match"], rows]
+    measures = written.content["metrics"][0]
+    assert measures.heads == ["arm", "val/exact_match"]
+    assert measures.rows == [("baseline", "0.820 ± 0.028"), (ADDITIVE, "0.900")]
     texts = [written.files[0].read_text(), (root / "report.md").read_text()]
     texts.append(capsys.readouterr().out)
     assert [text for text in texts if "0.820 ± 0.028" not in text] == []

@@ -19,12 +19,13 @@ from matplotlib.image import imread, imsave
 from ablate.study.analysis.collect import collect
 from ablate.study.numbers import NOTHING, amount, apart, decimals, duration, number, share, signed
 from ablate.study.report import write
+from ablate.study.report.chart_data import gather, robust
+from ablate.study.report.content import content
 from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLORS
-from ablate.study.report.points import robust
+from ablate.study.report.render import latex
 from ablate.study.report.rows import assemble
 from ablate.study.report.sentences import commands, settings
-from ablate.study.report.tables import latex
 
 pytest_plugins = ["make_study"]
 quickly = pytest.mark.usefixtures("no_pdf")
@@ -328,7 +329,9 @@ NAMES = (
 def named_table(folder):
     arms = {f"x={name}": arm(shifted(0.1), changes={"x": name}) for name in NAMES}
     study = make_study(folder / "[naïve]", {"baseline": arm(BASE)} | arms)
-    (folder / "table.tex").write_text(text := latex(assemble(collect(study))))
+    report = assemble(collect(study))
+    points = gather(report.study, report.metric, report.mode, [])
+    (folder / "table.tex").write_text(text := latex(content(report, points, None)))
     return text
 
 

@@ -18,9 +18,10 @@ from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
 from ablate.study.publish.specification import _summaries
 from ablate.study.report import write
-from ablate.study.report.blocks import by_block
 from ablate.study.report.claims import entries
 from ablate.study.report.rows import assemble
+from ablate.study.report.tables import blocks as blocks_tables
+from ablate.study.report.terminal import show
 
 pytest_plugins = ["command_line", "make_study"]
 
@@ -80,12 +81,14 @@ def test_each_run_is_sent_with_its_own_difference(tmp_path):
 
 
 @pytest.mark.usefixtures("no_pdf")
-def test_blocks_may_disagree(tmp_path):
+def test_blocks_may_disagree(tmp_path, capsys):
     root = blocks(tmp_path / "both", {"16": 0.3, "64": -0.3})
     found = load_study(root).report
     verdicts = [part["arms"][1]["verdict"] for part in (found, *found["blocks"].values())]
     assert verdicts == ["inconclusive", "better", "worse"]
-    page = write(root).files[0].read_text()
+    show(written := write(root))
+    assert "over all" in capsys.readouterr().out
+    page = written.files[0].read_text()
     assert "By model.dim" in page
     assert 'href="model.dim=64/report.html"' in page
     markdown = (root / "report.md").read_text()
@@ -94,7 +97,8 @@ def test_blocks_may_disagree(tmp_path):
 
 def test_another_baseline_is_that_of_every_block(tmp_path):
     study = collect(blocks(tmp_path / "both", {"16": 0.3, "64": -0.3})).rebased(ROTARY)
-    ((arm, *words),) = by_block(assemble(study)).rows
+    by_block, *_ = blocks_tables(assemble(study))
+    ((arm, *words),) = by_block.rows
     assert arm == "baseline"
     assert [word.partition(", ")[2] for word in words] == ["worse", "better", "no difference shown"]
 

@@ -16,8 +16,8 @@ from ablate.study.analysis.compare import compare
 from ablate.study.analysis.looks import levels
 from ablate.study.plan.request import looks
 from ablate.study.report import rows
-from ablate.study.report.machine import machine
 from ablate.study.report.rows import assemble
+from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["command_line"]
 
@@ -138,8 +138,8 @@ def test_a_report_says_when_each_arm_was_decided(tmp_path):
         "; stopped, as unlikely to be shown, with 3 seeds: pos_enc=none; decided with 3 seeds:"
         " attention=additive; decided with 6 seeds: pos_enc=alibi."
     )
-    found = {each["name"]: each["look"] for each in machine(report)["arms"]}
-    assert machine(report)["looks"] == list(LOOKS)
+    found = {each["name"]: each["look"] for each in to_json(report)["arms"]}
+    assert to_json(report)["looks"] == list(LOOKS)
     assert found["baseline"] is None
     assert found[ADDITIVE]["outcome"] == "decided"
     assert found["pos_enc=none"] == {

@@ -19,8 +19,8 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.noise import Noise, Part
 from ablate.study.report import noise as noise_of
-from ablate.study.report.machine import machine
 from ablate.study.report.rows import assemble
+from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["command_line"]
 
@@ -237,7 +237,7 @@ def test_two_seeds_suffice_with_known_noise_unless_the_studys_own_differs(tmp_pa
     assert [entry.verdict for entry in report.claims] == ["confirmed"]
     (line,) = report.warnings
     assert "agrees with the noise assumed, 0.01 (20 degrees of freedom), (F test" in line
-    (noise,) = machine(report)["noise"].values()
+    (noise,) = to_json(report)["noise"].values()
     assert (noise["assumed"], noise["assumed_used"]) == ({"sd": 0.01, "df": 20}, True)
     report = two_seeds(tmp_path / "differs", 0.0001)
     assert {row.kind for row in report.others} == {"too_few_seeds"}

@@ -43,7 +43,7 @@ def test_the_wheel_holds_every_option(site):
     for top, inside in (("conf", "conf"), ("sweeps", "conf/sweep")):
         for path in (ROOT / top).rglob("*.yaml"):
             assert (site / "ablate" / inside / path.relative_to(ROOT / top)).exists(), path
-    for path in (ROOT / "src").rglob("*.yaml"):
+    for path in (*(ROOT / "src").rglob("*.yaml"), *(ROOT / "src").rglob("templates/*")):
         assert (site / path.relative_to(ROOT / "src")).exists(), path
 
 

@@ -80,7 +80,7 @@ ALLOWED = {
     r"(?:be|quote|is) a text": (0, 0, 0, 2),
     r"whole numbers?": (0, 0, 0, 0),
     r"(?<!standard )deviation": (2, 0, 2, 1),
-    r"wide": (6, 1, 2, 2),
+    r"wide": (6, 1, 1, 2),
     r"drawn|the draw": (7, 0, 6, 20),
     r"in spite of": (0, 0, 0, 0),
     r"strangers?|somebody": (0, 0, 0, 0),

@@ -32,9 +32,9 @@ from ablate.study.analysis.results import (
     study_of,
 )
 from ablate.study.report import FOREIGN, write_report
-from ablate.study.report.machine import machine
-from ablate.study.report.printed import show
 from ablate.study.report.rows import Report, assemble
+from ablate.study.report.terminal import show
+from ablate.study.report.to_json import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +99,7 @@ def judge(
 
 def judged(study: Foreign, allow: Collection[str] = ()) -> Judgment:
     """The content of report.json for a study of read results."""
-    return Judgment(machine(_report(study, allow)))
+    return Judgment(to_json(_report(study, allow)))
 
 
 def _report(study: Foreign, allow: Collection[str]) -> Report:

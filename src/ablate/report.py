@@ -82,7 +82,7 @@ def main() -> None:
         return
     from ablate.study import publish
     from ablate.study.report import write
-    from ablate.study.report.printed import show
+    from ablate.study.report.terminal import show
 
     if args.wandb:
         publish.require_workspaces()

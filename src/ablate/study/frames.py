@@ -12,8 +12,8 @@ from ablate.run_files import read_text
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.derived import COSTS
 from ablate.study.numbers import counted
-from ablate.study.report.machine import machine
 from ablate.study.report.rows import Report, assemble
+from ablate.study.report.to_json import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ class LoadedStudy:
         self.name: str = study.name
         self.metric: str = report.metric
         self.baseline: str = study.baseline.name
-        self.report: dict[str, Any] = machine(report)
+        self.report: dict[str, Any] = to_json(report)
 
     @cached_property
     def runs(self) -> pd.DataFrame:

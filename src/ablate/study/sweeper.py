@@ -505,7 +505,7 @@ def report(folder: Path, *, printed: bool = True) -> None:
     """Write the report and print its table; an error is only logged, since the runs are done."""
     try:
         from ablate.study.report import write
-        from ablate.study.report.printed import show
+        from ablate.study.report.terminal import show
 
         written = write(folder)
         if printed:

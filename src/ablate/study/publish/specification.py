@@ -11,16 +11,19 @@ from ablate.study.analysis.collect import Study
 from ablate.study.analysis.offline import logger_of
 from ablate.study.metric_words import metric_words
 from ablate.study.report import Written
+from ablate.study.report.chart_data import curve_column
 from ablate.study.report.inline import COLORS
-from ablate.study.report.points import curve_column
+from ablate.study.report.render import markdown
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.tables import markdown
+from ablate.study.report.to_json import arm_content
 
 BASELINE = "#808080"  # visible on white and on black
-COLUMNS = (
-    "arm", "seeds", "mean", "sd", "difference", "low", "high", "effect", "p_holm", "verdict",
-    "parameters", "flops_per_step",
-)  # fmt: skip
+# Columns of the table, and their keys in report.json.
+COLUMNS = {
+    "arm": "name", "seeds": "n", "mean": "mean", "sd": "sd", "difference": "difference",
+    "low": "low", "high": "high", "effect": "effect_size", "p_holm": "p",
+    "verdict": "verdict_text", "parameters": "parameters", "flops_per_step": "flops_per_step",
+}  # fmt: skip
 
 
 def specification(written: Written) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def specification(written: Written) -> dict[str, Any]:
 
 def _text(written: Written) -> str:
     """Return report.md without its title and its figures, which W&B shows by itself."""
-    _, text = markdown(written.report, written.crossed).split("\n\n", 1)
+    _, text = markdown(written.content).split("\n\n", 1)
     return text
 
 
@@ -91,22 +94,9 @@ def _run(written: Written) -> dict[str, Any]:
 
 def _values(row: Row) -> list[Any]:
     """Return a row of the table, in the order of COLUMNS."""
-    comparison = row.comparison
-    reach = comparison.interval if comparison else None
-    return [
-        row.arm.name,
-        row.summary.n,
-        row.summary.mean,
-        row.summary.sd,
-        row.difference,
-        reach.low if reach else None,
-        reach.high if reach else None,
-        comparison.size if comparison else None,
-        comparison.p if comparison else None,
-        row.verdict,
-        row.arm.parameters,
-        row.arm.flops_per_step,
-    ]
+    arm = arm_content(row)
+    arm["low"], arm["high"] = arm["interval"] or (None, None)
+    return [arm[key] for key in COLUMNS.values()]
 
 
 def _summaries(report: Report) -> dict[str, dict[str, float | None]]:

@@ -12,15 +12,16 @@ from ablate.run_files import write_text
 from ablate.study.analysis import known
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.comparable import lines
-from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.examples import over_examples
 from ablate.study.report import figures
+from ablate.study.report.chart_data import gather
+from ablate.study.report.content import content
 from ablate.study.report.crossed import crossed_effects
-from ablate.study.report.html import page
-from ablate.study.report.machine import machine
-from ablate.study.report.points import gather
+from ablate.study.report.render import FIGURES, latex, markdown, page
 from ablate.study.report.rows import Report, assemble
-from ablate.study.report.tables import latex, markdown, runs_csv
+from ablate.study.report.runs import pictures, samples
+from ablate.study.report.runs_csv import runs_csv
+from ablate.study.report.to_json import to_json
 
 Losses = Callable[[Run], Sequence[float]]
 # Written for results of other programs: their folder may already have a runs.csv or figures/.
@@ -29,12 +30,12 @@ FOREIGN = ("report.html", "report.json", "table.tex")
 
 @dataclass(frozen=True)
 class Written:
-    """A report, its files, and one line for each rule that kept arms from comparison."""
+    """A report, its texts, its files, and one line for each rule that kept arms from comparison."""
 
     report: Report
+    content: dict[str, Any]
     files: tuple[Path, ...]
     refusals: tuple[str, ...]
-    crossed: Effects | str | None = None  # effects of crossed factors, or why there are none
 
 
 def write(
@@ -65,24 +66,32 @@ def write_report(report: Report, allow: Collection[str] = ()) -> Written:
     crossed = crossed_effects(report, allow)
     folder = None if study.source else study.folder / "figures"
     drawn, charts = figures.draw(report, points, crossed, folder)
-    paths = [path.relative_to(study.folder).as_posix() for path in drawn]
+    shown = content(report, points, crossed)
+    shown_figures = [
+        (f"figures/{path.name}", FIGURES[name])
+        for name in FIGURES
+        for path in drawn
+        if path.name == report.named(name)
+    ]
     named = {
-        "report.html": page(report, points, crossed, charts),
-        "report.md": markdown(report, crossed, points, paths),
-        "table.tex": latex(report),
-        "report.json": json.dumps(machine(report, crossed), indent=1, allow_nan=False) + "\n",
+        "report.html": page(
+            shown, charts=charts, pictures=pictures(report), samples=samples(report)
+        ),
+        "report.md": markdown(shown, shown_figures),
+        "table.tex": latex(shown),
+        "report.json": json.dumps(to_json(report, crossed), indent=1, allow_nan=False) + "\n",
     }
     if study.source:
         texts = {file: named[file] for file in FOREIGN}
     else:
         texts = {report.named(file): text for file, text in named.items()}
-        texts["runs.csv"] = runs_csv(report)  # of every metric
+        texts["runs.csv"] = runs_csv(study)  # of every metric
         if not report.chosen and (found := noise(report)):
             texts[known.NOISE] = json.dumps(found, indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
-    return Written(report, files, tuple(lines(report.objections)), crossed)
+    return Written(report, shown, files, tuple(lines(report.objections)))
 
 
 def noise(report: Report) -> dict[str, Any] | None:

@@ -8,14 +8,13 @@ from functools import cache
 from typing import Any
 
 from ablate.study.analysis import known
-from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, ClaimResult, settle
+from ablate.study.analysis.claims import UNDECIDED, ClaimResult, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
 from ablate.study.analysis.noise import Noise
 from ablate.study.numbers import amount, counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
 
-HEADS = ("verdict", "claim", "evidence")
 AFTER = "post hoc"
 
 
@@ -150,11 +149,6 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     ), dropped
 
 
-def rows(claims: Collection[Entry]) -> list[tuple[str, str, str]]:
-    """As HEADS."""
-    return [(entry.scaled_verdict, entry.sentence, entry.evidence) for entry in claims]
-
-
 def scale(study: Study) -> str:
     """The size and the training of the baseline's runs: parameters and training data, such as
     tokens; with blocks, from the smallest to the largest."""
@@ -171,13 +165,3 @@ def scale(study: Study) -> str:
         if (known := sorted(value for value in values if value)) and of
         for low, high in [(float(f"{known[0]:.2g}"), float(f"{known[-1]:.2g}"))]
     )
-
-
-def kinds(claims: Collection[Entry]) -> list[str]:
-    """The colors of the page for the verdicts."""
-    colors = {CONFIRMED: "equivalent", REFUTED: "worse"}
-    return [colors.get(entry.verdict, "inconclusive") for entry in claims]
-
-
-def remarks(dropped: Collection[str]) -> list[str]:
-    return [f"Dropped after the first run, so not tested: {claim}." for claim in dropped]

@@ -19,6 +19,7 @@ from ablate.figures.save import save, saved_as
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
+from ablate.study.report.chart_data import COLORS, Cost, Limits, Panel, Points, limits_of, robust
 from ablate.study.report.crossed import ranked
 from ablate.study.report.inline import (
     BACK,
@@ -31,7 +32,6 @@ from ablate.study.report.inline import (
     color_of,
     inline,
 )
-from ablate.study.report.points import COLORS, Cost, Limits, Panel, Points, limits_of, robust
 from ablate.study.report.rows import Report, Row
 
 if TYPE_CHECKING:

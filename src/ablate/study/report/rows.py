@@ -20,8 +20,7 @@ from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
 from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
-from ablate.study.report.claims import Entry, entries
-from ablate.study.report.points import (
+from ablate.study.report.chart_data import (
     TRAINING,
     Cost,
     Curve,
@@ -30,6 +29,7 @@ from ablate.study.report.points import (
     curve_column,
     curve_of,
 )
+from ablate.study.report.claims import Entry, entries
 
 KINDS = {
     BETTER: "better",

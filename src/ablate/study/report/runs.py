@@ -3,7 +3,6 @@
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,8 @@ MOST_PIXELS = 1 << 25
 LONGEST = 1 << 24  # bytes of a figure that is read
 LETTERS = 600  # of a sample in the page
 W_AND_B = re.compile(r"https?://[^\s;,]+/runs/[\w-]+")
+Sample = tuple[str, str, str]  # label of the arm, address of the file, text
+Picture = tuple[str, list[tuple[str, str, str]]]  # name; label, address and small copy of each arm
 
 
 def link(report: Report, path: Path) -> str:
@@ -47,13 +48,23 @@ def shown(report: Report) -> dict[str, Run]:
     return dict(islice(((name, run) for name, run in first.items() if run), MOST_ARMS))
 
 
-def figures(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the PNGs that the runs drew, but for their curves; of many layers the
-    first and last."""
-    drawn = {path.name for run in runs for path in (run.folder / "figures").glob("*.png")}
+def pictures(report: Report) -> list[Picture]:
+    """The PNGs that these runs drew, but for their curves; of many layers the first and last."""
+    runs = shown(report)
+    drawn = {path.name for run in runs.values() for path in (run.folder / "figures").glob("*.png")}
     names = sorted(drawn - {"curves.png"})
     half = MOST_FIGURES // 2
-    return names if len(names) <= MOST_FIGURES else names[:half] + names[-half:]
+    names = names if len(names) <= MOST_FIGURES else names[:half] + names[-half:]
+    by_name = []
+    for name in names:
+        files = [(arm, run.folder / "figures" / name) for arm, run in runs.items()]
+        copies = [
+            (report.labels[arm], link(report, file), small)
+            for arm, file in files
+            if (small := embedded(file)) is not None
+        ]
+        by_name += [(name, copies)] if copies else []
+    return by_name
 
 
 def embedded(path: Path) -> str | None:
@@ -72,11 +83,15 @@ def embedded(path: Path) -> str | None:
     return f"data:image/png;base64,{b64encode(out.getvalue()).decode()}"
 
 
-def samples(runs: dict[str, Run]) -> Iterator[tuple[str, Run, str]]:
-    """Yield arm, run and the beginning of its sample (sample.txt)."""
-    for arm, run in runs.items():
+def samples(report: Report) -> list[Sample]:
+    """The beginnings of the samples (sample.txt) of these runs."""
+    every = []
+    for arm, run in shown(report).items():
+        file = run.folder / "sample.txt"
         try:
-            text = read_text(run.folder / "sample.txt", longest=LONGEST)
+            text = read_text(file, longest=LONGEST)
         except (Damaged, OSError):
             continue
-        yield arm, run, text[:LETTERS] + " …" * (len(text) > LETTERS)
+        text = text[:LETTERS] + " …" * (len(text) > LETTERS)
+        every.append((report.labels[arm], link(report, file), text))
+    return every

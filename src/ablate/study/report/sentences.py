@@ -8,19 +8,16 @@ from ablate.config.keys import flatten
 from ablate.machine.terminal.say import command_line
 from ablate.study.metric_words import BUDGETS, direction, metric_words
 from ablate.study.numbers import (
-    NOTHING,
     counted,
-    estimate,
-    interval,
     listed,
-    mean_and_sd,
     number,
     share,
     shortened,
     signed,
 )
-from ablate.study.report.points import TRAINING, Points
+from ablate.study.report.chart_data import TRAINING, Points
 from ablate.study.report.rows import Report, Row
+from ablate.study.report.verdict_words import VERDICT_WORDS
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",
@@ -44,14 +41,6 @@ SETTINGS = (
 )  # fmt: skip
 UNSET = (None, -1)  # max_steps of a training by max_epochs
 LONGEST = 60  # letters of a name inside a sentence
-HEADS = {
-    "better": "Better than the baseline",
-    "worse": "Worse than the baseline",
-    "equivalent": "Equivalent to the baseline",
-    "inconclusive": "No difference shown",
-    "too_few_seeds": "Too few seeds for a verdict",
-    "excluded": "Not compared",
-}
 
 
 def purpose(report: Report) -> list[str]:
@@ -106,7 +95,8 @@ def metric_name(report: Report) -> str:
 def answers(report: Report) -> list[tuple[str, str, str]]:
     """Return (kind, heading, arms) for every kind of verdict that occurs."""
     answers = []
-    for kind, head in HEADS.items():
+    for kind, words in VERDICT_WORDS.items():
+        head = words.heading
         rows = [row for row in report.others if row.kind == kind]
         rows.sort(key=lambda row: -abs(row.difference or 0.0))
         if kind == "equivalent" and rows:
@@ -246,18 +236,6 @@ def runs_in_words(report: Report) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
 
 
-def mean_words(row: Row, report: Report) -> str:
-    return mean_and_sd(row.summary.mean, row.summary.sd, report.decimals)
-
-
-def difference_words(row: Row, report: Report) -> str:
-    """Format difference and interval, as "+0.012 (+0.005 to +0.019)"."""
-    if row.comparison is None:
-        return NOTHING
-    text, reach = signed(row.difference, report.decimals), row.comparison.interval
-    return f"{text} ({interval(reach, report.decimals)})" if reach else text
-
-
 def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
     typed = report.study.plan.get("command") or []
@@ -266,25 +244,3 @@ def commands(report: Report) -> Sequence[str]:
     run = [command_line("ablate", *typed)] if typed else []
     own = [word for name, value in report.chosen.items() for word in (f"--{name}", value)]
     return [*run, command_line("ablate.report", report.study.folder, *own)]
-
-
-EXAMPLES = ("arm", "difference from the baseline", "better", "examples", "seeds")
-OF_EXAMPLES = (
-    "Uncertainty from the evaluation examples: loss per example (for items of a table: the"
-    " metric), averaged over seeds, minus the baseline's. This interval is over examples with the"
-    " models fixed; that of the main table is over seeds with the examples fixed."
-)
-
-
-def example_rows(report: Report) -> list[tuple[str, str, str, str, str]]:
-    """As EXAMPLES."""
-    return [
-        (
-            each.arm,
-            estimate(each.difference, each.interval),
-            f"on {each.better:.0%}",
-            f"{each.examples:,}",
-            str(each.seeds),
-        )
-        for each in report.examples
-    ]

@@ -5,9 +5,9 @@ from typing import Any
 
 from ablate.study.analysis.claims import ClaimResult
 from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.ladder import ladder
 from ablate.study.analysis.noise import Noise, Part
 from ablate.study.analysis.stats import Interval
-from ablate.study.report.blocks import climbs
 from ablate.study.report.claims import Entry
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
@@ -16,7 +16,7 @@ from ablate.study.report.sentences import sure
 VERSION = 2
 
 
-def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
+def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
     """The content of report.json."""
     study = report.study
     return {
@@ -28,13 +28,13 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "seeds": study.seeds,
         "looks": list(study.looks),
         "baseline": study.baseline.name,
-        "arms": [_arm(row) for row in report.rows],
+        "arms": [*map(arm_content, report.rows)],
         "claims": [_claim(entry) for entry in report.claims],
         "dropped_claims": list(report.dropped),
-        "blocks": {block: machine(part) for block, part in report.blocks.items()},
-        "ladder": asdict(found) if (found := climbs(report)) else None,
+        "blocks": {block: to_json(part) for block, part in report.blocks.items()},
+        "ladder": asdict(found) if (found := ladder(study, report.metric, report.mode)) else None,
         "extra_metrics": {
-            metric: [_arm(row) for row in other.rows] for metric, other in report.also.items()
+            metric: [*map(arm_content, other.rows)] for metric, other in report.also.items()
         },
         "measures": {
             metric: {arm: asdict(each) for arm, each in by_arm.items()}
@@ -53,7 +53,8 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
     }
 
 
-def _arm(row: Row) -> dict[str, Any]:
+def arm_content(row: Row) -> dict[str, Any]:
+    """An entry of `arms`."""
     comparison = row.comparison
     return {
         "name": row.arm.name,

@@ -1,0 +1,71 @@
+"""Print the tables of the report and the paths of its files."""
+
+import sys
+
+from rich.table import Column
+from rich.table import Table as RichTable
+
+from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import say
+from ablate.study.analysis.offline import sync_command
+from ablate.study.report import Written
+from ablate.study.report.verdict_words import CLAIM_COLORS, VERDICT_WORDS
+
+WIDE = 100  # columns of a terminal that shows relative differences as well
+LONGEST_NAME = 32  # of an arm that is not broken, in columns
+
+
+def show(written: Written) -> None:
+    """Print to standard output; the rules that kept arms from comparison go to standard error."""
+    report, content = written.report, written.content
+    console = Console(highlight=False, markup=False)
+    is_wide = console.width >= WIDE
+    longest = max(len(line.name) for line in content["arms"])
+    most = min(LONGEST_NAME, console.width // 3)  # `min_width` would push the verdicts off a screen
+    width = longest if longest <= most else None
+    table = RichTable(
+        Column("arm", overflow="fold", width=width),
+        Column("n", justify="right", overflow="fold"),
+        Column(content["metric"], justify="right", overflow="fold"),
+        Column("difference (95% interval)", justify="right", overflow="fold"),
+        *([Column("relative", justify="right")] if is_wide else []),
+        Column("verdict", overflow="fold"),
+        title=f"{content['name']}: {content['metric']}, {content['direction']}",
+        caption=content["reference"],
+        title_justify="left",
+        caption_justify="left",
+    )
+    for arm in content["arms"]:
+        relative = [arm.relative] if is_wide else []
+        table.add_row(
+            *(arm.name, str(arm.n), arm.mean, arm.interval, *relative, arm.verdict),
+            style=VERDICT_WORDS[arm.kind].style,
+        )
+    console.print(table)
+    for claims in content["claims"]:
+        for cells, entry in zip(claims.rows, report.claims, strict=True):
+            console.print(": ".join(cells), style=CLAIM_COLORS[entry.verdict][1])
+        for remark in claims.remarks:
+            console.print(remark)
+    for other in [*content["blocks"], *content["metrics"]]:
+        table = RichTable(
+            Column("arm", overflow="fold", width=width),
+            *(Column(head, overflow="fold") for head in other.heads[1:]),
+            title=other.title,
+            title_justify="left",
+        )
+        for cells in other.rows:
+            table.add_row(*cells)
+        console.print(table)
+        console.print(other.note)
+    for line in [*(f"{line}." for line in content["shown_effects"]), *content["remarks"],
+                 *content["certainty"][1:]]:  # fmt: skip
+        console.print(line)
+    console.print("Output:", style="bold")
+    for path in written.files:
+        console.print(f"  {path}", soft_wrap=True)
+    if command := sync_command(report.study):
+        console.print("To upload its runs to W&B:", style="bold")
+        console.print(f"  {command}", soft_wrap=True)
+    for rule in written.refusals:
+        say(rule, file=sys.stderr)
