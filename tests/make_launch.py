@@ -17,8 +17,8 @@ from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.study.launch.local import Settings, launch
-from ablate.study.launch.run import Run
+from ablate.study.launch.local import LocalSettings, launch
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State
 from ablate.study.plan.planned_run import PlannedRun, Resolved
 
@@ -40,7 +40,7 @@ def line(folder: Path, seed: int, *more: str) -> list[str]:
     return overrides(folder, OVERRIDE, f"seed={seed}", *more)
 
 
-def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
+def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[ScheduledRun]:
     """Of a study that is nothing but seeds."""
     made = []
     for seed in seeds:
@@ -49,14 +49,14 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
     return made
 
 
-def run_of(folder: Path, cfg: DictConfig, overrides: Sequence[str]) -> Run:
+def run_of(folder: Path, cfg: DictConfig, overrides: Sequence[str]) -> ScheduledRun:
     """A run as a launcher gets it."""
     name, seed = Composition(cfg).id, cfg.seed
     planned = PlannedRun("", seed, name, folder.name, "run", (*overrides,), resolved=Resolved(cfg))
-    return Run(folder.absolute(), planned)
+    return ScheduledRun(folder.absolute(), planned)
 
 
-def settings(**own: Any) -> Settings:
+def settings(**own: Any) -> LocalSettings:
     usual = {
         "max_parallel_runs": 2,
         "gpus_per_run": 0,
@@ -64,7 +64,7 @@ def settings(**own: Any) -> Settings:
         "retries": 0,
         "grace_period": 30,
     }
-    return Settings(**usual | {"fail_fast": False} | own)
+    return LocalSettings(**usual | {"fail_fast": False} | own)
 
 
 def environment(accident: str = "", **more: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def environment(accident: str = "", **more: str) -> dict[str, str]:
 
 
 def launched(
-    wanted: Sequence[Run], accident: str = "", *, more: Mapping[str, str] = {}, **own: Any
+    wanted: Sequence[ScheduledRun], accident: str = "", *, more: Mapping[str, str] = {}, **own: Any
 ) -> list[State]:
     """Train them by the local launcher, in this process."""
     around = environment(accident, **more)

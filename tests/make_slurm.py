@@ -22,7 +22,7 @@ from make_launch import until
 import ablate
 from ablate.config.tree import config_dir
 from ablate.run_files import read_mapping
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slurm import executor, launch
 from ablate.study.launch.state import QUEUED, State
 
@@ -141,7 +141,7 @@ def slurm(place: Path, nodes: int = 1) -> Iterator[Path]:
                 process.wait()
 
 
-def submitted(runs: Sequence[Run], place: Path, **own: Any) -> list[State]:
+def submitted(runs: Sequence[ScheduledRun], place: Path, **own: Any) -> list[State]:
     """Train them by the launcher, in this process, which belongs to a Slurm."""
     settings = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
     names = {"name": "ablate-test", "submitit_folder": str(place / ".submitit/%j")}

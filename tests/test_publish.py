@@ -18,7 +18,7 @@ from ablate.errors import RunFailed, UserError
 from ablate.study.analysis.offline import sync_command
 from ablate.study.publish import publish, require_workspaces
 from ablate.study.publish.specification import specification, title
-from ablate.study.report import Written, write
+from ablate.study.report import WrittenReport, write
 
 COSINE, GENERAL = "model.attention=cosine", "model.attention=general"
 LOGGER = """logger:
@@ -43,7 +43,7 @@ def here(environment: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def made(tmp_path_factory: pytest.TempPathFactory) -> WrittenReport:
     """A study whose runs were logged, and its report."""
     study = scores(tmp_path_factory.mktemp("made"))
     for file in study.glob("*/result.json"):
@@ -53,13 +53,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write(study)
 
 
-def moved(made: Written, **changes: Any) -> Written:
+def moved(made: WrittenReport, **changes: Any) -> WrittenReport:
     """The same report of another study, without files."""
     study = replace(made.report.study, **changes)
     return replace(made, report=replace(made.report, study=study), files=())
 
 
-def runs_of(written: Written, arm: str) -> list[str]:
+def runs_of(written: WrittenReport, arm: str) -> list[str]:
     """Run ids by seed."""
     return [run.run_id for run in written.report.study.runs_of(arm).values()]
 
@@ -84,7 +84,7 @@ def test_names_are_those_that_wandb_takes():
 
 
 @pytest.fixture(scope="module")
-def server(made: Written) -> Iterator[Server]:
+def server(made: WrittenReport) -> Iterator[Server]:
     """Everything there after the report was sent twice."""
     with running() as server, here(server.environment):
         for arm in ("baseline", ADDITIVE, GENERAL):

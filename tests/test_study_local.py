@@ -18,7 +18,7 @@ from ablate.errors import UserError
 from ablate.study.launch import forks, local
 from ablate.study.launch.forks import Event
 from ablate.study.launch.jobs import job_return
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import WORKER, State, held, state
 from ablate.study.plan.planned_run import OF_SWEEPS, Command, PlannedRun
 
@@ -156,7 +156,7 @@ def made_up(tmp_path, monkeypatch):
 
     def launch(*what, study="s", **own):
         planned = (PlannedRun("", 0, "", "", "run", (one,)) for one in what)
-        wanted = [Run(tmp_path / study / f"{n}", one) for n, one in enumerate(planned)]
+        wanted = [ScheduledRun(tmp_path / study / f"{n}", one) for n, one in enumerate(planned)]
         one_by_one = settings(max_parallel_runs=1, **own)
         return local.launch(wanted, one_by_one, modules=[], environment={})
 
@@ -235,7 +235,7 @@ def test_the_command_of_a_run_knows_nothing_of_its_sweep():
     typed = ("hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.max_parallel_runs=2")
     command = Command(("--config-dir", "/mine"), (*typed, "hydra.verbose=true"))
     overrides = ("sweep=x", "seed=1", "run_dir=/o/a=b-0123")
-    run = Run(Path("/o/a=b-0123"), PlannedRun("", 1, "", "", "run", overrides, command))
+    run = ScheduledRun(Path("/o/a=b-0123"), PlannedRun("", 1, "", "", "run", overrides, command))
     assert shlex.split(run.typed)[3:] == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
         *["hydra.mode=RUN", 'run_dir="/o/a=b-0123"'],

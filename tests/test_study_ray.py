@@ -33,7 +33,7 @@ from refusals import refused
 import ablate
 from ablate.config.tree import config_dir
 from ablate.study.launch import ray as launcher
-from ablate.study.launch.ray import Settings, launch, train
+from ablate.study.launch.ray import RaySettings, launch, train
 from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line", "make_launch"]
@@ -140,7 +140,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
     threading.Thread(target=strike, daemon=True).start()
     file = yaml.safe_load((config_dir() / "hydra/launcher/ray.yaml").read_text())["ray"]
     init = file["init"] | {"runtime_env": around("pause-once 0 5 0")}
-    (found,) = launch(wanted, Settings(init, file["remote"], grace_period=60), modules=MODULES)
+    (found,) = launch(wanted, RaySettings(init, file["remote"], grace_period=60), modules=MODULES)
     assert found.name == "finished", found
     assert tries(run.folder) == 2
     assert goes_on(run.folder)
@@ -157,7 +157,7 @@ def test_what_cannot_be_is_said(tmp_path):
 
     for wrong in (0, None, "long", True):
         with refused(f"hydra.launcher.grace_period={wrong}: must be"):
-            Settings(init={}, remote={}, grace_period=wrong)
+            RaySettings(init={}, remote={}, grace_period=wrong)
 
 
 def test_a_missing_package_is_one_line(ablate_command, tmp_path, monkeypatch):

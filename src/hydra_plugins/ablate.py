@@ -13,7 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from ablate.study.launch.run import Run
+    from ablate.study.launch.run import ScheduledRun
     from ablate.study.launch.state import State
 
 
@@ -66,7 +66,7 @@ class _Ours(Launcher):
         return launch_jobs(self.train, self.hydra_context, self.config, job_overrides)
 
     @abstractmethod
-    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+    def train(self, runs: "Sequence[ScheduledRun]") -> "Sequence[State]":
         """Train planned runs, at least one."""
 
 
@@ -79,10 +79,10 @@ class Local(_Ours):
         super().setup(**more)
         require(self.settings)
 
-    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
-        from ablate.study.launch.local import Settings, launch, modules_of
+    def train(self, runs: "Sequence[ScheduledRun]") -> "Sequence[State]":
+        from ablate.study.launch.local import LocalSettings, launch, modules_of
 
-        settings = Settings(**self.settings)
+        settings = LocalSettings(**self.settings)
         return launch(runs, settings, modules=modules_of(self.config), environment=os.environ)
 
 
@@ -95,7 +95,7 @@ class Slurm(_Ours):
         require()
         super().setup(**more)
 
-    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+    def train(self, runs: "Sequence[ScheduledRun]") -> "Sequence[State]":
         from ablate.study.launch.slurm import executor, launch
 
         return launch(runs, executor=executor(self.settings, runs[0].planned.trainer))
@@ -110,9 +110,9 @@ class Ray(_Ours):
         require()
         super().setup(**more)
 
-    def train(self, runs: "Sequence[Run]") -> "Sequence[State]":
+    def train(self, runs: "Sequence[ScheduledRun]") -> "Sequence[State]":
         from ablate.study.launch.local import modules_of
-        from ablate.study.launch.ray import Settings, launch
+        from ablate.study.launch.ray import RaySettings, launch
 
-        settings = Settings(**self.settings["ray"], grace_period=self.settings["grace_period"])
+        settings = RaySettings(**self.settings["ray"], grace_period=self.settings["grace_period"])
         return launch(runs, settings, modules=modules_of(self.config))

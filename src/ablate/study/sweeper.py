@@ -23,7 +23,7 @@ from ablate.machine.terminal.say import command_line, say
 from ablate.run_files.created import created
 from ablate.study.analysis import derived, known
 from ablate.study.launch.claim import one_plan
-from ablate.study.launch.local import Settings
+from ablate.study.launch.local import LocalSettings
 from ablate.study.launch.running import (
     end_rerun,
     launch,
@@ -76,7 +76,7 @@ def sweep(
         check_arms(composed for _, _, layout, _ in made for composed in layout.arms)
     command = Command.of(config)
     studies = [
-        Study(part, layout, composer, folder, command, block)
+        PlannedStudy(part, layout, composer, folder, command, block)
         for part, block, layout, composer in made
     ]
     for study in studies:
@@ -115,7 +115,7 @@ def sweep(
 
 
 def run(
-    studies: Sequence["Study"], launcher: Launcher, request: StudyRequest, blocks: Blocks
+    studies: Sequence["PlannedStudy"], launcher: Launcher, request: StudyRequest, blocks: Blocks
 ) -> list[State]:
     """Launch the runs that count, of all blocks and look after look, write the reports and return
     the runs' states."""
@@ -135,7 +135,7 @@ def run(
 
 
 def run_planned(
-    studies: Sequence["Study"],
+    studies: Sequence["PlannedStudy"],
     launcher: Launcher,
     request: StudyRequest,
     blocks: Blocks,
@@ -161,7 +161,7 @@ def run_planned(
     return every, studies[0].launch(launcher, every, rerun)
 
 
-class Study:
+class PlannedStudy:
     """State that the phases of a study share. block: its block, in a separate folder within
     `root`; "" without blocks."""
 
@@ -444,11 +444,13 @@ def check_arms(arms: Iterable[Composed]) -> None:
             raise UserError(*(f"{of_arm}{mistake}" for mistake in error.args)) from error
 
 
-def _settings(launcher: DictConfig) -> Settings | None:
+def _settings(launcher: DictConfig) -> LocalSettings | None:
     """Return the settings of hydra/launcher=local, None of another. Raises UserError."""
     if "slots" not in launcher:
         return None
-    return Settings(**{str(key): value for key, value in launcher.items() if key != "_target_"})
+    return LocalSettings(
+        **{str(key): value for key, value in launcher.items() if key != "_target_"}
+    )
 
 
 def _jobs(launcher: DictConfig) -> int:

@@ -32,7 +32,7 @@ COSTS: dict[str, tuple[str, ...]] = {
 UNITS = ("steps_to", "tokens_to", "seconds_to", "flops_to")
 
 
-class Record(Protocol):
+class FinishedRun(Protocol):
     """The part of a run that these metrics need."""
 
     @property
@@ -51,7 +51,7 @@ class Reach:
     metric: str
     value: float
 
-    def step(self, run: Record) -> int | None:
+    def step(self, run: FinishedRun) -> int | None:
         """The step of that validation; None if there is none."""
         falls = mode_of(self.metric) == "min"
         return next(
@@ -63,7 +63,7 @@ class Reach:
             None,
         )
 
-    def of(self, run: Record) -> float | None:
+    def of(self, run: FinishedRun) -> float | None:
         last = run.number("steps")
         if last is None or not run.curve(self.metric):
             return None
@@ -119,7 +119,7 @@ def measured(metric: str) -> str | None:
     return metric if parsed is None else parsed.metric
 
 
-def value(run: Record, metric: str) -> float | None:
+def value(run: FinishedRun, metric: str) -> float | None:
     """The value of a metric of a run; None if it has none."""
     if metric in COSTS:
         return run.number(*COSTS[metric])
@@ -127,7 +127,7 @@ def value(run: Record, metric: str) -> float | None:
     return run.number("metrics", metric) if parsed is None else parsed.of(run)
 
 
-def censored(run: Record, metric: str) -> bool:
+def censored(run: FinishedRun, metric: str) -> bool:
     """Whether the value was never reached."""
     parsed = reach(metric)
     return parsed is not None and parsed.of(run) is not None and parsed.step(run) is None

@@ -65,7 +65,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Record(Run):
+class ForeignRun(Run):
     """A run of another program. rows: metrics by step; items: the study's metric by item."""
 
     rows: Sequence[dict[str, str]] = ()
@@ -342,7 +342,7 @@ def _require_sound(values: Iterable[Value], metric: str) -> None:
         known[key] = v.place
 
 
-def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, Record]]:
+def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, ForeignRun]]:
     """Yield each run with its block. The value of a metric is that of its last step."""
     runs: dict[tuple[str, str, int], list[Value]] = {}
     for value in values:
@@ -358,7 +358,7 @@ def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, Record
         result = {"metrics": {name: fmean(items.values()) for name, items in last.items()}}
         yield (
             block,
-            Record(
+            ForeignRun(
                 arm=arm,
                 seed=seed,
                 run_id="/".join(filter(None, [block, arm, str(seed)])),
@@ -382,7 +382,7 @@ def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, Record
 
 def over_items(study: Foreign) -> tuple[OverExamples, ...]:
     """The differences over the items of a table; empty without items."""
-    runs = [run for run in study.runs if isinstance(run, Record) and run.finished]
+    runs = [run for run in study.runs if isinstance(run, ForeignRun) and run.finished]
     items = {run.run_id: run.items for run in runs}
     order = sorted({item for of in items.values() for item in of})
     if lacking := [run for run, of in items.items() if len(of) < len(order)]:

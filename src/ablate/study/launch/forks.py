@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from ablate.study.launch.state import LOG, WORKER
 
 if TYPE_CHECKING:
-    from ablate.study.launch.run import Run
+    from ablate.study.launch.run import ScheduledRun
 
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
@@ -73,7 +73,7 @@ class Forks:
         self._received = b""
         self._pids: dict[int, int] = {}  # run -> pid
 
-    def start(self, number: int, run: "Run", environment: Mapping[str, str]) -> None:
+    def start(self, number: int, run: "ScheduledRun", environment: Mapping[str, str]) -> None:
         """Start a run; an event with its number and pid follows. environment: additions for it."""
         self.request(number, run.prepare(), run.typed, run.folder, environment)
 

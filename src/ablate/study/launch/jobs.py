@@ -15,11 +15,11 @@ from ablate.config.keys import interpolations, locate, to_dict
 from ablate.config.run_id import NO_DATA, content, digest, folder_name
 from ablate.errors import RunFailed, UserError
 from ablate.run_files import RESULT, write_json
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State, state_alone
 from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
 
-Launch = Callable[[Sequence[Run]], Sequence[State]]
+Launch = Callable[[Sequence[ScheduledRun]], Sequence[State]]
 OF_JOBS = ("on_run_start", "on_run_end", "on_job_start", "on_job_end")
 
 
@@ -41,7 +41,7 @@ def refuse_of_jobs(config: DictConfig, launcher: str) -> None:
 
 
 def launch_jobs(
-    launch: Callable[[Sequence[Run]], Sequence[State]],
+    launch: Callable[[Sequence[ScheduledRun]], Sequence[State]],
     context: HydraContext,
     config: DictConfig,
     job_overrides: Sequence[Sequence[str]],
@@ -65,7 +65,7 @@ def launch_jobs(
     return [job_return(each, *ended[number]) for number, each in enumerate(job_overrides)]
 
 
-def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Run:
+def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> ScheduledRun:
     """Check and name the run of a job. Raises UserError."""
     complete(composed, composed.hydra)
     with interpolations():
@@ -82,7 +82,7 @@ def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Ru
         command=command,
         resolved=Resolved(composed),
     )
-    return Run(folder, planned)
+    return ScheduledRun(folder, planned)
 
 
 def _rejected(config: DictConfig, composed: DictConfig, error: UserError) -> tuple[Path, State]:

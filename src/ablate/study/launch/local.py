@@ -20,7 +20,7 @@ from ablate.machine.stop import Stop, stopping
 from ablate.run_files.shape import schema_error
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.live import View
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import RESUMES, State, state
 
@@ -30,7 +30,7 @@ AT_MOST = 4  # default limit of runs at once: each has a model and its data in m
 
 
 @dataclass(frozen=True)
-class Settings:
+class LocalSettings:
     """The settings of conf/hydra/launcher/local.yaml."""
 
     max_parallel_runs: int | str
@@ -76,7 +76,7 @@ def _wrong(name: str, value: object, allowed: str) -> UserError:
 
 def require(settings: Mapping[str, Any]) -> None:
     """Raise UserError for settings that have no meaning, or that need more GPUs than there are."""
-    checked = Settings(**settings)
+    checked = LocalSettings(**settings)
     gpus(checked.at_once(os.environ), checked.gpus_per_run, os.environ)
 
 
@@ -88,8 +88,8 @@ def modules_of(config: DictConfig) -> list[str]:
 
 
 def launch(
-    runs: Sequence[Run],
-    settings: Settings,
+    runs: Sequence[ScheduledRun],
+    settings: LocalSettings,
     *,
     modules: Sequence[str],
     environment: Mapping[str, str],

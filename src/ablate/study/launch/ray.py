@@ -25,7 +25,7 @@ from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
 from ablate.study.launch.live import View
 from ablate.study.launch.local import require_seconds
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
 
@@ -41,7 +41,7 @@ def require() -> None:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RaySettings:
     """The settings of conf/hydra/launcher/ray.yaml: arguments of ray.init and ray.remote; seconds
     of the grace period."""
 
@@ -53,7 +53,9 @@ class Settings:
         require_seconds("grace_period", self.grace_period)
 
 
-def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -> list[State]:
+def launch(
+    runs: Sequence[ScheduledRun], settings: RaySettings, *, modules: Sequence[str]
+) -> list[State]:
     """Train every unfinished run, wait for those that other launchers train; return the states.
 
     Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
@@ -82,7 +84,7 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
 class Tasks:
     """Start runs on a cluster; the counterpart of `Forks` for slots.py."""
 
-    def __init__(self, settings: Settings, modules: Sequence[str]):
+    def __init__(self, settings: RaySettings, modules: Sequence[str]):
         import ray
 
         _connect(settings.init)
@@ -97,7 +99,7 @@ class Tasks:
         self._runs: dict[Any, int] = {}  # task -> run
         self._begun: list[int] = []
 
-    def start(self, number: int, run: Run, environment: Mapping[str, str]) -> None:
+    def start(self, number: int, run: ScheduledRun, environment: Mapping[str, str]) -> None:
         assert not environment  # Ray assigns the devices of a run
         arguments = run.prepare()
         task = self._train.remote(

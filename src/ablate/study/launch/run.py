@@ -13,7 +13,7 @@ from ablate.study.plan.planned_run import RUN_DIR, PlannedRun, seal
 
 
 @dataclass
-class Run:
+class ScheduledRun:
     """A run of a plan, and its absolute folder."""
 
     folder: Path

@@ -21,7 +21,7 @@ from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwra
 from ablate.machine.terminal.say import say
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.claim import RunLock
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted
 from ablate.study.plan.planned_run import PlannedRun
@@ -36,7 +36,7 @@ REASONS = 3  # unfinished runs with a reason in the last line
 class OwnLauncher(Protocol):
     """A launcher of ablate, which trains planned configurations."""
 
-    def train(self, runs: Sequence[Run]) -> Sequence[State]: ...
+    def train(self, runs: Sequence[ScheduledRun]) -> Sequence[State]: ...
 
 
 def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
@@ -89,7 +89,9 @@ def launch(
     if wanted:
         try:
             if isinstance(launcher, OwnLauncher):
-                launcher.train([Run((folder / run.folder).absolute(), run) for run in wanted])
+                launcher.train(
+                    [ScheduledRun((folder / run.folder).absolute(), run) for run in wanted]
+                )
             else:
                 jobs = [run.job(folder) for run in wanted]
                 _record_refusals(wanted, launcher.launch(jobs, initial_job_idx=0), folder)

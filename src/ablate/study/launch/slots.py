@@ -12,7 +12,7 @@ from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import Mark, mark, record_exit
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import RESUMES, state_alone
 
 LOOK = 0.2  # seconds between checks of the time limits
@@ -23,7 +23,7 @@ STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 class Spawner(Protocol):
     """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
 
-    def start(self, number: int, run: Run, environment: Mapping[str, str]) -> None: ...
+    def start(self, number: int, run: ScheduledRun, environment: Mapping[str, str]) -> None: ...
 
     def events(self, seconds: float) -> list[Event]: ...
 
@@ -38,7 +38,7 @@ class Spawner(Protocol):
 class Process:
     """The process of a slot, and the claim of its run."""
 
-    run: Run
+    run: ScheduledRun
     claim: RunLock
     slot: int
     before: Mark = field(init=False)  # the run's result when this attempt started
@@ -77,7 +77,7 @@ class Slots:
         self._forked = False  # whether the parent has started a run yet
         self._failed = False  # whether a run has, after its last try
 
-    def work(self, runs: Sequence[Run]) -> None:
+    def work(self, runs: Sequence[ScheduledRun]) -> None:
         waiting = list(runs)
         try:
             while self._processes or (waiting and not self._over):
@@ -99,14 +99,14 @@ class Slots:
         """Whether no further run is started."""
         return bool(self.stop.signal) or (self.fail_fast and self._failed)
 
-    def _take(self, waiting: list[Run]) -> None:
+    def _take(self, waiting: list[ScheduledRun]) -> None:
         for run in list(waiting):
             if not self._free or self._over:
                 return
             if claim := self._claim(run, waiting):
                 self._start(Process(run, claim, self._free.pop(0)))
 
-    def _claim(self, run: Run, waiting: list[Run]) -> RunLock | None:
+    def _claim(self, run: ScheduledRun, waiting: list[ScheduledRun]) -> RunLock | None:
         """Claim a run, or return None; remove it from `waiting` if it is claimed or has ended."""
         if time.monotonic() < run.look_at:
             return None

@@ -22,7 +22,7 @@ from ablate.machine.stop import Stop, stopping
 from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import record_exit
 from ablate.study.launch.live import View
-from ablate.study.launch.run import Run
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State, queued, state, state_alone
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
     return counts
 
 
-def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
+def launch(runs: Sequence[ScheduledRun], executor: "AutoExecutor") -> list[State]:
     """Submit the runs that no launcher has, wait for all and return their states.
 
     Raises UserError if Slurm rejects the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
@@ -130,7 +130,7 @@ class Jobs:
         self.executor, self.view, self.stop = executor, view, stop
         self._seen: dict[Path, str] = {}  # run -> the job that has or had it
 
-    def work(self, runs: Sequence[Run]) -> None:
+    def work(self, runs: Sequence[ScheduledRun]) -> None:
         waiting = list(runs)
         while waiting and not self.stop.signal:
             self._poll(waiting)
@@ -139,8 +139,8 @@ class Jobs:
             while waiting and time.monotonic() < end and not self.stop.signal:
                 time.sleep(WAKE)
 
-    def _poll(self, waiting: list[Run]) -> None:
-        taken: list[tuple[Run, RunLock]] = []
+    def _poll(self, waiting: list[ScheduledRun]) -> None:
+        taken: list[tuple[ScheduledRun, RunLock]] = []
         for run in list(waiting):
             if state(run.folder).name in ("queued", "running"):
                 self._record_job(run)
@@ -162,12 +162,12 @@ class Jobs:
         if taken:
             self._submit(taken)
 
-    def _record_job(self, run: Run) -> None:
+    def _record_job(self, run: ScheduledRun) -> None:
         entry = queued(run.folder)
         if entry and entry["job"]:
             self._seen[run.folder] = str(entry["job"])
 
-    def _ended(self, run: Run) -> State | None:
+    def _ended(self, run: ScheduledRun) -> State | None:
         """Return the final state of a run that no launcher has; None if it is still to be done."""
         state = state_alone(run.folder)
         if run.is_done(state):
@@ -181,7 +181,7 @@ class Jobs:
         job_state = described(job).get("JobState", "cancelled or lost")
         return record_exit(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {job_state}")
 
-    def _submit(self, taken: Sequence[tuple[Run, RunLock]]) -> None:
+    def _submit(self, taken: Sequence[tuple[ScheduledRun, RunLock]]) -> None:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         from ablate.study.launch.slurm_job import Job

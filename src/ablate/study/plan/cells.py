@@ -16,7 +16,7 @@ from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name
 from ablate.config.tree import COMPOSITION_ERRORS, Loader, Tree
 from ablate.errors import UserError
-from ablate.study.plan.design import Arm, Factor
+from ablate.study.plan.design import Factor, PlannedArm
 from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Composer:
 class Composed:
     """A legal arm, and the values that budget matching and tuning have set in it."""
 
-    arm: Arm
+    arm: PlannedArm
     overrides: tuple[str, ...]  # in full, without seed and arm
     config: DictConfig
     set: dict[str, Any] = field(default_factory=dict)

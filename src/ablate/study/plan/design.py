@@ -36,7 +36,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Arm:
+class PlannedArm:
     """changes: factor -> option, of those that differ from the baseline. overrides: set them."""
 
     name: str
@@ -91,7 +91,7 @@ def rows(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) ->
 
 def arm(
     row: Row, factors: Sequence[Factor], baseline: Mapping[str, str], *, all_set: bool, named: bool
-) -> Arm:
+) -> PlannedArm:
     """Make an arm from a cell. all_set: also set the options that the baseline has already. named:
     put every option into the name, not only the changes."""
     changes = {name: option for name, option in row.items() if option != baseline[name]}
@@ -108,7 +108,7 @@ def arm(
                     )
                 overrides[key_of(text)] = (factor.name, text)
     name = " ".join(f"{factor}={option}" for factor, option in shown.items()) or BASELINE
-    return Arm(name, changes, tuple(text for _, text in overrides.values()))
+    return PlannedArm(name, changes, tuple(text for _, text in overrides.values()))
 
 
 def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:

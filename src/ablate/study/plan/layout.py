@@ -15,7 +15,7 @@ from ablate.study.plan.cells import (
     own_option,
     with_baseline_options,
 )
-from ablate.study.plan.design import Arm, Factor, Row
+from ablate.study.plan.design import Factor, PlannedArm, Row
 from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
@@ -91,7 +91,7 @@ def _baseline(composer: Composer) -> DictConfig:
         raise UserError(f"the baseline is invalid: {error}") from error
 
 
-def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
+def _arm(request: StudyRequest, row: Row, layout: Layout) -> PlannedArm:
     all_set = request.grid or request.design == "factorial"
     return design.arm(
         row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid

@@ -13,7 +13,7 @@ from ablate.machine.version import install
 from ablate.run_files import read_json, write_json
 from ablate.study.analysis.offline import sync_command
 from ablate.study.publish.specification import specification
-from ablate.study.report import Written
+from ablate.study.report import WrittenReport
 
 SPECIFICATION = "wandb.json"
 
@@ -24,7 +24,7 @@ def require_workspaces() -> None:
         raise UserError(f"--wandb needs a package: {install('wandb')}")
 
 
-def publish(written: Written) -> None:
+def publish(written: WrittenReport) -> None:
     """Send a report and print its addresses.
 
     Raises UserError if no run of the study was logged to W&B, and RunFailed, in one line, if W&B

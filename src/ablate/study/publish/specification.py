@@ -10,7 +10,7 @@ from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.offline import logger_of
 from ablate.study.metric_words import metric_words
-from ablate.study.report import Written
+from ablate.study.report import WrittenReport
 from ablate.study.report.chart_data import curve_column
 from ablate.study.report.inline import COLORS
 from ablate.study.report.render import markdown
@@ -26,7 +26,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def specification(written: Written) -> dict[str, Any]:
+def specification(written: WrittenReport) -> dict[str, Any]:
     """Return the content. Raises UserError if no run of the study was logged to W&B."""
     report = written.report
     study = report.study
@@ -44,7 +44,7 @@ def specification(written: Written) -> dict[str, Any]:
     }
 
 
-def _text(written: Written) -> str:
+def _text(written: WrittenReport) -> str:
     """Return report.md without its title and its figures, which W&B shows by itself."""
     _, text = markdown(written.content).split("\n\n", 1)
     return text
@@ -73,7 +73,7 @@ def _destination(study: Study) -> dict[str, Any]:
     return {"project": logger["project"], "entity": logger["entity"], "job_type": job_type}
 
 
-def _run(written: Written) -> dict[str, Any]:
+def _run(written: WrittenReport) -> dict[str, Any]:
     """Describe the run of the report, always the same one: table, figures, files."""
     study = written.report.study
     names = [str(path.relative_to(study.folder)) for path in written.files]

@@ -29,7 +29,7 @@ FOREIGN = ("report.html", "report.json", "table.tex")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """A report, its texts, its files, and one line for each rule that kept arms from comparison."""
 
     report: Report
@@ -46,7 +46,7 @@ def write(
     mode: str | None = None,
     baseline: str | None = None,
     losses: Losses | None = None,
-) -> Written:
+) -> WrittenReport:
     """Write the files, each atomically; of another metric or baseline next to those of the plan's
     (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,
     for differences over examples. UserError: no study, no finished run, unknown metric or arm."""
@@ -59,7 +59,7 @@ def write(
     return write_report(report, allow)
 
 
-def write_report(report: Report, allow: Collection[str] = ()) -> Written:
+def write_report(report: Report, allow: Collection[str] = ()) -> WrittenReport:
     """Write the files of a report, as `write`; of results of other programs only FOREIGN."""
     study = report.study
     points = gather(study, report.metric, report.mode, list(report.colors))
@@ -91,7 +91,7 @@ def write_report(report: Report, allow: Collection[str] = ()) -> Written:
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
-    return Written(report, shown, files, tuple(lines(report.objections)))
+    return WrittenReport(report, shown, files, tuple(lines(report.objections)))
 
 
 def noise(report: Report) -> dict[str, Any] | None:

@@ -8,14 +8,14 @@ from rich.table import Table as RichTable
 from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
 from ablate.study.analysis.offline import sync_command
-from ablate.study.report import Written
+from ablate.study.report import WrittenReport
 from ablate.study.report.verdict_words import CLAIM_COLORS, VERDICT_WORDS
 
 WIDE = 100  # columns of a terminal that shows relative differences as well
 LONGEST_NAME = 32  # of an arm that is not broken, in columns
 
 
-def show(written: Written) -> None:
+def show(written: WrittenReport) -> None:
     """Print to standard output; the rules that kept arms from comparison go to standard error."""
     report, content = written.report, written.content
     console = Console(highlight=False, markup=False)
