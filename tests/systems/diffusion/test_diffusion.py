@@ -266,7 +266,7 @@ def test_it_writes_an_image_of_a_prompt_and_draws_a_masked_part_anew(command, ru
     [
         (["--image", "a.png"], '--prompt "..."'),
         (["--prompt", "3 x"], "--prompt: 'x' is not a word of this data; use 0 1 2"),
-        (["--prompt", "1 2 3 4"], "--prompt: has 4 digits, and the images of this data at most 3"),
+        (["--prompt", "1 2 3 4"], "--prompt: has 4 digits, and the images of this data 1 to 3"),
         (["--prompt", "3", "--image", "a.jpg"], "choose a name that ends in .png"),
         (["--prompt", "3", "--mask", "left"], "--mask requires --inpaint FILE or --index N"),
         (["--prompt", "3", "--index", "99", "--mask", "left"], "has examples 0 to 13"),

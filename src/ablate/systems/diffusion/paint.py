@@ -22,7 +22,7 @@ from ablate.systems.diffusion.sampler import Sampler
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CAPTIONS = ("7", "3 1", "2 0 2", "1 2 3 4")
+CAPTIONS = ("7", "3 1", "4 5", "2 0 2", "1 2 3 4")
 GUIDANCE = (0.0, 1.0, 3.0, 7.0)
 SHOWN = 6  # steps of one sample
 
@@ -85,8 +85,10 @@ def draw_samples(task: Sampler, folder: Path) -> list[Path]:
 
 
 def captions(task: Sampler) -> list[str]:
-    """Those of `CAPTIONS` that the data could have."""
-    return [text for text in CAPTIONS if len(text.split()) <= task.data.most]
+    """Those of `CAPTIONS` that the data could have, or one that it has."""
+    data = task.data
+    fitting = [text for text in CAPTIONS if data.least <= len(text.split()) <= data.most]
+    return fitting or [data.reference("val", 0)]
 
 
 def drawn(task: Sampler, text: str, **how: Any) -> Tensor:

@@ -93,10 +93,10 @@ class Sampler(Task):
             raise UserError(
                 f"--prompt: {strange[0]!r} is not a word of this data; use {' '.join(known)}"
             )
-        if len(words) > self.data.most:
+        if not self.data.least <= len(words) <= self.data.most:
             raise UserError(
-                f"--prompt: has {len(words)} digits, and the images of this data at most"
-                f" {self.data.most}"
+                f"--prompt: has {len(words)} digits, and the images of this data {self.data.least}"
+                f" to {self.data.most}"
             )
         tokens = self.data.target_tokenizer.encode(" ".join(words))
         return torch.tensor([[BOS, *tokens]], device=self.device)
