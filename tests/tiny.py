@@ -51,11 +51,8 @@ def four_steps(folder: Path) -> list[str]:
 
 COUNTS = "data.train_examples=40 data.val_examples=14 data.test_examples=11 data.batch_size=4"
 DIGITS = (
-    "data.height=12 data.width=24 data.min_digits=1 data.max_digits=3"
-    f" {COUNTS} model.dim=8"
+    f"data.height=12 data.width=24 data.min_digits=1 data.max_digits=3 {COUNTS} model.dim=8"
 ).split()
-    f"data.height=12 data.width=24 data.min_digits=1 data.max_digits=3 {COUNTS} model.dim=8".split()
-)
 OBJECTS = (
     f"model=sam data.size=16 data.scale=1 {COUNTS}"
     " model.dim=16 model.heads=2 model.depth=2 model.decoder.ffn_dim=24"
