@@ -150,7 +150,7 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
     try:
         cfg = composed(model, row)
         check(cfg)
-        check_devices(Composition(cfg).values)
+        check_devices(Composition(cfg).cfg)
     except UserError as error:
         return str(error)
     return None

@@ -13,8 +13,7 @@ from refusals import refused
 
 from ablate.config.check import check
 from ablate.config.composition import Composition, compose
-from ablate.config.conflicts import CONFLICTS
-from ablate.config.facts import conflicts_of
+from ablate.config.conflicts import CONFLICTS, conflicts_of
 from ablate.config.keys import option_content
 from ablate.config.parts import OURS
 from ablate.config.tree import config_files
@@ -235,7 +234,7 @@ def test_devices_are_those_of_the_machine(here, overrides, line, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: mps))
     with pytest.raises(UserError, match=line) if line else nullcontext():
-        check_devices(Composition(compose(*overrides.split())).values)
+        check_devices(Composition(compose(*overrides.split())).cfg)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ways import WAYS, called, changes
 
 from ablate import diff, report
 from ablate.cli.command import command
-from ablate.run_files import Damaged, read_text
+from ablate.run_files import CorruptFile, read_text
 from ablate.run_files.checkpoint_io import ZEROS, read_state
 
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
@@ -329,8 +329,8 @@ def test_what_is_longer_than_it_should_be_is_not_read(tmp_path):
         file.comment = ZEROS
     content = path.read_bytes().removesuffix(ZEROS)
     path.write_bytes(content + sha256(content).hexdigest().encode())
-    with pytest.raises(Damaged, match="its records are compressed"):
+    with pytest.raises(CorruptFile, match="its records are compressed"):
         read_state(path)
     path.write_bytes(b"12345")
-    with pytest.raises(Damaged, match="5 bytes, and at most 4 are read"):
+    with pytest.raises(CorruptFile, match="5 bytes, and at most 4 are read"):
         read_text(path, longest=4)

@@ -17,8 +17,8 @@ from make_model import options
 from make_rules import rules_of_options
 from omegaconf import OmegaConf
 
-from ablate.config.facts import PAIRS, CompositionView
 from ablate.config.parts import class_attribute
+from ablate.config.view import PAIRS, CompositionView
 from ablate.errors import UserError
 
 # Where no other value follows from the key's rule, or the first is refused or changes no batch.

@@ -13,7 +13,7 @@ from ways import WAYS, called
 
 import ablate
 from ablate import diff, evaluate, export, report
-from ablate.run_files import Damaged
+from ablate.run_files import CorruptFile
 from ablate.study.launch.claim import RunLock
 from ablate.study.plan import planfile
 
@@ -149,6 +149,6 @@ def test_no_path_of_a_plan_leads_out_of_the_study(tmp_path, where, way):
             of = {block: {"folder": name} for block in ("a", "b")}
             plan["blocks"] = {"factor": "data", "seeds": [0], "of": of}
         (study / "plan.json").write_text(json.dumps(plan))
-        with refused(f"{study}/plan.json cannot be read", "a folder in the study", by=Damaged):
+        with refused(f"{study}/plan.json cannot be read", "a folder in the study", by=CorruptFile):
             OF_STUDIES[way](study)
     assert not (tmp_path / "run" / "report.html").exists()

@@ -56,12 +56,12 @@ MISTAKES = {
     "logger=csv": "every run writes metrics.csv",
     "model.attention=a": "no such option; allowed: ",
     # spaces
-    "model.attention = additive": "write model.attention=additive, without spaces",
-    "model.heads= 4": "write model.heads=4, without spaces",
-    "model.heads =4": "write model.heads=4, without spaces",
-    "-m model.attention=additive, dot": "write the values after commas without spaces",
+    "model.attention = additive": "write model.attention=additive",
+    "model.heads= 4": "write model.heads=4",
+    "model.heads =4": "write model.heads=4",
+    "-m model.attention=additive, dot": "write model.attention=additive,dot",
     "model.normalizer softmax": "'model.normalizer softmax': write model.normalizer=softmax",
-    "data.path=my file.txt": """quote a string: "data.path='my file.txt'\"""",
+    "data.path=my file.txt": """quote a string: "data.path='A TEXT'\"""",
     # values
     "model.heads=four": "model.heads=four: must be an integer of at least 1",
     "model.heads='4'": 'model.heads="4": must be an integer',
@@ -290,7 +290,7 @@ def test_the_folder_has_the_name_that_was_typed(ablate_command: Command, tmp_pat
 
 
 def test_spaces_inside_of_a_word() -> None:
-    with refused("'model.heads = 4': write model.heads=4; 'pos_enc: none': write pos_enc=none"):
+    with refused("'model.heads = 4 pos_enc: none': write model.heads=4 pos_enc=none"):
         compose("model.heads = 4", "pos_enc: none")
 
 

@@ -444,7 +444,7 @@ def test_other_code_than_before_is_said(tmp_path, capsys):
     strike(cfg, path.parent, **at_step(9))
     ablate.run(cfg, path.parent)
     assert "other code" not in capsys.readouterr().out
-    changes = {"source": "0" * 16, "own_parts": {"accident": "0" * 16}}
+    changes = {"source": "0" * 16, "custom_code": {"accident": "0" * 16}}
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     (path.parent / "result.json").unlink()
     ablate.run(cfg, path.parent)

@@ -7,13 +7,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import ablate
-from ablate.config import revision as module
+from ablate.config import run_id as module
 from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import to_dict
 from ablate.config.overrides import equal
-from ablate.config.revision import revision, revisions
-from ablate.config.run_id import content, folder_name, run_id
+from ablate.config.run_id import content, folder_name, revision, revisions, run_id
 
 COMPOSITIONS = [
     [],
@@ -37,7 +36,8 @@ def other(value: Any) -> Any:
 
 def changed(cfg: DictConfig, path: str) -> DictConfig:
     changed = cfg.copy()
-    OmegaConf.update(changed, path, other(OmegaConf.select(cfg, path)))
+    value = OmegaConf.select(cfg, path)
+    OmegaConf.update(changed, path, "torch.nn.GELU" if "_target_" in path else other(value))
     return changed
 
 
@@ -118,12 +118,12 @@ def test_a_run_that_other_processes_began_keeps_its_id():
     four = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=4"]
     begun, now = Composition(ablate.compose(*four)), Composition(ablate.compose())
     assert now.id != begun.id
-    assert now.with_recorded_processes(begun.values) == [
+    assert now.with_recorded_processes(begun.cfg) == [
         "trainer.devices=4",
         "trainer.strategy=ddp",
     ]
     assert now.id == begun.id
     assert now.recorded == begun.cfg
     other = Composition(ablate.compose("optimizer.lr=1"))
-    other.with_recorded_processes(begun.values)
+    other.with_recorded_processes(begun.cfg)
     assert other.id != begun.id

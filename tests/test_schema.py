@@ -17,27 +17,23 @@ from refusals import refused
 from ablate import data
 from ablate.config.check import ruled
 from ablate.config.composition import compose
-from ablate.config.facts import CompositionView
 from ablate.config.keys import option_content
 from ablate.config.parts import Unreadable, parameter_rules
 from ablate.config.rules import (
-    COUNT,
-    SHARE,
     Bool,
     Count,
+    Either,
     Exactly,
     Int,
     ListOf,
     OneOf,
     Real,
     Share,
-    Text,
-    either,
-    one_of,
-    or_null,
+    String,
 )
 from ablate.config.schema import VALUES, rule_of
 from ablate.config.tree import config_dir, config_files
+from ablate.config.view import CompositionView
 from ablate.errors import UserError
 
 # A person's own keys; values by layer, each of which is checked as the key itself.
@@ -61,7 +57,7 @@ def test_a_rule_stands_at_the_parameter() -> None:
     """A name for it, a Literal, a plain type, what ** hands on, and what a base class has."""
     bert = parameter_rules("ablate.model.bert.BERT")
     assert bert["dim"] == bert["heads"] == Int(1, 2**24)
-    assert bert["norm"] == one_of("pre", "post", "sandwich", "output", "none")
+    assert bert["norm"] == OneOf(("pre", "post", "sandwich", "output", "none"))
     assert "layers" not in bert
     assert parameter_rules("ablate.model.transformer.Transformer")["decoder.depth"] == Int(1, 1000)
     assert parameter_rules("ablate.data.mnist.FashionMnist")["flip"] == bert["bias"] == Bool()
@@ -76,10 +72,10 @@ def test_every_annotation_that_restricts_values_is_a_rule():
 
     rules = parameter_rules(part)
     assert rules["one"] == Int(1)
-    assert rules["two"] == ListOf(COUNT, 2)
+    assert rules["two"] == ListOf(Int(1, 2**31 - 1), 2)
     assert not rules["three"].allows(3)
     assert [rules["four"].allows(value) for value in ("auto", None, 1, 0, "x")] == [1, 1, 1, 0, 0]
-    assert rules["five"] == ListOf(SHARE)
+    assert rules["five"] == ListOf(Real(0, 1, below=True))
     assert not {"six", "more"} & {*rules}
 
 
@@ -105,12 +101,12 @@ def test_files_are_read_as_omegaconf_reads_them():
         (Real(0, 1, below=True), [0, 0.5], [1, 1.0, -0.1, True, "0.5", float("nan")]),
         (Real(0, above=True), [1e-9, 3], [0, float("inf")]),
         (Bool(), [True, False], [0, 1, "true", None]),
-        (Text(), ["x"], ["", " ", 3, None]),
+        (String(), ["x"], ["", " ", 3, None]),
         (OneOf(("a", "b")), ["a"], ["c", "", None, ["a"]]),
         (ListOf(Int(1)), [[1], [2, 3]], [[], [0], 1, "1"]),
         (ListOf(Int(1), length=2), [[1, 2]], [[1], [1, 2, 3]]),
-        (or_null(Int(1)), [None, 2], [0, "null"]),
-        (either(Int(1), Exactly(-1)), [1, -1], [-2, -1.0, True]),
+        (Either((Int(1), Exactly(None))), [None, 2], [0, "null"]),
+        (Either((Int(1), Exactly(-1))), [1, -1], [-2, -1.0, True]),
     ],
 )
 def test_rules(rule, good, bad):

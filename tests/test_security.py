@@ -27,11 +27,11 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
 from ablate.config.keys import option_content
+from ablate.config.saved import require_trusted
 from ablate.config.tree import config_dir
-from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.machine.version import checkout
-from ablate.run_files import Damaged
+from ablate.run_files import CorruptFile
 from ablate.run_files.checkpoint_io import (
     read_plain,
     read_state,
@@ -320,7 +320,7 @@ def test_a_flipped_bit_and_a_wrong_length_are_found(folder, name, count):
     cut = (content[:-1], content[: len(content) // 2], b"", content[:-64], content + b"0")
     for damaged in (*flipped, *cut):
         path.write_bytes(damaged)
-        with refused(str(path), by=Damaged):
+        with refused(str(path), by=CorruptFile):
             (read_weights if name.startswith("best") else read_state)(path)
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from ablate.run_files import Damaged
+from ablate.run_files import CorruptFile
 from ablate.run_files.checkpoint_io import (
     index,
     read_state,
@@ -93,7 +93,7 @@ def of_another_state(file):
 @pytest.mark.parametrize("damage", [cut_off, changed, of_another_state, lambda file: file.unlink()])
 def test_a_shard_that_is_not_as_it_was_written_damages_its_state(last, damage):
     damage(sorted(last.parent.glob("*.shard"))[0])
-    with pytest.raises(Damaged, match=r"^\S+last\.ckpt cannot be read: .*\.shard"):
+    with pytest.raises(CorruptFile, match=r"^\S+last\.ckpt cannot be read: .*\.shard"):
         read_state(last)
 
 
@@ -111,7 +111,7 @@ def test_an_index_that_does_not_fit_damages_its_state(tmp_path, files, shapes):
     whole, path = tensors(), tmp_path / "last.ckpt"
     names = shards(tmp_path, whole)
     saved(path, files(names) if files else names, shapes or whole)
-    with pytest.raises(Damaged, match="its shards do not make it whole"):
+    with pytest.raises(CorruptFile, match="its shards do not make it whole"):
         read_state(path)
 
 

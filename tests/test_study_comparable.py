@@ -75,7 +75,7 @@ def test_a_part_that_was_edited_between_two_seeds_is_not_compared(tmp_path):
     for file in study.glob("a=*/provenance.json"):
         seed = json.loads((file.parent / "result.json").read_text())["seed"]
         parts = {"my.l2": "edited" if file.parent.name.startswith("a=1") and seed > 2 else "first"}
-        change(file, own_parts=parts)
+        change(file, custom_code=parts)
     found = against(study)
     assert list(found) == [("a=1", "code")]
     assert found["a=1", "code"].startswith(

@@ -61,7 +61,7 @@ def test_a_report_writes_the_residual_of_arms_and_seeds_and_the_recipe(tmp_path)
     assert found["recipe"]["data"] == "pydoc"
     assert found["recipe"]["optimizer.lr"] == 0.002
     assert found["recipe"]["parameters"] == arms["baseline"].parameters
-    assert known.misfit_of(found) is None
+    assert known.noise_file_error(found) is None
 
 
 def test_one_seed_has_no_noise_and_a_diverging_arm_is_left_out_of_it(tmp_path):

@@ -15,7 +15,7 @@ from ablate.config.composition import Composition
 from ablate.config.overrides import key_of, parse_one, value_text
 from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan import claims, design
-from ablate.study.plan.cells import Cells, Composer
+from ablate.study.plan.cells import Composer, PlannedRuns
 from ablate.study.plan.design import Factor
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
@@ -168,7 +168,7 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
     assert commas == name("pos_enc=none,rotary") != name("pos_enc=none,learned", "model.dim=8")
 
 
-# Cells
+# PlannedRuns
 
 
 def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_runs(tmp_path):
@@ -177,7 +177,7 @@ def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_
     arms = ["baseline", "pos_enc=none", "pos_enc=rotary"]
     for more in ((), ("schedule.warmup=${seed}",)):
         layout = laid_out(tmp_path, plan, *more)
-        cells = Cells().by_seed(layout.arms, layout.seeds)
+        cells = PlannedRuns().by_seed(layout.arms, layout.seeds)
         assert [(cell.seed, cell.arm) for cell in cells] == [*product((4, 0), arms)]
         for cell in cells:
             arm = layout.arms[arms.index(cell.arm)]

@@ -16,7 +16,7 @@ from ablate.errors import UserError
 from ablate.run_files import PLANNED
 from ablate.study.launch import worker
 from ablate.study.launch.worker import read
-from ablate.study.plan.cells import Cells
+from ablate.study.plan.cells import PlannedRuns
 from ablate.study.plan.planned_run import PlannedRun, Resolved
 from ablate.training import build
 from ablate.training.train import train
@@ -35,13 +35,13 @@ def checks(monkeypatch):
 
 def test_a_configuration_is_checked_once_for_all_runs_of_an_arm(tmp_path, checks):
     layout = laid_out(tmp_path, "{factors: {pos_enc: [none, rotary]}, seeds: 2}")
-    runs = Cells().by_seed(layout.arms, layout.seeds)
+    runs = PlannedRuns().by_seed(layout.arms, layout.seeds)
     assert (len(runs), len(checks)) == (6, 3)
     for run in runs:
         (tmp_path / PLANNED).write_text(run.file)
         composition = read(tmp_path / PLANNED, run.entry()["sha256"])
         assert composition.id == composition.planned_id == run.run_id
-        assert composition.values["study"]["arm"] == run.arm
+        assert composition.cfg["study"]["arm"] == run.arm
         assert composition.cfg.seed == run.seed
     assert len(checks) == 3
 

@@ -56,7 +56,7 @@ def test_no_option_of_the_core_names_a_system() -> None:
 def test_the_options_of_a_system_are_its_modules(system: str) -> None:
     """By whose names messages and `model.layers` refer to them."""
     for file in (PACKAGE / "systems" / system / "conf").glob("*/*.yaml"):
-        for target in targets({"node": option_content(file)[0]}):
+        for target in targets(option_content(file)[0]).values():
             if target.startswith("ablate.systems."):
                 assert target.startswith(f"ablate.systems.{system}.")
                 assert target.split(".")[-2] == file.stem

@@ -24,7 +24,7 @@ from ablate.model.mask.none import NoMask
 from ablate.run_files.checkpoint_io import read_state
 from ablate.task.parallel import Sharing
 from ablate.training.build import build, build_data, make_task
-from ablate.training.own_parts import own_parts
+from ablate.training.custom_code import custom_code
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -312,11 +312,11 @@ def test_the_hash_of_a_part_has_all_that_it_imports(tmp_path, monkeypatch):
         (tmp_path / "crafted" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("crafted.parts")
-    before = own_parts(target)
+    before = custom_code(target)
     assert [*before] == ["crafted.parts"]
     for name, text in files.items():
         (tmp_path / "crafted" / f"{name}.py").write_text(f"{text}# edited\n")
-        assert (own_parts(target) != before) == (name != "beside"), name
+        assert (custom_code(target) != before) == (name != "beside"), name
         (tmp_path / "crafted" / f"{name}.py").write_text(text)
 
 

@@ -75,7 +75,7 @@ ALLOWED = {
     r"where": (7, 2, 4, 8),
     r", too": (0, 0, 0, 0),
     r"anew|once more": (0, 0, 0, 0),
-    r"apart": (0, 0, 2, 7),
+    r"apart": (0, 0, 2, 6),
     r"likewise": (0, 0, 0, 0),
     r"(?:be|quote|is) a text": (0, 0, 0, 2),
     r"whole numbers?": (0, 0, 0, 0),

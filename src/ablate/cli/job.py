@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.cli.command import report
 from ablate.config.check import check_alone, check_direction, seeds_of, value_of
-from ablate.config.composition import Composition, as_typed, complete
+from ablate.config.composition import Composition, as_typed, finalize
 from ablate.config.keys import interpolations, to_dict
 from ablate.errors import RunFailed, UserError, one_line, unwrap
 from ablate.machine.memory import freeze_imports
@@ -36,7 +36,7 @@ def job(cfg: DictConfig) -> float | None:
     # A sweep may train several runs in this process.
     began = time.perf_counter() - (process_seconds() if hydra.mode == RunMode.RUN else 0.0)
     try:
-        complete(cfg, hydra)  # type: ignore[arg-type]
+        finalize(cfg, hydra)  # type: ignore[arg-type]
         typed = as_typed(hydra.overrides.task)
         if hydra.mode == RunMode.RUN:
             typed += as_typed(hydra.overrides.hydra)

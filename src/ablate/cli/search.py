@@ -25,7 +25,7 @@ SETS = ("experiment", "sweep", "debug")
 BLOCKS, OF_BLOCKS = "models of blocks", "ablate.model.gpt.GPT"  # _block.yaml, one of them
 
 
-class Entry(NamedTuple):
+class HelpEntry(NamedTuple):
     name: str  # GROUP=OPTION, or the dotted path of a key
     comment: str
     docstring: str = ""
@@ -113,11 +113,11 @@ def meanings() -> dict[str, str]:
     return dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
 
 
-def _shown(entry: Entry, words: list[str]) -> list[str]:
+def _shown(entry: HelpEntry, words: list[str]) -> list[str]:
     lines = [f"{entry.comment}{entry.options}"]
     if not entry._replace(docstring="").matches(words):
         sentences = re.split(r"(?<=[.;])\s+|\n\n", entry.docstring)
-        lines += [text for text in sentences if Entry("", text).matches(words[:1])][:1]
+        lines += [text for text in sentences if HelpEntry("", text).matches(words[:1])][:1]
     return [*filter(None, map(indented, lines))]
 
 
@@ -125,17 +125,17 @@ def indented(text: str) -> str:
     return fill(text.strip(), WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
 
-def _groups(tree: Tree) -> Iterator[Entry]:
+def _groups(tree: Tree) -> Iterator[HelpEntry]:
     meaning = meanings()
     for group in groups_of(tree):
         options = ", ".join(tree.options(group))
         comment = meaning.get(group, "")
-        yield Entry(f"{group}=", comment, options=f": {options}" if comment else options)
+        yield HelpEntry(f"{group}=", comment, options=f": {options}" if comment else options)
 
 
-def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
+def _options(tree: Tree, folders: list[Path]) -> Iterator[HelpEntry]:
     for option, text in option_files(groups_of(tree), tree, folders):
-        yield Entry(option, header(text), docstring_of(_target(text)))
+        yield HelpEntry(option, header(text), docstring_of(_target(text)))
 
 
 def _target(text: str) -> str:
@@ -144,7 +144,7 @@ def _target(text: str) -> str:
     return target[1] if target else ""
 
 
-def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
+def _keys(tree: Tree, folders: list[Path]) -> Iterator[HelpEntry]:
     having: dict[tuple[str, str], list[str]] = {}  # key and comment -> options
     for option, prefix, text in _files(tree, folders):
         for name, _, comment in _in_file(text, prefix):
@@ -153,7 +153,7 @@ def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
     comments = Counter(name for name, _ in having)
     for (name, comment), options in having.items():
         of = f" ({', '.join(options)})" if comments[name] > 1 else ""
-        yield Entry(name, comment, options=of)
+        yield HelpEntry(name, comment, options=of)
 
 
 def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:

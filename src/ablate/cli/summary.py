@@ -94,7 +94,7 @@ def _names(result: dict[str, Any], cfg: DictConfig) -> str:
 def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
     """Commands that make sense for this run. task: the path of its task's class."""
     provenance = read_mapping(run_dir / "provenance.json")
-    packages = sorted({module.partition(".")[0] for module in provenance.get("own_parts", {})})
+    packages = sorted({module.partition(".")[0] for module in provenance.get("custom_code", {})})
     words = [run_dir, *(word for package in packages for word in ("--allow", package))]
     commands = [command_line("ablate.evaluate", *words)]
     if (score := result["choices"].get("model.attention", "none")) != "none":

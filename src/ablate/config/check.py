@@ -5,16 +5,15 @@ Three questions in this order: is every key read by something (keys.py), is ever
 import the classes, and torch.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.conflicts import CONFLICTS
-from ablate.config.facts import CompositionView, Conflict, Unreadable
+from ablate.config.conflicts import conflicts
 from ablate.config.keys import (
     MISSING,
     default_of,
@@ -24,7 +23,7 @@ from ablate.config.keys import (
     unknown_keys,
     unknown_study_keys,
 )
-from ablate.config.layers import compositions, wrong_patterns
+from ablate.config.layers import Kinds, compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.parts import locate
 from ablate.config.rules import Rule, names_run, refusal
@@ -40,8 +39,9 @@ def check(cfg: Mapping[str, Any]) -> None:
     if not (lines := [*wrong_parts(values)]):
         lines = [*unknown_keys(values)]
     if not lines:  # the rest imports the parts, and torch
-        lines = [*wrong_values(values), *wrong_patterns(values)] or wrong_layers(values)
-        lines += conflicts(values)
+        kinds = compositions(values)
+        lines = [*wrong_values(values), *wrong_patterns(values)] or wrong_layers(kinds)
+        lines += conflicts(values, kinds)
     if lines:
         raise UserError(*lines)
 
@@ -60,21 +60,15 @@ def check_alone(
 
     searched: it is a trial of a search, such as Optuna's, which may have several seeds.
     """
-    keys = [text.partition("=")[0].lstrip("+") for text in overrides]
-    for key in keys:
-        if searched and key == "study.seeds":
-            continue
+    for key in (text.partition("=")[0].lstrip("+") for text in overrides):
         name = ".".join(key.split(".")[:2])
         usual = study.get(name.removeprefix("study.")) == default_of(name)
-        if key.startswith("study.") and name not in OF_ONE_RUN and not usual:
+        of_study = name.startswith("study.") and name not in OF_ONE_RUN and not usual
+        of_search = searched and key == "study.seeds"
+        if (of_study and not of_search) or key.startswith(("hydra/launcher", "hydra.launcher")):
             raise UserError(
                 f"{key} applies to multi-run studies only, and this is a single run; set a key to"
                 " several values and add -m, or choose a sweep"
-            )
-        if key.startswith(("hydra/launcher", "hydra.launcher")):
-            raise UserError(
-                f"{key} applies to multi-run studies only, and a single run is trained by this"
-                " process; set a key to several values and add -m, or choose a sweep"
             )
     if study["factors"] and study["arm"] is None:
         raise UserError(
@@ -116,11 +110,8 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                 f" `- override /{group}: {value_text(node)}` in its defaults list"
             )
         elif "_target_" in node:
-            lines = []
-            for key, default in (("_target_", None), ("_partial_", False)):
-                value, rule = node.get(key, default), rule_of(f"{group}.{key}")
-                if rule is not None and not rule.allows(value):
-                    lines.append(refusal(f"{group}.{key}", value, rule))
+            made = {"_target_": node["_target_"], "_partial_": node.get("_partial_", False)}
+            lines = [*wrong_values(made, group)]
             if not lines and (base := missing_base_class(group, node["_target_"])):
                 lines.append(f"{group}._target_={node['_target_']}: must be a subclass of {base}")
             yield from lines
@@ -163,82 +154,21 @@ def ruled(
             yield name, value, rule
 
 
-def run_folders(
-    values: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
-) -> Iterator[str]:
-    """Yield the keys that name the folder of another run; components that cannot be imported, which
-    the check reports, have none. part: as for `ruled`."""
-    if isinstance(target := values.get("_target_"), str):
-        part = target, path
-    for key, value in list(values.items()):
-        name = f"{path}.{key}" if path else str(key)
-        if isinstance(value, dict):
-            yield from run_folders(value, name, part)
-        elif isinstance(value, str) and key != "_target_":
-            with suppress(UserError):
-                if names_run(rule_of(name, *part)):
-                    yield name
+def replace_run_folders(values: dict[str, Any], new: Callable[[str, str], str]) -> None:
+    """Set every key that names the folder of another run to `new` of the key and its value."""
+    for path, value, rule in ruled(values):
+        if isinstance(value, str) and names_run(rule):
+            *nodes, leaf = path.split(".")
+            reduce(getitem, nodes, values)[leaf] = new(path, value)
 
 
-def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set a key that is there, such as "model.heads"."""
-    *nodes, leaf = path.split(".")
-    for node in nodes:
-        values = values[node]
-    values[leaf] = value
-
-
-def wrong_layers(values: Mapping[str, Any]) -> list[str]:
-    """A line for every unread key and wrong value of model.layers."""
+def wrong_layers(kinds: Kinds) -> list[str]:
+    """A line for every unread key and wrong value of model.layers. kinds: `compositions`."""
     lines: dict[str, None] = {}
-    for _, composition in compositions(values):
+    for _, composition in kinds:
         wrong = [*wrong_parts(composition)]
         lines |= dict.fromkeys(wrong or [*unknown_keys(composition), *wrong_values(composition)])
     return [f"model.layers: {line}" for line in lines]
-
-
-def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every conflict; if layers differ, of any of them.
-
-    Of the rules against keys without effect, those that apply in every layer.
-    """
-    kinds = compositions(cfg) or [([], cfg)]
-    facts = {tuple(layers): CompositionView(layer_facts) for layers, layer_facts in kinds}
-    stated_by = {
-        layers: {*CONFLICTS, *layer_facts.conflicts} for layers, layer_facts in facts.items()
-    }
-    of_parts = [conflict for layer_facts in facts.values() for conflict in layer_facts.conflicts]
-    for conflict in dict.fromkeys([*CONFLICTS, *of_parts]):
-        applies = [
-            layers
-            for layers, layer_facts in facts.items()
-            if conflict in stated_by[layers] and _applies(conflict, layer_facts)
-        ]
-        if not applies or (conflict.without_effect and len(applies) < len(facts)):
-            continue
-        layer_facts = facts[applies[0]]
-        line = re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, layer_facts), conflict.says)  # noqa: B023
-        where = f"block {applies[0][0]}: " if len(applies) < len(facts) else ""
-        yield where + line
-
-
-def _applies(conflict: Conflict, facts: CompositionView) -> bool:
-    try:
-        return conflict.when(facts)
-    except Unreadable:
-        return False
-
-
-def _filled(match: re.Match[str], facts: CompositionView) -> str:
-    """Return the value of a key, the name of a part, or (after a colon) a fact."""
-    fact, path = match.groups()
-    if fact:
-        return str(getattr(facts, path))
-    value = facts(path)
-    return facts.name(path) if isinstance(value, dict) else value_text(value)
-
-
-DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
 def value_of(result: Mapping[str, Any]) -> float | None:
@@ -255,8 +185,8 @@ def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
     listed = direction if OmegaConf.is_list(direction) else [direction]
     names = [str(getattr(item, "name", item)) for item in listed]
     metric, mode = locate(task._target_).metric, locate(task._target_).mode
-    if names != [DIRECTIONS[mode]]:
+    if names != [f"{mode}imize"]:
         raise UserError(
             f"hydra.sweeper.direction={','.join(names)}: runs are compared by {metric}, whose"
-            f" best value is the {mode}imum; set hydra.sweeper.direction={DIRECTIONS[mode]}"
+            f" best value is the {mode}imum; set hydra.sweeper.direction={mode}imize"
         )

@@ -48,7 +48,7 @@ def unchecked(*overrides: str, config_dir: str | Path | None = None) -> DictConf
         cfg = tree.load(overrides)
     except COMPOSITION_ERRORS as error:
         raise explain(error, overrides, tree, many=False) from None
-    complete(cfg, cfg.hydra)
+    finalize(cfg, cfg.hydra)
     return cfg
 
 
@@ -74,7 +74,6 @@ class Composition:
 
     Attributes:
         cfg: the configuration, read-only.
-        values: the same as a dictionary, with every interpolation resolved.
         recorded: the configuration that names the run, `cfg` unless the run was begun by another
             number of processes (`with_recorded_processes`).
         planned_id: the id of the run in its study's plan; None if it was not planned.
@@ -98,10 +97,9 @@ class Composition:
         self.planned_id = planned_id
         self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
         self._run_dir = values["run_dir"]
-        self.values: Mapping[str, Any] = {**values, "run_dir": None}  # a folder may be moved
         self.cfg = cfg.copy()
         OmegaConf.set_readonly(self.cfg, False)
-        self.cfg.run_dir = None
+        self.cfg.run_dir = None  # a folder may be moved
         OmegaConf.set_readonly(self.cfg, True)
         self.recorded = self.cfg
 
@@ -110,7 +108,7 @@ class Composition:
         differences, such as "trainer.devices=4"."""
         self.recorded = self.cfg.copy()
         OmegaConf.set_readonly(self.recorded, False)
-        differs, now = [], self.values["trainer"]
+        differs, now = [], self.cfg.trainer
         OmegaConf.update(self.recorded, "choices.trainer", values["choices"].get("trainer"))
         for key in PROCESSES:
             value = values["trainer"].get(key)
@@ -138,27 +136,26 @@ class Composition:
     @property
     def id(self) -> str:
         """12 hexadecimal digits, equal for equal work: see run_id.py."""
-        values = self.values if self.recorded is self.cfg else resolved(self.recorded)
-        return run_id(values, fingerprint_or_no_data(lambda: self.fingerprint))
+        return run_id(self.recorded, fingerprint_or_no_data(lambda: self.fingerprint))
 
     @property
     def folder_name(self) -> str:
-        return folder_name(self.values["study"]["arm"], self.id)
+        return folder_name(self.cfg.study.arm, self.id)
 
     @property
     def folder(self) -> Path:
         """The folder of the run."""
         if self._run_dir:
             return Path(self._run_dir)
-        return Path(self.values["output_dir"], self.values["study"]["name"], self.folder_name)
+        return Path(self.cfg.output_dir, self.cfg.study.name, self.folder_name)
 
     @property
     def debugged(self) -> bool:
         """Whether this is a debug=... run, which never resumes, since the code may have changed."""
-        return self.values["choices"].get("debug") is not None
+        return self.cfg.choices.get("debug") is not None
 
 
-def complete(cfg: DictConfig, hydra: DictConfig) -> None:
+def finalize(cfg: DictConfig, hydra: DictConfig) -> None:
     """Store the option of every group in the node `choices`, expand the values by layer, set keys
     to null that a typed key replaces, and leave Hydra's node out.
 

@@ -2,27 +2,121 @@
 state; the conflicts of a component are in its class."""
 
 import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from ablate.config.facts import Conflict
+from ablate.config.keys import targets
+from ablate.config.layers import Kinds, compositions
+from ablate.config.overrides import value_text
+from ablate.config.parts import OURS, Unreadable, class_attributes
+from ablate.config.schema import classes_in
+from ablate.config.view import CompositionView
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """An invalid combination. A class lists its own as its attribute `conflicts`.
+
+    `says` names the overrides; {model.heads} is replaced by a value, {:model.kinds} by a class
+    attribute in words, {:name} by a fact.
+    without_effect: the parts go together, but one has nothing to act on; if layers differ, this
+    must be so in all of them.
+    """
+
+    when: Callable[[CompositionView], bool]
+    says: str
+    without_effect: bool = False
+
+    def applies(self, view: CompositionView) -> bool:
+        try:
+            return self.when(view)
+        except Unreadable:
+            return False
+
+    def line(self, view: CompositionView) -> str:
+        return re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m[1], m[2], view), self.says)
+
+
+def _filled(fact: str, path: str, view: CompositionView) -> str:
+    """The value of a key, or the name of a part; after a colon a fact, or an attribute in words."""
+    if fact:
+        group, _, attribute = path.rpartition(".")
+        return view.in_words(group, attribute) if group else str(getattr(view, attribute))
+    value = view(path)
+    return view.name(path) if isinstance(value, dict) else value_text(value)
+
+
+def conflicts(cfg: Mapping[str, Any], kinds: Kinds | None = None) -> Iterator[str]:
+    """Yield a line for every conflict of a composition; if layers differ, of any of them.
+
+    Of the rules against keys without effect, those that apply in every layer. kinds:
+    `compositions(cfg)`, if they were made.
+    """
+    kinds = (compositions(cfg) if kinds is None else kinds) or [([0], cfg)]
+    views = [(layers[0], CompositionView(values)) for layers, values in kinds]
+    stated = [dict.fromkeys([*CONFLICTS, *_conflicts_of_parts(view.values)]) for _, view in views]
+    for conflict in dict.fromkeys(conflict for every in stated for conflict in every):
+        applies = [
+            of_layer
+            for of_layer, every in zip(views, stated, strict=True)
+            if conflict in every and conflict.applies(of_layer[1])
+        ]
+        if applies and (len(applies) == len(views) or not conflict.without_effect):
+            layer, view = applies[0]
+            where = f"block {layer}: " if len(applies) < len(views) else ""
+            yield where + conflict.line(view)
+
+
+def _conflicts_of_parts(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    for path, target in targets(values).items():
+        # torch's optimizers and the like refuse nothing, and asking them would import torch.
+        if target.startswith(OURS) or target not in classes_in(path):
+            yield from conflicts_of(target)
+
+
+@cache
+def conflicts_of(target: str) -> tuple[Conflict, ...]:
+    """The conflicts of a class and its bases."""
+    return tuple(
+        conflict for stated in class_attributes(target, "conflicts") for conflict in stated
+    )
+
 
 TOO_LONG = (
     "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
     " schedule.warmup=auto, 0, or a share of the training such as 0.1"
 )
 
+
+def _of_split(split: str) -> Iterator[Conflict]:
+    """Of the files of validation or test data, and the share of the training data instead."""
+    source, target, share = (f"data.{split}_{key}" for key in ("source", "target", "fraction"))
+    yield Conflict(
+        lambda c: (c(source) is None) != (c(target) is None),
+        f"{source}={{{source}}} and {target}={{{target}}}: set both, or neither",
+    )
+    yield Conflict(
+        lambda c: c(share) is not None and c(source) is not None,
+        f"{share}={{{share}}} has no effect if {source} is set; set one to null",
+    )
+
+
 CONFLICTS = [
     # model, task and data
     Conflict(
         lambda c: c.kind not in c.attribute("model", "kinds"),
-        "model={model} reads {:model_reads}, and data={data} is {:words}{:instead}",
+        "model={model} reads {:model.kinds}, and data={data} is {:data.kind}{:instead}",
     ),
     Conflict(
         lambda c: c.kind not in c.attribute("task", "kinds"),
-        "task={task} needs {:task_needs}, and data={data} is {:words}",
+        "task={task} needs {:task.kinds}, and data={data} is {:data.kind}",
     ),
     Conflict(
         lambda c: c.attribute("task", "output") not in c.attribute("model", "outputs"),
-        "task={task} needs a model of {:output}, and model={model} is one of {:outputs}"
+        "task={task} needs a model of {:task.output}, and model={model} is one of {:model.outputs}"
         "{:other_pairs}",
     ),
     # blocks
@@ -61,26 +155,8 @@ CONFLICTS = [
         "data.min_count={data.min_count} has no effect with data.tokenizer={data.tokenizer}; use"
         " data.tokenizer=word, or data.min_count=1",
     ),
-    Conflict(
-        lambda c: (c("data.val_source") is None) != (c("data.val_target") is None),
-        "data.val_source={data.val_source} and data.val_target={data.val_target}: set both, or"
-        " neither",
-    ),
-    Conflict(
-        lambda c: (c("data.test_source") is None) != (c("data.test_target") is None),
-        "data.test_source={data.test_source} and data.test_target={data.test_target}: set both, or"
-        " neither",
-    ),
-    Conflict(
-        lambda c: c("data.val_fraction") is not None and c("data.val_source") is not None,
-        "data.val_fraction={data.val_fraction} has no effect if data.val_source is set; set one to"
-        " null",
-    ),
-    Conflict(
-        lambda c: c("data.test_fraction") is not None and c("data.test_source") is not None,
-        "data.test_fraction={data.test_fraction} has no effect if data.test_source is set; set one"
-        " to null",
-    ),
+    *_of_split("val"),
+    *_of_split("test"),
     Conflict(
         lambda c: len(set(c("data.pair"))) == 1,
         "data.pair={data.pair}: must be two different languages",

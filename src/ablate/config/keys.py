@@ -28,11 +28,11 @@ FILES = (
 FREE = {"callbacks", "evaluate"}  # its keys are names
 
 
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """As OmegaConf reads YAML, for which 1e-5 is a number; in C ten times as fast."""
 
 
-Loader.add_implicit_resolver(
+YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
@@ -43,6 +43,10 @@ MISSING = "???"
 
 # Why such a key does not exist, or its replacement.
 CUT = "would cut training or evaluation short, so the metrics in result.json would be wrong"
+OF_EVERY_RUN = (
+    "barebones", "enable_checkpointing", "enable_model_summary", "enable_progress_bar",
+    "inference_mode", "reload_dataloaders_every_n_epochs", "use_distributed_sampler",
+)  # fmt: skip
 REFUSED_KEYS = {
     "study.pack": "hydra.launcher.max_parallel_runs=N trains N runs at once, on one device too",
     "logger.watch": "histograms of every gradient slow training; a callback can log a selection",
@@ -56,15 +60,9 @@ REFUSED_KEYS = {
     "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
     "trainer.logger": "the group logger",
     "trainer.profiler": "its table would be lost; debug=profile prints torch.profiler's",
-    "trainer.barebones": "a run is measured and logged",
     "trainer.default_root_dir": "output_dir=DIR",
-    "trainer.enable_checkpointing": "a run always keeps its best and last weights",
-    "trainer.enable_model_summary": "the first line of a run counts its parameters",
-    "trainer.enable_progress_bar": "a terminal has a bar, a file a line for each validation",
-    "trainer.inference_mode": "validation needs no gradients",
     "trainer.num_sanity_val_steps": "debug=fast validates after a few steps",
-    "trainer.reload_dataloaders_every_n_epochs": "training is one pass over a stream of batches",
-    "trainer.use_distributed_sampler": "data is shared among the processes in any case",
+    **{f"trainer.{key}": "every run sets it" for key in OF_EVERY_RUN},
 }
 # Arguments of the Trainer that are not keys: training/trainer.py passes its own values.
 TRAINER = "lightning.pytorch.Trainer"
@@ -112,14 +110,10 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the composition that nothing reads."""
     cfg, allowed = to_dict(cfg), _top()
     yield from _wrong(cfg, "", allowed)
-    nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
-    for key in sorted(allowed - ROOT - FREE):
-        if key in nodes and not isinstance(cfg[key], dict):
-            yield _no_value(key, cfg[key], nodes[key])
-        elif key in nodes:
-            yield from _wrong(cfg[key], key, nodes[key])
-        elif isinstance(cfg.get(key), dict):
+    for key in sorted(allowed - ROOT - FREE - {"study"}):
+        if isinstance(cfg.get(key), dict):
             yield from _in_node(cfg[key], key)
+    yield from unknown_study_keys(cfg)
 
 
 def nodes_of_groups(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -132,8 +126,11 @@ def nodes_of_groups(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield group, node
 
 
-def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
-    return _wrong(cfg.study, "study", set(_values()["study"]))
+def unknown_study_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for every key of the node `study` that is none, or if it is a value."""
+    study, keys = cfg["study"], set(_values()["study"])
+    is_node = isinstance(study, Mapping)
+    yield from _wrong(study, "study", keys) if is_node else [_no_value("study", study, keys)]
 
 
 @cache
@@ -159,25 +156,25 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}._target_={value_text(target)}: must be the path of a class"
         return
     written = keys_of(target)
-    rest = [str(key) for key in node if str(key) not in written]
-    if rest and target in GIVEN and GIVEN[target].issuperset(rest):
-        yield from _wrong(node, path, written)  # before the class is imported, which takes seconds
+    rest = {str(key) for key in node} - written.keys()
+    if rest and rest <= GIVEN.get(target, set()):
+        yield from _wrong(node, path, {*written})  # without an import of the class, of seconds
     elif rest:
-        ours = target.startswith(OURS) and written and not path.startswith("optimizer")
-        given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
-        # Of ByRole's, any role.
-        allowed = written if ours else written | (parameters(target) - given)
+        allowed = {*written}
+        if not (target.startswith(OURS) and written) or path.startswith("optimizer"):
+            # Of ByRole's, any role.
+            given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
+            allowed |= parameters(target) - given
         if "**" not in allowed:
             yield from _wrong(node, path, allowed)
-    for key in node:
-        part = None if node[key] == MISSING else node[key]
-        inside = _inner_keys(target).get(str(key), frozenset())
-        if isinstance(part, dict) and "_target_" in part:
-            yield from _in_node(part, f"{path}.{key!s}")
-        elif isinstance(part, dict) and inside:
-            yield from _wrong(part, f"{path}.{key!s}", inside)
+    for key, value in node.items():
+        inside, name = written.get(str(key)), f"{path}.{key}"
+        if isinstance(value, dict) and "_target_" in value:
+            yield from _in_node(value, name)
+        elif isinstance(value, dict) and inside:
+            yield from _wrong(value, name, inside)
         elif inside:
-            yield _no_value(f"{path}.{key!s}", part, inside)
+            yield _no_value(name, None if value == MISSING else value, inside)
 
 
 def _no_value(path: str, value: Any, inside: Set[str]) -> str:
@@ -204,33 +201,20 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
 
 
 @cache
-def keys_of(target: str) -> frozenset[str]:
-    """Return the keys of a class in the built-in YAML files; none for a class in no file.
-
-    Keys of inner nodes, such as encoder.depth, are included; an empty node takes any.
-    """
-    keys: set[str] = set()
+def keys_of(target: str) -> dict[str, set[str]]:
+    """The keys of a class in the built-in YAML files, each with those of its node, such as
+    {"encoder": {"depth"}}: none of a value, or of a node of any keys. Empty for a class in no
+    file."""
+    keys: dict[str, set[str]] = {}
     for path in config_files("*/*.yaml"):
         if f"_target_: {target}\n" not in path.read_text():
             continue
         content, defaults = option_content(path)
         prefix = f"/{path.parent.name}."
-        slots = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
-        keys |= {slot.removeprefix(prefix) for slot in slots if slot.startswith(prefix)}
-        keys |= set(content) | EVERYWHERE
-        for key, value in content.items():
-            keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else set()
-    return frozenset(keys)
-
-
-@cache
-def _inner_keys(target: str) -> dict[str, frozenset[str]]:
-    """The keys of inner nodes: {"encoder": {"depth"}}."""
-    keys: dict[str, frozenset[str]] = {}
-    for name in keys_of(target):
-        key, _, inner = name.partition(".")
-        if inner:
-            keys[key] = keys.get(key, frozenset()) | {inner}
+        slots = [slot for entry in defaults if isinstance(entry, dict) for slot in entry]
+        named = [slot.removeprefix(prefix) for slot in slots if slot.startswith(prefix)]
+        for key, value in [*content.items(), *dict.fromkeys([*named, *EVERYWHERE]).items()]:
+            keys.setdefault(key, set()).update(value if isinstance(value, dict) else ())
     return keys
 
 
@@ -263,7 +247,7 @@ def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
     """The node of an option's file, fragments such as _block.yaml and options of the same
     group that it builds on included, and its defaults list."""
     text = path.read_text()
-    content: dict[str, Any] = yaml.load(text, Loader=Loader) or {}
+    content: dict[str, Any] = yaml.load(text, Loader=YamlLoader) or {}
     defaults = content.pop("defaults", [])
     if "@package _global_" in text:
         content = content.get(path.parent.name, {})
@@ -300,13 +284,15 @@ def base_constructor_arguments(target: str) -> frozenset[str]:
     return frozenset(inspect.signature(ours[-1].__init__).parameters) if ours else frozenset()
 
 
-def targets(node: Any) -> Iterator[str]:
-    """Yield the path of every class and function that a node of a composition names."""
+def targets(node: Any, path: str = "") -> dict[str, str]:
+    """The class or function of every node of a composition that names one, by the node's path."""
+    found: dict[str, str] = {}
     for key, value in to_dict(node).items():
-        if key == "_target_":
-            yield value
+        if key == "_target_" and isinstance(value, str):
+            found[path] = value
         elif isinstance(value, dict):
-            yield from targets(value)
+            found |= targets(value, f"{path}.{key}".lstrip("."))
+    return found
 
 
 def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:

@@ -21,6 +21,7 @@ from ablate.errors import UserError, suggest
 NODE = "model.layers"
 SIDES = ("encoder", "decoder")
 Values = Mapping[str, Any]
+Kinds = list[tuple[list[int], Values]]
 
 
 def group_of(key: str) -> str | None:
@@ -101,7 +102,7 @@ def of_layers(values: Values) -> list[dict[str, Any]]:
     ]
 
 
-def compositions(values: Values) -> list[tuple[list[int], Values]]:
+def compositions(values: Values) -> Kinds:
     """The composition as each kind of layer has it, and the numbers of these layers from 0."""
     kinds: dict[str, tuple[list[int], dict[str, Any]]] = {}
     for layer, layer_values in enumerate(of_layers(values)):

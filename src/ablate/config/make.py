@@ -23,7 +23,7 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
     except InstantiationException as error:
         if ours := unwrap(error):
             raise ours from None
-        parts = [locate(target) for target in targets(node)]
+        parts = [locate(target) for target in targets(node).values()]
         parts += [part.func for part in more.values() if isinstance(part, partial)]
         for part in parts:
             _require_arguments(part, error)

@@ -6,7 +6,7 @@ once.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override
@@ -16,28 +16,21 @@ from omegaconf.errors import InterpolationResolutionError
 
 from ablate.config.keys import REFUSED_KEYS, option_content, refused_key_message, unresolved
 from ablate.config.overrides import parse, require_few
-from ablate.config.synonyms import key_hint, leaf_hint, leaves, option_hint
+from ablate.config.synonyms import key_hint, leaves, option_hint, same_name
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
 from ablate.errors import UserError, suggest
 
 # Groups with several options at once, [OPTION, OPTION]: each is a node with its name.
 SEVERAL = ("callbacks",)
 
-# External launchers and sweepers, and the packages that provide them.
-PLUGINS = {
-    "joblib": "hydra-joblib-launcher",
-    "submitit_local": "hydra-submitit-launcher",
-    "submitit_slurm": "hydra-submitit-launcher",
-    "ray_aws": "hydra-ray-launcher",
-    "optuna": "hydra-optuna-sweeper",
-    "ax": "hydra-ax-sweeper",
-    "nevergrad": "hydra-nevergrad-sweeper",
-}
+# External launchers and sweepers, and the names of their packages, hydra-NAME-launcher.
+PLUGINS = {name: name for name in ("joblib", "optuna", "ax", "nevergrad")}
+PLUGINS |= {"submitit_local": "submitit", "submitit_slurm": "submitit", "ray_aws": "ray"}
 
 
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
-    lines: list[str] = list(_spaced(overrides, tree))
+    lines: list[str] = [*_spaced(overrides)]
     parsed = [_parse(text) for text in overrides] if not lines else []
     for override in parsed:
         if isinstance(override, str):
@@ -49,27 +42,21 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         raise UserError(*lines)
 
 
-def _spaced(overrides: Sequence[str], tree: Tree) -> Iterator[str]:
+def _spaced(overrides: Sequence[str]) -> Iterator[str]:
     """Yield a line if a space has split an override into several words, or is in its key."""
-    for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
-        key, sign, value = text.partition("=")
-        if text == "=":
-            yield f"'{before} = {after}': write {before}={after}, without spaces"
-        elif text.endswith("=") and after and "=" not in after:
-            yield f"'{text} {after}': write {text}{after}, without spaces"
-        elif text.startswith("=") and before:
-            yield f"'{before} {text}': write {before}{text}, without spaces"
-        elif text.endswith(",") and "=" in text:
-            yield f"'{text} {after}': write the values after commas without spaces"
-        elif sign and key.strip() and key != key.strip():
-            yield f"'{text}': write {key.strip()}={value.strip()}"
-        elif not sign and (named := re.fullmatch(r"([\w./]+):\s*(.*)", text)):
-            yield f"'{text}': write {named[1]}={named[2] or after}"
-        elif not sign and key.split(".")[0] in tree.groups and after and "=" not in after:
-            yield f"'{text} {after}': write {text}={after}"
-        elif "=" in before and not sign and not before.endswith(("=", ",")) and text[0] != "~":
-            quoted = before.replace("=", "='", 1)
-            yield f"'{before} {text}': write KEY=VALUE, or quote a string: \"{quoted} {text}'\""
+    for number, text in enumerate(overrides):
+        key, sign, _ = text.partition("=")
+        if (sign and key == "".join(key.split()) and not text.endswith(",")) or text[:1] == "~":
+            continue
+        words = overrides[max(0, number - 1) : number + 3]
+        mended = re.sub(r"\s*([=,])\s*", r"\1", " ".join(words))
+        mended = re.sub(r"(?<!\S)([\w./]+)(?:: ?| )(?=[^\s=]+(?!\S))", r"\1=", mended)
+        if all("=" in word and word[-1] != "," for word in mended.split()):
+            yield f"'{' '.join(words)}': write {mended}"
+        else:
+            quoted = f"{words[0].partition('=')[0]}='A TEXT'"
+            yield f"cannot read '{text}'; write KEY=VALUE, or quote a string: \"{quoted}\""
+        return
 
 
 def _hidden(overrides: Sequence[Override]) -> Iterator[str]:
@@ -143,29 +130,24 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
     chosen: dict[str, str] = {}
     for override in parsed:
         if tree.chooses(override):
-            wrong = list(_wrong_option(override, tree))
+            wrong = [*_wrong_option(override, tree)]
             yield from wrong
-            if not wrong:
-                chosen[override.key_or_group] = _options(override, tree)[0]
+            if not wrong and (options := _options(override, tree)):
+                chosen[override.key_or_group] = options[0]
     misplaced = dict(_misplaced(chosen, tree))
     yield from misplaced.values()
     base = tree.load([f"{g}={option}" for g, option in chosen.items() if g not in misplaced])
     many = many or base.hydra.mode == RunMode.MULTIRUN
     for override in parsed:
         if override.is_sweep_override() and not many:
-            yield _several(override)
+            key, value = override.key_or_group, _value(override)
+            yield (
+                f"'{override.input_line}' names several values: add -m to run each, or write"
+                f" {key}=[{value}] for a list"
+            )
         if not tree.chooses(override) and not override.is_add():
             for path in _paths(override.key_or_group, override.value()):
                 yield from _unknown(path, override, base, tree)
-    yield from _in_sweep(base, tree, {override.key_or_group for override in parsed})
-
-
-def _several(override: Override) -> str:
-    key, value = override.key_or_group, _value(override)
-    return (
-        f"'{override.input_line}' names several values: add -m to run each, or write"
-        f" {key}=[{value}] for a list"
-    )
 
 
 def _options(override: Override, tree: Tree) -> list[str]:
@@ -185,13 +167,10 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
     if override.is_add() or override.is_force_add():
         yield f"'{override.input_line}': write {group}={_value(override)}, without a sign"
         return
-    if _is_empty(override, tree):
-        yield f"'{override.input_line}' names no option; allowed: {', '.join(allowed)}"
-        return
     for option in _options(override, tree):
         if option not in allowed:
             near = _first(option_hint(group, option, allowed, tree.groups))
-            more = _to_install(group, option) or _own_option_hint(group, option)
+            more = _to_have(group, option)
             yield f"{group}={option}: no such option{near}; allowed: {', '.join(allowed)}{more}"
 
 
@@ -201,12 +180,10 @@ def _first(*texts: str) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _to_install(group: str, option: str) -> str:
-    package = PLUGINS.get(option) if group in ("hydra/launcher", "hydra/sweeper") else None
-    return f"; to have it: pip install {package}" if package else ""
-
-
-def _own_option_hint(group: str, option: str) -> str:
+def _to_have(group: str, option: str) -> str:
+    """How an option would be added: a plugin of Hydra, or a class."""
+    if option in PLUGINS and group in ("hydra/launcher", "hydra/sweeper"):
+        return f"; to have it: pip install hydra-{PLUGINS[option]}-{group.removeprefix('hydra/')}"
     if "." not in option:
         return ""
     file = f"DIR/{group}/NAME.yaml"
@@ -246,11 +223,7 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
             yield f"{override.input_line}: {done} is one value and has no keys"
             return
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
-            value = _value(override)
-            hint = key_hint(path, value, tree.groups, base)
-            elsewhere = "" if path.startswith("hydra") else leaf_hint(path, value, base)
-            line = _no_key(path, done, node, tree, hint, elsewhere)
-            yield f"{override.input_line}: {line}"
+            yield f"{override.input_line}: {_no_key(path, done, node, _value(override), tree)}"
             return
         done = f"{done}.{part}" if done else part
         node = node._get_node(part)
@@ -259,47 +232,36 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         yield f"{override.input_line}: {path} is not a value; set one of its keys: {named}"
 
 
-def _no_key(typed: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
-    """typed: the key, whose part `path` exists; hint: the key that is certainly meant; elsewhere:
-    keys of the same name in other nodes."""
+def _no_key(typed: str, path: str, node: DictConfig, value: str, tree: Tree) -> str:
+    """The line for a key that does not exist, and the nearest one. path: the node that it would be
+    in, "" for the root."""
     part = typed.removeprefix(f"{path}.").partition(".")[0]
-    if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
-        return f"{part} has no keys here; choose {part}=OPTION from {', '.join(tree.options(part))}"
-    if not path:
-        names = {str(key) for key in node} | set(tree.groups)
-        allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
-        near = _first(hint or elsewhere or suggest(part, allowed))
-        return f"no key or group {part}{near}; allowed: {', '.join(allowed)}"
-    root: Any = node._get_root()
-    option = root.hydra.runtime.choices.get(path)
-    named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
-    known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
-    full = f"{path}.{part}"
+    full = f"{path}.{part}".lstrip(".")
+    if not path and full in tree.groups:  # of experiment, sweep, debug: null has no keys
+        return f"{full} has no keys here; choose {full}=OPTION from {', '.join(tree.options(full))}"
     if full in REFUSED_KEYS:
         return refused_key_message(full)
-    others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
-    if others:
-        inside = elsewhere if f" {path}." in elsewhere else ""  # model.encoder.depth
-        hint = inside or f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
+    root: Any = node._get_root()
+    inside = [f"{path}.{key!s}".lstrip(".") for key in node if not str(key).startswith("_")]
+    if not path:
+        inside = sorted(tree.hydra_groups if part.startswith("hydra/") else {*inside, *tree.groups})
     # Neither a node, unless it has options, nor a key that constructs a component.
-    settable = [key for key in leaves(node, f"{path}.") if "._" not in key]
-    hint = hint or suggest(typed, [*settable, *(key for key in named if key in tree.groups)])
-    near = _first(f"{path}={option}" if option else "", hint or elsewhere)
-    return f"no key {full}{near}; {known}"
+    settable = [key for key in leaves(node, f"{path}.") if "._" not in key] if path else inside
+    elsewhere = "" if typed.startswith("hydra") else same_name(typed, value, root)
+    hint = key_hint(typed, value, tree.groups, root)
+    settable += [key for key in inside if key in tree.groups]
+    near = suggest(typed if path else part, settable)
+    others = [o for o in tree.options(path) if part in _keys_of_option(path, o)] if path else []
+    if others and f" {path}." not in elsewhere:  # unlike model.encoder.depth
+        hint = f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
+    elif others or not path:
+        hint = hint or elsewhere
+    option = root.hydra.runtime.choices.get(path) if path else None
+    shown = _first(f"{path}={option}" if option else "", hint or near or elsewhere)
+    known = f"allowed: {', '.join(inside)}" if inside else "it has no keys to set"
+    return f"no key {'' if path else 'or group '}{full}{shown}; {known}"
 
 
-def _keys_of_option(group: str, option: str) -> Collection[str]:
+def _keys_of_option(group: str, option: str) -> dict[str, Any]:
     file = config_file(f"{group}/{option}.yaml")
-    return option_content(file)[0] if file.is_file() else ()
-
-
-def _in_sweep(base: DictConfig, tree: Tree, typed: set[str]) -> Iterator[str]:
-    """Yield errors in the factors of a sweep file, unless the command line sets all of them."""
-    params = OmegaConf.select(base, "hydra.sweeper.params")
-    if params and not typed.issuperset(params):
-        chosen = base.hydra.runtime.choices
-        name = chosen.get("sweep")
-        written = [f"{key}={value}" for key, value in params.items()]
-        fixed = [f"{g}={o}" for g, o in chosen.items() if g != "sweep" and "@" not in g and o]
-        for line in _mistakes([*fixed, *written], tree, many=True):
-            yield f"sweep={name}: {line}"
+    return option_content(file)[0] if file.is_file() else {}

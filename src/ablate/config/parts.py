@@ -93,11 +93,16 @@ def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
     return _rules(hints)
 
 
+def rules_of(typed_dict: Any) -> dict[str, Rule]:
+    """The rule of every key of a TypedDict, and of those in it."""
+    return _rules(_keys(typed_dict))
+
+
 def _rules(hints: Mapping[str, Any]) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for name, hint in hints.items():
         if is_typeddict(hint):
-            rules |= {f"{name}.{key}": rule for key, rule in _rules(_keys(hint)).items()}
+            rules |= {f"{name}.{key}": rule for key, rule in rules_of(hint).items()}
         elif rule := _rule(hint):
             rules[name] = rule
     return rules

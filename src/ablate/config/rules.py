@@ -4,7 +4,7 @@ The names at the end are annotations of a part's parameters: `dropout: Share`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import c_float
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
@@ -80,28 +80,28 @@ class Bool:
 
 
 @dataclass(frozen=True)
-class Text:
+class String:
+    text: str = "a text"
+
     def allows(self, value: object) -> bool:
         return isinstance(value, str) and bool(value.strip())
 
     def __str__(self) -> str:
-        return "a text"
+        return self.text
 
 
 @dataclass(frozen=True)
-class RunFolder(Text):
+class RunFolder(String):
     """The folder of a finished run, whose weights count in the id of the run that names it."""
 
-    def __str__(self) -> str:
-        return "the folder of a run"
+    text: str = "the folder of a run"
 
 
 @dataclass(frozen=True)
 class WeightsFile(RunFolder):
     """A file of weights, which also count in the id."""
 
-    def __str__(self) -> str:
-        return "a file of weights"
+    text: str = "a file of weights"
 
 
 @dataclass(frozen=True)
@@ -199,26 +199,21 @@ class Exactly:
 
 
 # The rule that a type is.
-OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text()}
-
-
-def one_of(*options: str) -> OneOf:
-    return OneOf(options)
-
-
-def either(*rules: Rule) -> Either:
-    return Either(rules)
-
-
-def or_null(rule: Rule) -> Either:
-    return Either((rule, Exactly(None)))
+OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: String()}
 
 
 def names_run(rule: Rule | None) -> bool:
     """Whether a value that is a text is the folder of a run."""
-    if isinstance(rule, Either):
-        return any(names_run(inner) for inner in rule.rules)
-    return isinstance(rule, RunFolder)
+    return any(isinstance(each, RunFolder) for each in alternatives(rule))
+
+
+def alternatives(rule: Rule | None) -> list[Rule | None]:
+    """The rules, at least one of them must allow a value."""
+    return (
+        [r for inner in rule.rules for r in alternatives(inner)]
+        if isinstance(rule, Either)
+        else [rule]
+    )
 
 
 def single(value: float) -> float:
@@ -262,16 +257,12 @@ def refusal(path: str, value: object, rule: Rule) -> str:
         near = f"; write {path}={EXAMPLES[path]}"
     if text in MEANT:
         near = f"; {MEANT[text]}"
-    allowed = str(rule).replace(str(Text()), TEXTS.get(path, str(Text())))
+    allowed = str(rule).replace(str(String()), TEXTS.get(path, str(String())))
     return f"{text}: must be {allowed}{near}"
 
 
-def names_of(rule: Rule) -> Sequence[str]:
-    if isinstance(rule, OneOf):
-        return rule.options
-    if isinstance(rule, Either):
-        return [name for inner in rule.rules for name in names_of(inner)]
-    return []
+def names_of(rule: Rule) -> list[str]:
+    return [n for each in alternatives(rule) if isinstance(each, OneOf) for n in each.options]
 
 
 HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
@@ -283,19 +274,14 @@ PROCESSES = 1024
 
 RunDir = Annotated[str, RunFolder()]
 HubName = Annotated[str, Named(HUGGING_FACE)]  # of pretrained weights
-COUNT = Int(1, 2**31 - 1)  # the product of two of them still is an index of 64 bits
-SEED = Int(0, 2**63 - 1)
-POSITIVE = Real(0, above=True)
-NOT_NEGATIVE = Real(0)
-SHARE = Real(0, 1, below=True)
-
-Count = Annotated[int, COUNT]
-Seed = Annotated[int, SEED]
+Count = Annotated[int, Int(1, 2**31 - 1)]  # the product of two of them still fits in 64 bits
+Seed = Annotated[int, Int(0, 2**63 - 1)]
+Processes = Annotated[int, Int(1, PROCESSES)]
 Depth = Annotated[int, Int(1, 1000)]  # DeepNet, Wang et al. 2022, https://arxiv.org/abs/2203.00555
 Width = Annotated[int, Int(1, 2**24)]
 Vocabulary = Annotated[int, Int(1, TOKENS)]
-Positive = Annotated[float, POSITIVE]
-NotNegative = Annotated[float, NOT_NEGATIVE]
-Share = Annotated[float, SHARE]  # of units dropped, of labels smoothed
+Positive = Annotated[float, Real(0, above=True)]
+NotNegative = Annotated[float, Real(0)]
+Share = Annotated[float, Real(0, 1, below=True)]  # of units dropped, of labels smoothed
 Fraction = Annotated[float, Real(0, 1, above=True, below=True)]  # some and not all
 Probability = Annotated[float, Real(0, 1)]

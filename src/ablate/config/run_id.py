@@ -13,14 +13,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ablate.config.check import put, run_folders
-from ablate.config.keys import FILES, to_dict
+from ablate.config.check import replace_run_folders
+from ablate.config.keys import FILES, keys_of, targets, to_dict
 from ablate.config.layers import of_layers
 from ablate.config.make import make
-from ablate.config.revision import revisions
-from ablate.config.schema import look_up
+from ablate.config.parts import OURS, class_attributes
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.run_files import LAST, Damaged, best_weights, open_file, refuse_links
+from ablate.run_files import LAST, CorruptFile, best_weights, open_file, refuse_links
 
 # Keys that cannot change a result: of locations, logging, the speed of reading data, and the
 # tensors kept for the backward pass.
@@ -95,7 +94,7 @@ def weights(start: str, *, last: bool = False) -> str:
     try:
         with open_file(path if path.is_file() else best) as file:
             return file_digest(file, sha256).hexdigest()
-    except (OSError, Damaged):
+    except (OSError, CorruptFile):
         return NO_WEIGHTS
 
 
@@ -103,9 +102,8 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved values without the excluded keys, with equal numbers in one form."""
     content = counted_keys(to_dict(cfg))
     # The hash of the weights takes the place of their path.
-    for path in run_folders(content):
-        last = path == "init_from" and bool(content.get("init_optimizer"))
-        put(content, path, weights(look_up(content, path)[0], last=last))
+    last = bool(content.get("init_optimizer"))
+    replace_run_folders(content, lambda key, run: weights(run, last=last and key == "init_from"))
     # A pattern counts as its values.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
@@ -130,6 +128,24 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def revisions(content: Mapping[str, Any]) -> dict[str, int]:
+    """The revision of every part of a config's plain content, those above 1: the same command then
+    trains again, and does not answer with the result of the old code."""
+    numbers = {path: revision(target) for path, target in targets(content).items()}
+    return {path: number for path, number in numbers.items() if number > 1}
+
+
+def revision(target: str) -> int:
+    """The class attribute `revision`, raised with the numbers that a component computes, of a class
+    and its bases; 1 for those of other packages that our options name."""
+    if not target.startswith(OURS) and keys_of(target):
+        return 1
+    try:
+        return 1 + sum(number - 1 for number in class_attributes(target, "revision"))
+    except UserError:  # cannot be imported: nothing is trained
+        return 1
 
 
 def fingerprint(cfg: DictConfig) -> str:

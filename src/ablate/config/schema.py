@@ -1,7 +1,7 @@
 """The rule of every key: of components the annotation of the parameter (parts.py), of the run, its
-study and trainer, and of third-party optimizers the entry here.
+study and trainer, and of third-party optimizers the annotation here.
 
-A key without a rule here takes the type of its default.
+A key without an annotation takes the type of its default.
 """
 
 import inspect
@@ -9,99 +9,111 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from ablate.config.keys import default_of, parts_in
 from ablate.config.overrides import quoted_where
-from ablate.config.parts import OURS, locate, parameter_rules
+from ablate.config.parts import OURS, locate, parameter_rules, rules_of
 from ablate.config.rules import (
-    COUNT,
-    NOT_NEGATIVE,
     OF_TYPE,
-    POSITIVE,
     PROCESSES,
-    SEED,
-    SHARE,
     Below,
-    Bool,
+    Count,
     Exactly,
     Int,
     Keys,
     ListOf,
+    NotNegative,
+    Positive,
+    Processes,
     Rule,
-    RunFolder,
-    Text,
-    either,
-    one_of,
-    or_null,
+    RunDir,
+    Seed,
+    Share,
+    String,
 )
 from ablate.config.tree import config_files, groups
 
-VALUES: dict[str, Rule] = {
-    "seed": SEED,
-    "init_from": or_null(RunFolder()),
-    "init_optimizer": Bool(),
-    "output_dir": Text(),
-    "run_dir": or_null(Text()),
-    "study.name": Below("output_dir"),
-    "study.baseline": ListOf(Text(), least=0),
-    "study.factors": or_null(Keys()),
-    "study.design": or_null(one_of("one_factor", "leave_one_out", "pairs", "factorial")),
-    "study.seeds": either(COUNT, ListOf(SEED)),
-    "study.seeds_up_to": or_null(COUNT),
-    "study.blocks": or_null(Keys()),
-    "study.metric": or_null(Text()),
-    "study.extra_metrics": ListOf(Text(), least=0),
-    "study.mode": or_null(one_of("min", "max")),
-    "study.exclude": ListOf(Keys(), least=0),
-    "study.on_invalid": one_of("error", "skip"),
-    "study.match": or_null(one_of("parameters", "flops")),
-    "study.match_by": Text(),
-    "study.tune": or_null(Keys()),
-    "study.tune_seeds": either(COUNT, ListOf(SEED)),
-    "study.margin": or_null(POSITIVE),
-    "study.noise": or_null(either(Text(), ListOf(Text()))),
-    "study.effect": or_null(POSITIVE),
-    "study.claims": ListOf(Keys(), least=0),
-    "study.arms": or_null(ListOf(Text())),
-    "study.rerun": one_of("missing", "failed", "all"),
-    "study.dry_run": Bool(),
-    "study.confirm_large": Bool(),
-    "study.arm": or_null(Text()),
-    "evaluate": or_null(Keys()),
-    "checkpoint_every": COUNT,
-    "checkpoint_keep": one_of("all", "last", "best", "none"),
-    "compile": Bool(),
-    # Lightning's Trainer
-    "trainer.accelerator": one_of("cpu", "gpu", "cuda", "mps", "auto"),
-    "trainer.devices": either(Int(1, PROCESSES), one_of("auto"), ListOf(Int(0))),
-    "trainer.num_nodes": Int(1, 2**16),
-    "trainer.strategy": one_of("auto", "ddp", "fsdp"),
-    "trainer.shards": or_null(Int(2, PROCESSES)),
-    "trainer.precision": one_of(
-        "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"
-    ),
-    "trainer.max_steps": either(COUNT, Exactly(-1)),
-    "trainer.max_epochs": or_null(COUNT),
-    "trainer.val_check_interval": or_null(COUNT),
-    "trainer.val_examples": or_null(COUNT),
-    "trainer.check_val_every_n_epoch": or_null(COUNT),
-    "trainer.gradient_clip_val": or_null(POSITIVE),
-    "trainer.accumulate_grad_batches": COUNT,
-    "trainer.log_every_n_steps": COUNT,
-    "trainer.deterministic": either(Bool(), one_of("warn")),
-}
+Node = Annotated[Mapping[str, Any], Keys()]
+Nodes = Annotated[list[Any], ListOf(Keys(), least=0)]
+Strings = Annotated[list[str], ListOf(String(), least=0)]
 
-# Of the third-party optimizers that built-in options name.
-OPTIMIZER: dict[str, Rule] = {
-    "lr": POSITIVE,
-    "betas": ListOf(SHARE, length=2),
-    "eps": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "momentum": SHARE,
-    "nesterov": Bool(),
-    "fused": Bool(),
-}
+
+class StudyKeys(TypedDict):
+    name: Annotated[str, Below("output_dir")]
+    baseline: Strings
+    factors: Node | None
+    design: Literal["one_factor", "leave_one_out", "pairs", "factorial"] | None
+    seeds: Count | list[Seed]
+    seeds_up_to: Count | None
+    blocks: Node | None
+    metric: str | None
+    extra_metrics: Strings
+    mode: Literal["min", "max"] | None
+    exclude: Nodes
+    on_invalid: Literal["error", "skip"]
+    match: Literal["parameters", "flops"] | None
+    match_by: str
+    tune: Node | None
+    tune_seeds: Count | list[Seed]
+    margin: Positive | None
+    noise: str | list[str] | None
+    effect: Positive | None
+    claims: Nodes
+    arms: list[str] | None
+    rerun: Literal["missing", "failed", "all"]
+    dry_run: bool
+    confirm_large: bool
+    arm: str | None
+
+
+class TrainerKeys(TypedDict):
+    """Of Lightning's Trainer."""
+
+    accelerator: Literal["cpu", "gpu", "cuda", "mps", "auto"]
+    devices: Processes | Literal["auto"] | list[Annotated[int, Int(0)]]
+    num_nodes: Annotated[int, Int(1, 2**16)]
+    strategy: Literal["auto", "ddp", "fsdp"]
+    shards: Annotated[int, Int(2, PROCESSES)] | None
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"]
+    max_steps: Count | Literal[-1]
+    max_epochs: Count | None
+    val_check_interval: Count | None
+    val_examples: Count | None
+    check_val_every_n_epoch: Count | None
+    gradient_clip_val: Positive | None
+    accumulate_grad_batches: Count
+    log_every_n_steps: Count
+    deterministic: bool | Literal["warn"]
+
+
+class RunKeys(TypedDict):
+    seed: Seed
+    init_from: RunDir | None
+    init_optimizer: bool
+    output_dir: str
+    run_dir: str | None
+    evaluate: Node | None
+    checkpoint_every: Count
+    checkpoint_keep: Literal["all", "last", "best", "none"]
+    compile: bool
+    study: StudyKeys
+    trainer: TrainerKeys
+
+
+class OptimizerKeys(TypedDict):
+    """Of the third-party optimizers that built-in options name."""
+
+    lr: Positive
+    betas: tuple[Share, Share]
+    eps: NotNegative
+    weight_decay: NotNegative
+    momentum: Share
+    nesterov: bool
+    fused: bool
+
+
+VALUES, OPTIMIZER = rules_of(RunKeys), rules_of(OptimizerKeys)
 
 
 @dataclass(frozen=True)

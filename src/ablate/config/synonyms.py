@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -38,12 +37,7 @@ OTHERWISE = {
 OFF = ("off", "no", "false", "null", "None", "disabled")
 OPTIONS = {
     ("logger", "csv"): "every run writes metrics.csv, with logger=none too",
-    ("logger", "many_loggers"): "did you mean logger=many?",
     ("model.attention", "flash"): "an implementation of every score: kernel=auto or kernel=sdpa",
-    ("trainer", "mps"): "did you mean trainer=gpu?",
-    ("trainer", "default"): "did you mean trainer=cpu?",
-    ("trainer", "ddp_sim"): "trainer=ddp trainer.accelerator=cpu trainer.devices=2",
-    **{("debug", name): "did you mean debug=fast?" for name in ("default", "fdr", "limit")},
 }
 NOT_OF_A_RUN = ("hydra", "study", "choices")
 
@@ -61,9 +55,9 @@ def key_hint(typed: str, value: str, groups: Sequence[str], base: DictConfig) ->
     return _question(f"{name}={value}" for name in names[:3])
 
 
-def leaf_hint(typed: str, value: str, node: DictConfig) -> str:
+def same_name(typed: str, value: str, base: DictConfig) -> str:
     """The keys of a composition that end as an unknown key does; "" if there is none."""
-    return _question(f"{key}={value}" for key in _alike(typed, node))
+    return _question(f"{key}={value}" for key in _alike(typed, base))
 
 
 def _alike(typed: str, node: DictConfig) -> list[str]:
@@ -82,25 +76,23 @@ def option_hint(group: str, typed: str, options: Sequence[str], groups: Sequence
         return ""  # would be found in a formula
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
-    word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
     if alike := get_close_matches(typed.lower(), options, n=1, cutoff=0.8):
         return f"did you mean '{alike[0]}'?"
-    named = [name for name in options if word.search(_comment(config_file(f"{group}/{name}.yaml")))]
-    elsewhere = [other for other in groups if config_file(f"{other}/{typed}.yaml").is_file()]
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
+    files = {name: config_file(f"{group}/{name}.yaml") for name in options}
+    commented = {name: header(file.read_text()) for name, file in files.items() if file.is_file()}
+    named = [name for name, comment in commented.items() if word.search(comment)]
     if 0 < len(named) <= 3:
         return _question(f"{group}={name}" for name in named)
     if near := suggest(typed, options):
         return near.removeprefix("; ")
+    elsewhere = [other for other in groups if config_file(f"{other}/{typed}.yaml").is_file()]
     return _question(f"{other}={typed}" for other in elsewhere[:3] if typed != "none")
 
 
 def _question(texts: Iterable[str]) -> str:
     text = " or ".join(texts)
     return f"did you mean {text}?" if text else ""
-
-
-def _comment(file: Path) -> str:
-    return header(file.read_text()) if file.is_file() else ""
 
 
 def leaves(node: DictConfig, path: str = "") -> Iterable[str]:

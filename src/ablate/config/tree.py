@@ -85,12 +85,14 @@ class Repository(ConfigRepository):
     composition; a command makes several."""
 
     _read: ClassVar[dict[tuple[object, ...], bytes]] = {}
+    last: ClassVar[str] = ""  # the option that was loaded last
 
     def __deepcopy__(self, memo: object) -> "Repository":
         return copy(self)  # which gets its own sources
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Raises UserError, which names the file, for one that cannot be used."""
+        Repository.last = config_path
         key = (config_path, *((s.path, _written(s.path, config_path)) for s in self.sources))
         if key not in self._read:
             file = self.file(config_path)
@@ -106,13 +108,6 @@ class Repository(ConfigRepository):
                 _refuse_values(file, config_path.rpartition("/")[0].replace("/", "."), loaded)
             self._read[key] = pickle.dumps(loaded)
         return pickle.loads(self._read[key])  # the reader changes it
-
-    def paths(self) -> Iterator[str]:
-        """Every option of the folders, such as "model/gpt"."""
-        for source in self.sources:
-            if source.scheme() == "file":
-                for file in Path(source.path).glob("*/**/*.yaml"):
-                    yield str(file.relative_to(source.path).with_suffix(""))
 
     def file(self, config_path: str) -> Path:
         """The file of an option; only its name if it is Hydra's, or does not exist."""
@@ -201,7 +196,7 @@ def _written(folder: str, config_path: str) -> int | None:
         return None
 
 
-class Loader(ConfigLoaderImpl):
+class TreeLoader(ConfigLoaderImpl):
     """Hydra's loader with our repository."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
@@ -213,34 +208,15 @@ class Loader(ConfigLoaderImpl):
         try:
             return super().load_configuration(*args, **kwargs)
         except RecursionError:
-            for path in self.repository.paths():
-                if cycle := self._cycle(path, ()):
-                    raise UserError(
-                        f"{self.repository.file(cycle[0])}: its defaults list leads back to it"
-                        f" ({' -> '.join(cycle)})"
-                    ) from None
-            raise
-
-    def _cycle(self, path: str, above: tuple[str, ...]) -> tuple[str, ...]:
-        """The files from `path` back to it, or to one below it; none if its defaults list ends."""
-        if path in above:
-            return (*above[above.index(path) :], path)
-        loaded = self.repository.load_config(path)
-        for default in loaded.defaults_list or () if loaded is not None else ():
-            default.update_parent(path.rpartition("/")[0], "")
-            named = not (default.is_self() or default.is_override() or default.is_interpolation())
-            if not named or not isinstance(default.get_name(), str):
-                continue
-            if cycle := self._cycle(default.get_config_path(), (*above, path)):
-                return cycle
-        return ()
+            file = self.repository.file(Repository.last)
+            raise UserError(f"{file}: its defaults list leads back to it") from None
 
 
 @dataclass(frozen=True)
 class Tree:
     """The options, and the composition of a choice of them, without any check."""
 
-    loader: Loader
+    loader: TreeLoader
     config_name: str = "config"
     search: tuple[str, ...] = ()  # hydra.searchpath=[..], as typed
 
@@ -328,7 +304,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         for folder in own:
             _refuse_hidden(folder)
             search_path.prepend("command-line", f"file://{folder}", anchor=schema)
-        _trees[key] = Tree(Loader(search_path), config_name)
+        _trees[key] = Tree(TreeLoader(search_path), config_name)
     return _trees[key]
 
 

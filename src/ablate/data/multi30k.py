@@ -7,7 +7,7 @@ Task 1 of github.com/multi30k/dataset as published, neither tokenized nor lower-
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from ablate.config.rules import ListOf, one_of
+from ablate.config.rules import ListOf, OneOf
 from ablate.data import source
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Translations, split_lines
@@ -41,7 +41,7 @@ class Multi30k(Translations):
     def __init__(
         self,
         *,
-        pair: Annotated[Sequence[str], ListOf(one_of("de", "en", "fr"), length=2)],
+        pair: Annotated[Sequence[str], ListOf(OneOf(("de", "en", "fr")), length=2)],
         root: str | None,
         **options: Any,
     ) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.kernel import (
     DOT_PRODUCTS_ONLY,
     AttentionInputs,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.kernel import SLOTS, AttentionInputs, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked

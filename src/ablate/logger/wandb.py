@@ -22,7 +22,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
-from ablate.config.rules import ListOf, Text
+from ablate.config.rules import ListOf, String
 from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import OFF, RunLogger, first_line
@@ -80,7 +80,7 @@ class WandB(RunLogger):
         name: str | None = None,
         group: str | None = None,
         job_type: str | None = None,
-        tags: str | Annotated[Sequence[str], ListOf(Text(), least=0)] | None = None,
+        tags: str | Annotated[Sequence[str], ListOf(String(), least=0)] | None = None,
         notes: str | None = None,
         dir: str | None = None,
         log_model: bool = False,

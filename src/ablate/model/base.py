@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
 from ablate.random.seeding import derive, seed_torch

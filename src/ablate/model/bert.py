@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Width
 from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model

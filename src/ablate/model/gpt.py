@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ablate.config.facts import CompositionView, Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Positive, Width
+from ablate.config.view import CompositionView
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned

@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Width
 from ablate.model.base import Model
 from ablate.model.gate import Gate

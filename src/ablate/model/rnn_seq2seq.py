@@ -15,7 +15,7 @@ from typing import Unpack
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError

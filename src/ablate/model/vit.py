@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import HUGGING_FACE, Width
 from ablate.errors import UserError
 from ablate.figures.patches import patch_drawer, unnormalized

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int, NotNegative, Positive, Share
 from ablate.errors import UserError
 from ablate.machine.version import install

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
 

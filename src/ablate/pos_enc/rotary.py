@@ -29,7 +29,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Positive, Real
 from ablate.errors import UserError
 from ablate.pos_enc import Randomized

@@ -33,7 +33,7 @@ LARGEST = 1e100  # of a number, so that its square and sums are finite
 FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with ablate's files
 
 
-class Damaged(UserError):
+class CorruptFile(UserError):
     """A file that is not as it was written."""
 
     def __init__(self, path: Path, why: str):
@@ -90,20 +90,22 @@ def best_weights(run_dir: Path) -> Path:
 
 @contextmanager
 def open_file(path: Path, *, longest: int | None = None) -> Iterator[BufferedReader]:
-    """Open a file to read. Raises Damaged for one that is empty or longer than `longest` bytes, and
-    for anything but a regular file."""
+    """Open a file to read. Raises CorruptFile for one that is empty or longer than `longest` bytes,
+    and for anything but a regular file."""
     try:
         status = os.stat(path)
     except OSError as error:
         if error.errno == ELOOP:
-            raise Damaged(path, "it is a link to itself") from error
+            raise CorruptFile(path, "it is a link to itself") from error
         raise
     if not stat.S_ISREG(status.st_mode):
-        raise Damaged(path, f"it is {_kind(status.st_mode)}, not a regular file")
+        raise CorruptFile(path, f"it is {_kind(status.st_mode)}, not a regular file")
     if not status.st_size:  # also of /proc, whose files may block
-        raise Damaged(path, "it is empty")
+        raise CorruptFile(path, "it is empty")
     if longest is not None and status.st_size > longest:
-        raise Damaged(path, f"it has {status.st_size:,} bytes, and at most {longest:,} are read")
+        raise CorruptFile(
+            path, f"it has {status.st_size:,} bytes, and at most {longest:,} are read"
+        )
     with open(path, "rb") as file:
         yield file
 
@@ -120,13 +122,13 @@ def _kind(mode: int) -> str:
 
 
 def read_text(path: Path, *, longest: int = LONGEST) -> str:
-    """Return the content of a text file; raise Damaged, as `open_file` does."""
+    """Return the content of a text file; raise CorruptFile, as `open_file` does."""
     with open_file(path, longest=longest) as file:
         try:
             # No more than it had: `read` allocates the bytes of its argument.
             return file.read(os.fstat(file.fileno()).st_size).decode()
         except UnicodeDecodeError as error:
-            raise Damaged(path, f"it is not UTF-8 text ({error.reason})") from error
+            raise CorruptFile(path, f"it is not UTF-8 text ({error.reason})") from error
 
 
 @contextmanager
@@ -184,8 +186,8 @@ def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> No
 
 
 def read_json(path: Path) -> Any:
-    """Return the content, None if the file does not exist; raise Damaged if it is not JSON, or not
-    JSON of `write_json`: numbers beyond LARGEST, or halves of a surrogate pair."""
+    """Return the content, None if the file does not exist; raise CorruptFile if it is not JSON, or
+    not JSON of `write_json`: numbers beyond LARGEST, or halves of a surrogate pair."""
     try:
         text = read_text(path)
         content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
@@ -195,14 +197,14 @@ def read_json(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise Damaged(path, str(error)) from error
+        raise CorruptFile(path, str(error)) from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """The content; empty if the file does not exist, or if it is not a JSON mapping."""
     try:
         content = read_json(path)
-    except Damaged:
+    except CorruptFile:
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.run_files import Damaged, named, open_file
+from ablate.run_files import CorruptFile, named, open_file
 from ablate.run_files.shape import schema_error
 
 TRUST = "ABLATE_TRUST_PICKLE"
@@ -166,7 +166,7 @@ def remove_unused_shards(folder: Path, states: Iterable[str]) -> None:
     if not (written := {path.name for path in folder.glob("*.shard")}):
         return
     for name in states:
-        with suppress(FileNotFoundError, Damaged):
+        with suppress(FileNotFoundError, CorruptFile):
             written -= {*_read_zip(folder / name).get("shards", {}).get("files", ())}
     for name in written:
         (folder / name).unlink(missing_ok=True)
@@ -211,30 +211,30 @@ def _flush(file: BinaryIO) -> None:
 
 
 def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint. Raises Damaged, and UserError if that would run code from the file, or if
-    it belongs to another run than `run_id`."""
+    """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or
+    if it belongs to another run than `run_id`."""
     state = _read_zip(path)
     if isinstance(state, dict) and "shards" in state:
         _put_together(path, state, state.pop("shards"))
     if wrong := schema_error(state, STATE) or _no_counter(state["loops"], "loops"):
-        raise Damaged(path, wrong)
+        raise CorruptFile(path, wrong)
     _require_run(path, state.get("run_id"), run_id)
     return state
 
 
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
-    """Read weights. Raises Damaged, and UserError if they belong to another run than `run_id`."""
+    """Read weights. Raises CorruptFile, and UserError if they are those of another run."""
     weights, recorded = _read_safetensors(path)
     _require_run(path, recorded, run_id)
     return weights
 
 
 def read_plain(path: Path, shape: Any) -> dict[str, Any]:
-    """Read tensors and plain values that `write_plain` wrote. Raises Damaged, also if they are
+    """Read tensors and plain values that `write_plain` wrote. Raises CorruptFile, also if they are
     not of this shape (`schema_error`)."""
     content = _read_zip(path)
     if wrong := schema_error(content, shape):
-        raise Damaged(path, wrong)
+        raise CorruptFile(path, wrong)
     plain: dict[str, Any] = content
     return plain
 
@@ -261,16 +261,16 @@ def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:
                 node = node[key]
             node[last] = tensor
     except (UserError, FileNotFoundError) as error:
-        raise Damaged(path, str(error)) from error
+        raise CorruptFile(path, str(error)) from error
     except Exception as error:  # any that the above raises for a wrong index
-        raise Damaged(path, "its shards do not make it whole") from error
+        raise CorruptFile(path, "its shards do not make it whole") from error
 
 
 def _read_shards(path: Path) -> Any:
     with open_file(path) as file:
         file.seek(-DIGITS, os.SEEK_END)
         if file.read().decode(errors="replace") != path.stem:
-            raise Damaged(path, "its checksum does not match")
+            raise CorruptFile(path, "its checksum does not match")
     return _read_zip(path)
 
 
@@ -323,14 +323,16 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
                 weights[name] = flat.reshape(entry["shape"])
             checksum.update(file.read())
         except Exception as error:  # any that the reader raises for a damaged header
-            raise Damaged(path, "it is damaged, or no safetensors file with a checksum") from error
+            raise CorruptFile(
+                path, "it is damaged, or no safetensors file with a checksum"
+            ) from error
     if checksum.hexdigest().encode() != recorded:
-        raise Damaged(path, "its checksum does not match")
+        raise CorruptFile(path, "its checksum does not match")
     return weights, metadata.get("run_id")
 
 
 def _read_zip(path: Path) -> Any:
-    """Return the content of a file of `write_state`; raise Damaged unless its checksum matches."""
+    """Return the content of a file of `write_state`; raise CorruptFile for another checksum."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         checksum, rest = hashlib.sha256(), size - DIGITS
@@ -338,15 +340,15 @@ def _read_zip(path: Path) -> Any:
             checksum.update(piece)
             rest -= len(piece)
         if checksum.hexdigest().encode() != file.read():
-            raise Damaged(path, "its checksum does not match")
+            raise CorruptFile(path, "its checksum does not match")
         try:
             records = ZipFile(file)
             # torch.save compresses nothing; a small file could unpack to more than the memory.
             grows = sum(record.file_size for record in records.infolist()) > size
         except Exception as error:  # any that the reader raises for a damaged zip
-            raise Damaged(path, "it is damaged") from error
+            raise CorruptFile(path, "it is damaged") from error
         if grows:
-            raise Damaged(path, "its records are compressed")
+            raise CorruptFile(path, "its records are compressed")
         file.seek(0)
         return _loaded(path, file)
 
@@ -357,10 +359,10 @@ def _loaded(path: Path, file: BinaryIO) -> Any:
         return torch.load(file, map_location="cpu", weights_only=not trusted)
     except pickle.UnpicklingError as error:
         if trusted:
-            raise Damaged(path, "it is damaged") from error
+            raise CorruptFile(path, "it is damaged") from error
         raise UserError(
             f"{path} contains Python objects, not only tensors and plain values, and loading them"
             f" can execute arbitrary code; if you trust the file, set {TRUST}=1"
         ) from error
     except Exception as error:
-        raise Damaged(path, f"it is damaged ({type(error).__name__})") from error
+        raise CorruptFile(path, f"it is damaged ({type(error).__name__})") from error

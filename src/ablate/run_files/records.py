@@ -10,14 +10,16 @@ from ablate.run_files import (
     BEST,
     PLAN,
     RESULT,
-    Damaged,
+    CorruptFile,
     best_weights,
     read_json,
     refuse_links,
 )
 from ablate.run_files.shape import schema_error
 
-LOST = f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
+WEIGHTS_MISSING = (
+    f"its weights, checkpoints/{BEST}, are missing; remove the run's folder to train it again"
+)
 LONGEST_NAME = 255  # bytes of a folder's name in a plan
 MODE = frozenset({"min", "max"})
 NUMBER = (float, NoneType)  # null if it was not finite
@@ -107,7 +109,7 @@ PLAN_SHAPE = {
             ("choices?", "model?", "data?", "optimizer?", "schedule?", "trainer?"), dict
         ),
     },
-    "own_parts?": {str: str},
+    "custom_code?": {str: str},
     "illegal?": [{"arm": str, "reason": str}],
     "excluded?": [{"arm": str, "by": dict}],
 }
@@ -119,7 +121,7 @@ def read_result(run_dir: Path) -> tuple[dict[str, Any], str]:
     refuse_links(run_dir)
     try:
         return _read(run_dir / RESULT, RESULT_SHAPE, "the result of a run") or {}, ""
-    except Damaged as error:
+    except CorruptFile as error:
         return {}, str(error)
 
 
@@ -129,19 +131,19 @@ def require_weights(run_dir: Path, typed: str) -> Path:
     if (best := best_weights(run_dir)).exists():
         return best
     if read_result(run_dir)[0].get("status") == "finished":
-        raise UserError(f"{typed} is finished, but {LOST}")
+        raise UserError(f"{typed} is finished, but {WEIGHTS_MISSING}")
     raise UserError(f"{typed} has no weights yet: checkpoints/{BEST} is missing")
 
 
 def read_plan(study_dir: Path) -> dict[str, Any] | None:
-    """Return the content of plan.json, None without one; raise Damaged if it is not that of a
+    """Return the content of plan.json, None without one; raise CorruptFile if it is not that of a
     study, UserError for a link out of the folder."""
     refuse_links(study_dir)
     if plan := _read(study_dir / PLAN, PLAN_SHAPE, "the plan of a study"):
         blocks = plan.get("blocks", {"of": {}})["of"].values()
         folders = {entry["folder"] for entry in (*plan["cells"], *blocks)}
         if outside := [name for name in folders if not _is_inside(name)]:
-            raise Damaged(
+            raise CorruptFile(
                 study_dir / PLAN,
                 f"{shortened(repr(min(outside)), 80)} is not the name of a folder in the study",
             )
@@ -160,5 +162,5 @@ def _read(path: Path, shape: dict[Any, Any], what: str) -> dict[str, Any] | None
     if content is None and not path.exists():
         return None
     if wrong := schema_error(content, shape):
-        raise Damaged(path, f"it is not {what}: {wrong}")
+        raise CorruptFile(path, f"it is not {what}: {wrong}")
     return content

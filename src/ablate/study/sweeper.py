@@ -13,7 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli import job
-from ablate.config.keys import resolved, to_dict
+from ablate.config.keys import to_dict
 from ablate.config.parts import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.logger import refuse_secrets
@@ -36,14 +36,14 @@ from ablate.study.metric_words import mode_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.cells import Cells, Composed, Composer, with_more
+from ablate.study.plan.cells import Composed, Composer, PlannedRuns, with_more
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.design import arm_named
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.planned_run import Command, PlannedRun
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
-from ablate.training.own_parts import own_parts
+from ablate.training.custom_code import custom_code
 from ablate.training.preflight import check_output
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class PlannedStudy:
             metric=metric_name(request.node, layout.baseline.config),
             taken=self._taken(),
         )
-        self.cells = Cells(command)
+        self.cells = PlannedRuns(command)
         self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
         self.data = self.cells.data(layout.baseline.config, layout.seeds)
 
@@ -276,7 +276,7 @@ class PlannedStudy:
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""
         self.trials = Trials(self.tuning, self.layout, self.composer, self.cells)
-        self.own_parts = own_parts({arm.name: to_dict(arm.config) for arm in self.layout.arms})
+        self.custom_code = custom_code({arm.name: to_dict(arm.config) for arm in self.layout.arms})
 
     def begin(self, *, alone: bool) -> None:
         """Write the plan: with the trials, or, without tuning, the runs that count. UserError if
@@ -422,7 +422,7 @@ class PlannedStudy:
             metric=self.metric,
             tuning=self.tuning,
             data=self.data,
-            own_parts=self.own_parts,
+            custom_code=self.custom_code,
             noise=self.noise,
             cells=cells,
         )
@@ -438,7 +438,7 @@ def check_arms(arms: Iterable[Composed]) -> None:
 
     for composed in arms:
         try:
-            check_machine(resolved(composed.config))
+            check_machine(composed.config)
         except UserError as error:
             of_arm = "" if composed.arm.is_baseline else f"[{composed.name}] "
             raise UserError(*(f"{of_arm}{mistake}" for mistake in error.args)) from error

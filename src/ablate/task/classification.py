@@ -12,8 +12,9 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from ablate.config.facts import LABELED, Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import NotNegative, Share
+from ablate.config.view import LABELED
 from ablate.data import Batch
 from ablate.data.images import Images
 from ablate.data.text_files import TextFiles
@@ -49,7 +50,7 @@ class Classification(Task):
         ),
         Conflict(
             lambda c: c.kind == LABELED and max(c("task.mixup"), c("task.cutmix")) > 0,
-            "task.mixup and task.cutmix mix images, and data={data} is {:words}",
+            "task.mixup and task.cutmix mix images, and data={data} is {:data.kind}",
         ),
         Conflict(
             lambda c: max(c("task.mixup"), c("task.cutmix")) > 0 and c("data.batch_size") % 2 != 0,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD

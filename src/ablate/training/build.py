@@ -28,7 +28,7 @@ from ablate.task import Task
 from ablate.training import pretrained
 from ablate.training.cache import CacheBytes, cache_bytes
 from ablate.training.flops import flops_per_step
-from ablate.training.transfer import WITH_TOKENS, Source, start_from
+from ablate.training.transfer import WITH_TOKENS, StartingRun, start_from
 
 # Of data.pt: see `Data.run_state`.
 STATE = {
@@ -44,7 +44,7 @@ def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
     """
     data = make_data(cfg) if data is None else data
     if cfg.init_from is not None:
-        source = Source.of(cfg)
+        source = StartingRun.of(cfg)
         source.require_same_parts(cfg)
         if data.kind in WITH_TOKENS:
             data.measure_as(data_of_run(source.folder, source.config))

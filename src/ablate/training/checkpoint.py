@@ -26,7 +26,7 @@ from ablate.errors import Interrupted
 from ablate.machine.stop import StopOfRun
 from ablate.machine.terminal.say import say
 from ablate.model.layers.stack import kernels_ran, note_kernels
-from ablate.run_files import BEST, LAST, Damaged, best_weights
+from ablate.run_files import BEST, LAST, CorruptFile, best_weights
 from ablate.run_files.checkpoint_io import (
     read_state,
     remove_unused_shards,
@@ -290,7 +290,7 @@ def require_finite_weights(task: Task, step: int) -> None:
 
 
 def name_in_errors(trainer: L.Trainer, checkpoint: Path) -> None:
-    """Raise Damaged if Lightning cannot restore a checkpoint, although it has all its keys."""
+    """Raise CorruptFile if Lightning cannot restore a checkpoint, although it has all its keys."""
     connector = trainer._checkpoint_connector
     for name in ("restore_callbacks", "restore_training_state"):
         setattr(connector, name, _named(getattr(connector, name), checkpoint))
@@ -301,7 +301,7 @@ def _named(restore: Callable[[], None], checkpoint: Path) -> Callable[[], None]:
         try:
             restore()
         except Exception as error:  # any that Lightning and torch raise for a wrong value
-            raise Damaged(checkpoint, f"{type(error).__name__}: {error}") from error
+            raise CorruptFile(checkpoint, f"{type(error).__name__}: {error}") from error
 
     return restored
 
@@ -318,7 +318,7 @@ def resumable(folder: Path, run_id: str | None) -> tuple[Path | None, dict[str, 
             continue
         try:
             state = read_state(path, run_id)
-        except Damaged as error:
+        except CorruptFile as error:
             problems.append(f"{error}; it is not used")
         else:
             return path, state, problems

@@ -18,7 +18,7 @@ from ablate.run_files import RESULT, require_run
 from ablate.run_files.checkpoint_io import read_weights
 from ablate.run_files.records import read_result, require_weights
 from ablate.task import Task
-from ablate.training.own_parts import say_edited
+from ablate.training.custom_code import say_edited
 
 
 @dataclass(repr=False)

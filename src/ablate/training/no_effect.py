@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from ablate.config.check import conflicts
 from ablate.config.composition import Composition
+from ablate.config.conflicts import conflicts
 from ablate.config.keys import EVERYWHERE, flatten, option_content, shown
 from ablate.config.parts import OURS
 from ablate.config.run_id import EXCLUDED, content
@@ -45,7 +45,7 @@ def refuse_without_effect(composition: Composition, data: Data, model: Model | N
 
     Arms of a study are not rejected: its plan lists the arms that equal the baseline's model.
     """
-    is_arm = composition.values["study"]["arm"] is not None
+    is_arm = composition.cfg.study.arm is not None
     lines = [] if is_arm else [*_without_effect(composition, data, model)]
     if lines:
         raise UserError("; ".join(lines))
@@ -55,7 +55,7 @@ def _without_effect(composition: Composition, data: Data, model: Model | None) -
     if not (others := [*_with_defaults(composition)]):
         return
     same = SameModel(composition.cfg, lambda _: data, largest=LARGEST, built=model)
-    counted = content(composition.values)
+    counted = content(composition.cfg)
     made_of = [composition.fingerprint, *(counted.get(key) for key in MADE_OF)]
     for name, default, other in others:
         question = json.dumps([made_of, name, default], sort_keys=True)
@@ -74,9 +74,8 @@ def _without_effect(composition: Composition, data: Data, model: Model | None) -
 def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
     """Each value that is not its default as NAME=VALUE, the default so too, and the composition
     that has the default in its place."""
-    cfg, values = composition.cfg, composition.values
-    choices = values["choices"]
-    file = config_file(f"model/{choices['model']}.yaml")
+    cfg, choices = composition.cfg, composition.cfg.choices
+    file = config_file(f"model/{choices.model}.yaml")
     if not file.is_file():  # a custom family has no built-in defaults
         return
     content, defaults = option_content(file)
@@ -88,8 +87,8 @@ def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictCon
     }
     groups = {
         f"model.{key}"
-        for key, value in values["model"].items()
-        if isinstance(value, dict) and "_target_" in value
+        for key, value in cfg.model.items()
+        if OmegaConf.is_dict(value) and "_target_" in value
     }
     for group in sorted(groups | {"pos_enc"}):
         option, default = choices.get(group), usual.get(group)

@@ -15,7 +15,7 @@ from ablate.config.public import public
 from ablate.config.run_id import content, id_in
 from ablate.errors import UserError, few
 from ablate.run_files.records import read_plan
-from ablate.training.own_parts import own_parts
+from ablate.training.custom_code import custom_code
 
 ANY = "an option, the data, the environment or the revision of a part"
 NAMED = 4  # changed keys that a message names
@@ -27,7 +27,7 @@ def planned_id(composition: Composition, run_dir: Path) -> str | None:
     Hydra named its folder after; None of another run."""
     if composition.planned_id is not None:
         return composition.planned_id
-    planned = composition.values["study"]["arm"] is not None or _launched()
+    planned = composition.cfg.study.arm is not None or _launched()
     return id_in(run_dir.name) if planned else None
 
 
@@ -51,7 +51,7 @@ def _changed(
     composition: Composition, plan: Mapping[str, Any], folder: str, data: str
 ) -> Iterator[str]:
     """Describe each key that differs from the plan, as "optimizer.lr=0.1 in the plan and 1 now"."""
-    name = composition.values["study"]["arm"]
+    name = composition.cfg.study.arm
     arm = next((arm for arm in plan.get("arms", ()) if arm["name"] == name), None)
     baseline = plan.get("baseline", {})
     if arm is None or "config" not in baseline:
@@ -72,11 +72,11 @@ def _changed(
 
 def require_unedited(composition: Composition, run_dir: Path) -> None:
     """Raise UserError if a custom component was edited since the run's study was planned."""
-    if composition.values["study"]["arm"] is None or not (now := own_parts(composition.values)):
+    if composition.cfg.study.arm is None or not (now := custom_code(composition.cfg)):
         return
     plan = read_plan(run_dir.parent) or {"cells": ()}
     if not any(cell["folder"] == run_dir.name for cell in plan["cells"]):
         return
-    before = plan.get("own_parts", {})
+    before = plan.get("custom_code", {})
     if edited := [name for name, file in now.items() if before.get(name, file) != file]:
         raise UserError(f"{', '.join(edited)}: edited since the study was planned; {AGAIN}")

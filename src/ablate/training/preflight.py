@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from omegaconf import DictConfig
 
-from ablate.config.check import conflicts
 from ablate.config.composition import Composition
-from ablate.config.facts import CompositionView, Unreadable
+from ablate.config.conflicts import conflicts
+from ablate.config.keys import to_dict
 from ablate.config.parts import locate
+from ablate.config.view import CompositionView, Unreadable
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
@@ -25,10 +27,11 @@ WRITTEN = (
 MANY, FEWER = 512, 256  # tokens of an image: the most without a message, and the number it suggests
 
 
-def check_machine(values: Mapping[str, Any]) -> None:
+def check_machine(cfg: DictConfig) -> None:
     """Raise UserError if this machine lacks something that a run needs: devices, a compiler for
-    compile=true, a logger's packages. values: of its composition."""
-    check_devices(values)
+    compile=true, a logger's packages."""
+    check_devices(cfg)
+    values = to_dict(cfg)
     for node in (values["logger"], *(values["logger"] or {}).values()):  # one, or several
         if not isinstance(node, Mapping) or "_target_" not in node:
             continue
@@ -38,8 +41,9 @@ def check_machine(values: Mapping[str, Any]) -> None:
             raise UserError(f"logger={name} needs a package: pip install {' '.join(missing)}")
 
 
-def check_devices(values: Mapping[str, Any]) -> None:
+def check_devices(cfg: DictConfig) -> None:
     """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
+    values = to_dict(cfg)
     trainer = values["trainer"]
     kind, gpus = accelerator(trainer["accelerator"])
     devices = trainer["devices"]
@@ -137,7 +141,7 @@ def check_output(run_dir: Path) -> None:
 
 def many_tokens(composition: Composition) -> str | None:
     """A line on how to have fewer tokens, if the model reads more than MANY of an image."""
-    facts = CompositionView(composition.values)
+    facts = CompositionView(composition.cfg)
     try:
         if not facts.declares("model", "has_grid") or facts.positions <= MANY:
             return None
@@ -151,7 +155,7 @@ def many_tokens(composition: Composition) -> str | None:
     if better:
         whole = " model.stride=null" if stride else ""
         fewer.append(f"model.patch={better}{whole} ({(side // better) ** 2} patches)")
-    if "size" in composition.values["data"]:
+    if "size" in composition.cfg.data:
         fewer.append("a smaller data.size")
     overlap = f", model.stride={stride}" if stride else ""
     return (

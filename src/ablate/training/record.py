@@ -23,12 +23,11 @@ from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ablate.config.check import put, run_folders
+from ablate.config.check import replace_run_folders
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import FILES
 from ablate.config.public import public
 from ablate.config.saved import counted, read_config, read_yaml
-from ablate.config.schema import look_up
 from ablate.data import Data, digest, source
 from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node
@@ -53,9 +52,9 @@ from ablate.run_files.shape import schema_error
 from ablate.task import Task
 from ablate.training.checkpoint import keep
 from ablate.training.curves import Curves
+from ablate.training.custom_code import custom_code
 from ablate.training.load import load
 from ablate.training.logged_extras import AttentionMaps, require_extras
-from ablate.training.own_parts import own_parts
 from ablate.training.predictions import write_predictions
 
 PACKAGES = (
@@ -73,9 +72,7 @@ def recorded_values(cfg: DictConfig) -> dict[str, Any]:
     """Return the resolved values with which the run can be made again from any folder: with
     absolute paths, and the local copy of a download whose URL is not written down."""
     values = config_values(cfg)
-    for path in run_folders(values):
-        if "${" not in (start := look_up(values, path)[0]):
-            put(values, path, str(Path(start).expanduser().absolute()))
+    replace_run_folders(values, lambda _, folder: _absolute(folder))
     for key in FILES:
         location, written = cfg.data.get(key), values["data"].get(key)
         if not location or "${" in written:
@@ -83,11 +80,15 @@ def recorded_values(cfg: DictConfig) -> dict[str, Any]:
         if location != written:
             values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
         elif Path(location).expanduser().exists():
-            values["data"][key] = str(Path(location).expanduser().absolute())
+            values["data"][key] = _absolute(location)
     wandb = wandb_node(values["logger"])
-    if wandb and (folder := wandb.get("dir")) and "${" not in folder:
-        wandb["dir"] = str(Path(folder).expanduser().absolute())
+    if wandb and (folder := wandb.get("dir")):
+        wandb["dir"] = _absolute(folder)
     return values
+
+
+def _absolute(path: str) -> str:
+    return path if "${" in path else str(Path(path).expanduser().absolute())
 
 
 def config_values(cfg: DictConfig) -> dict[str, Any]:
@@ -114,14 +115,14 @@ def provenance(fingerprint: str, arguments: Sequence[str]) -> dict[str, Any]:
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the code that differs between two provenances: ablate, torch, modules of custom
     components."""
-    shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
+    shape = {"source": str, "packages": {"torch": str}, "custom_code?": {str: str}}
     if schema_error(before, shape):  # none, or damaged
         return []
     old, new = (
         {
             "ablate": provenance["source"],
             "torch": provenance["packages"]["torch"],
-            **provenance.get("own_parts", {}),
+            **provenance.get("custom_code", {}),
         }
         for provenance in (before, now)
     )
@@ -258,7 +259,7 @@ def write_inputs(composition: Composition, run_dir: Path, data: Data) -> None:
     now = {
         **provenance(composition.fingerprint, composition.arguments),
         "config": counted(read_yaml(run_dir / "config.yaml")),
-        "own_parts": own_parts(composition.values),
+        "custom_code": custom_code(composition.cfg),
     }
     changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
     if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
@@ -362,7 +363,7 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
     if logger.log_maps:
         say("logger.log_maps=true: only during training; the final figures are logged")
     if logger.log_predictions and not (run_dir / PREDICTIONS).exists():
-        write_predictions(load(run_dir, allow=[*own_parts(config_values(cfg))]))
+        write_predictions(load(run_dir, allow=[*custom_code(config_values(cfg))]))
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
     logger.catch_up(rows, {} if sweep else result.get("logged_steps", {}))

@@ -39,7 +39,7 @@ from ablate.run_files import (
     write_json,
 )
 from ablate.run_files.created import created
-from ablate.run_files.records import FINISHED, LOST, read_result
+from ablate.run_files.records import FINISHED, WEIGHTS_MISSING, read_result
 from ablate.run_files.shape import schema_error
 from ablate.task import Task
 from ablate.task.attention import attention_figures
@@ -58,10 +58,10 @@ from ablate.training.callbacks import EarlyStopping, own_callbacks
 from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
+from ablate.training.custom_code import custom_code, say_edited
 from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.no_effect import refuse_without_effect
-from ablate.training.own_parts import own_parts, say_edited
 from ablate.training.planned import other_run, planned_id, require_unedited
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_machine, check_output, many_tokens
@@ -75,14 +75,14 @@ from ablate.training.record import (
 from ablate.training.same_model import try_out
 from ablate.training.start_state import StartState
 from ablate.training.trainer import check_warmup, length_of_training, make_trainer, started_by
-from ablate.training.transfer import Source, describe_transfer
+from ablate.training.transfer import StartingRun, describe_transfer
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     """Check and train a composed config; return the content of result.json, and `folder`."""
     require_composed(cfg, "run")
     composition = Composition(cfg)
-    refuse_study(composition.values)
+    refuse_study(composition.cfg)
     with folder_of(composition, run_dir) as folder:
         result = train(composition, folder)
     return {**result, "folder": str(run_dir or composition.folder)}
@@ -92,10 +92,10 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
 def folder_of(composition: Composition, run_dir: Path | None = None) -> Iterator[Path]:
     """The folder of a run, with its log. It is removed if the block rejects the run and it was
     created here. Raises UserError."""
-    check_machine(composition.values)  # before the data are read, which the folder's name needs
+    check_machine(composition.cfg)  # before the data are read, which the folder's name needs
     folder = (run_dir or composition.folder).absolute()
     refuse_links(folder)
-    outputs = composition.values["output_dir"]
+    outputs = composition.cfg.output_dir
     if not folder.resolve().is_relative_to(Path(outputs).resolve()):
         on_first_process(say)(f"output in {folder.resolve()}, outside output_dir={outputs}")
     file = logging.FileHandler(folder / "train.log", delay=True)  # created at the first message
@@ -163,9 +163,9 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
             )
         return None
     lost = not best_weights(run_dir).exists()
-    more = f", but {LOST}" if lost else "; another seed= is another run"
+    more = f", but {WEIGHTS_MISSING}" if lost else "; another seed= is another run"
     on_first_process(say)(f"{run_dir} is finished, so nothing was trained{more}")
-    on_first_process(say_edited)(run_dir, composition.values)
+    on_first_process(say_edited)(run_dir, composition.cfg)
     return done
 
 
@@ -178,7 +178,7 @@ def measured_as_well(
     wanted = conditions(composition.cfg).items()
     lacking = {name: changes for name, changes in wanted if known.get(name) != redacted(changes)}
     if lacking:
-        run = load(run_dir, allow=[*own_parts(composition.values)])
+        run = load(run_dir, allow=[*custom_code(composition.cfg)])
         measure_under(done, run.task, run.data, run.config, lacking)
         on_first_process(write_json)(run_dir / RESULT, done)
     on_first_process(log_finished)(composition.recorded, run_dir, done)
@@ -233,7 +233,7 @@ def _opened(
         )
     cache, flops = count_cache(task, counted), count_flops(cfg, task, counted)
     del counted
-    if own_parts(composition.values):
+    if custom_code(composition.cfg):
         task.look_for_leakage()
     for line in (many_tokens(composition), task.caution):
         if line:
@@ -250,7 +250,7 @@ def _opened(
         if cache is not None:
             result["cache_bytes"] = cache._asdict()
         line = headline(
-            composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
+            composition.cfg.choices, run_dir, data, trainer, result["parameters"]["total"]
         )
         on_first_process(print)(printable(line), flush=True)
         if trainer.num_nodes > 1 and trainer.local_rank == 0:
@@ -288,7 +288,7 @@ def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
-    choices = run.composition.values["choices"]
+    choices = run.composition.cfg.choices
     title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
     run.checkpoints.stop.enter("while its figures were plotted")
     run.result["artifacts"] = show(run.task, run.run_dir, run.trainer, title)
@@ -356,7 +356,7 @@ def prepare(
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
     start = []
     if cfg.init_optimizer:
-        start = [StartState(Source.of(cfg).state, task)]
+        start = [StartState(StartingRun.of(cfg).state, task)]
     callbacks = [curves, *own, *start, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
@@ -388,7 +388,7 @@ def require_runnable(cfg: DictConfig, task: Task) -> None:
         require_measured(task, own)
     if cfg.schedule.get("warmup") != "auto":  # which is only reported
         check_warmup(cfg.schedule, length_of_training(resolved(cfg)["trainer"], task.data)[0])
-    if own_parts(resolved(cfg)):
+    if custom_code(resolved(cfg)):
         try_out(cfg, task)
 
 
@@ -427,7 +427,7 @@ def measure(
         trainer.validate(task, datamodule=data, verbose=False)
     weights = best_weights(run_dir := checkpoints.folder.parent)
     if not weights.exists():  # of a run that was resumed without them
-        raise UserError(f"{run_dir}: {LOST}")
+        raise UserError(f"{run_dir}: {WEIGHTS_MISSING}")
     load_weights(task, weights, checkpoints.run_id)
     chosen = chosen_on(data, checkpoints.best)
     splits = ["val", "test"] if data.has_test else ["val"]

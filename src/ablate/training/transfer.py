@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ablate.config.facts import LABELED, PAIRS, PREFERENCES, TEXT
 from ablate.config.keys import targets
 from ablate.config.overrides import value_text
 from ablate.config.parts import OURS, Unreadable, class_attribute
 from ablate.config.saved import read_config
+from ablate.config.view import LABELED, PAIRS, PREFERENCES, TEXT
 from ablate.errors import UserError, few
 from ablate.run_files import LAST, best_weights, require_run
 from ablate.run_files.records import read_result, require_weights
@@ -45,7 +45,7 @@ TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "low
 
 
 @dataclass
-class Source:
+class StartingRun:
     """A run to start from. init_from: its folder, as typed. allow: the custom components that its
     config may name: those of the new run. goes_on: with init_optimizer, from the last state of
     training, not from the best weights."""
@@ -55,8 +55,8 @@ class Source:
     goes_on: bool = False
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> Source:
-        return cls(cfg.init_from, frozenset(targets(cfg)), cfg.init_optimizer)
+    def of(cls, cfg: DictConfig) -> StartingRun:
+        return cls(cfg.init_from, frozenset(targets(cfg).values()), cfg.init_optimizer)
 
     @property
     def folder(self) -> Path:
@@ -127,7 +127,7 @@ def may_differ(cfg: DictConfig) -> tuple[str, ...]:
 def check_start(cfg: DictConfig) -> None:
     """Raise UserError if init_from is not a run, or a run with other parts."""
     if cfg.init_from is not None:
-        Source.of(cfg).require_same_parts(cfg)
+        StartingRun.of(cfg).require_same_parts(cfg)
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _value(parts: dict[str, Any], key: str) -> str:
 
 def start_from(model: Model, cfg: DictConfig) -> None:
     """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
-    source = Source.of(cfg)
+    source = StartingRun.of(cfg)
     source.require_same_parts(cfg)
     state = source.read()
     weights = {

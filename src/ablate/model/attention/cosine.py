@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.model.attention import Lowered, Score, require_equal_widths
 
 START = 10.0

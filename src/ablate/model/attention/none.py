@@ -7,7 +7,7 @@ using RNN encoder-decoder", section 2.2, https://arxiv.org/abs/1406.1078; Sutske
 
 from typing import Any, ClassVar
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.model.attention import Score
 

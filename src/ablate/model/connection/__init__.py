@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 
 
 class Connection(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative, Width
 from ablate.config.rules import Int as Whole
 from ablate.model.ffn import FeedForward

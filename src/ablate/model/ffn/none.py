@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 
 
 def no_feed_forward(dim: int, **sizes: Any) -> None:

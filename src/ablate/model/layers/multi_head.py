@@ -29,7 +29,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.kernel import AttentionInputs, Parts, attention_weights, every_head
 from ablate.model.layers.layer import Context, Layer, LayerSpec, State
 from ablate.model.layers.linear import Linear

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1905.03197.
 
 from typing import Any
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.model.mask.prefix import Prefix
 
 

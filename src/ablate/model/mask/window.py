@@ -14,7 +14,7 @@ from typing import Any
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count
 from ablate.model.mask import Mask
 

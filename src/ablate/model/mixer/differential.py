@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Real
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.multi_head import MultiHeadAttention

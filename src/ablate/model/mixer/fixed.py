@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import Linear

@@ -9,7 +9,7 @@ of a head is normalized, and gated by silu.
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear import Linear

@@ -1,6 +1,6 @@
 """The ablated mixer: every position is processed by itself."""
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.model.layers.layer import Layer, LayerSpec
 
 

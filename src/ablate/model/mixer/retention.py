@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear_mixer import Inputs, LinearMixer, Step

@@ -6,7 +6,7 @@ Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 
 
 class BatchNorm(nn.Module):

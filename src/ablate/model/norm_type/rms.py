@@ -5,7 +5,7 @@ Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
 
 from torch import nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 
 
 class RMSNorm(nn.RMSNorm):

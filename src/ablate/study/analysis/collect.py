@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ablate.config.overrides import parse
 from ablate.errors import UserError, suggest
-from ablate.run_files import LARGEST, PLAN, Damaged, read_mapping, read_text
+from ablate.run_files import LARGEST, PLAN, CorruptFile, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import schema_error
 from ablate.study.analysis import derived, known
@@ -85,7 +85,7 @@ class Folder:
         """The rows of metrics.csv; none if it cannot be read."""
         try:
             return [*csv.DictReader(read_text(self.folder / "metrics.csv").splitlines())]
-        except (Damaged, OSError, csv.Error):
+        except (CorruptFile, OSError, csv.Error):
             return []
 
 
@@ -313,7 +313,7 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)
     ):
         wrong = f"own: {described}"
-    elif bad := next(filter(None, map(known.misfit_of, known.files(plan))), None):
+    elif bad := next(filter(None, map(known.noise_file_error, known.files(plan))), None):
         wrong = f"noise: {bad}"
     elif (looks := (plan.get("looks") or {"seeds": [1]})["seeds"]) != sorted({*looks}) or (
         looks[:1] < [1]

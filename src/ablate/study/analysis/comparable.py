@@ -148,7 +148,7 @@ def _edited(pairs: list[tuple[Run, Run]]) -> str:
     """Describe a custom component whose file was edited between two of the runs."""
     seeds: dict[str, dict[str, set[int]]] = {}  # module -> hash of its file -> seeds
     for run in (run for pair in pairs for run in pair):
-        parts = run.provenance.get("own_parts")
+        parts = run.provenance.get("custom_code")
         for module, file in (parts if isinstance(parts, dict) else {}).items():
             seeds.setdefault(module, {}).setdefault(str(file), set()).add(run.seed)
     return "; ".join(

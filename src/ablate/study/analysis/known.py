@@ -18,7 +18,7 @@ from ablate.config.keys import flatten
 from ablate.config.run_id import NO_DATA
 from ablate.errors import UserError, few, suggest
 from ablate.machine.version import __version__
-from ablate.run_files import Damaged, read_json
+from ablate.run_files import CorruptFile, read_json
 from ablate.run_files.shape import schema_error
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def _read(
 ) -> dict[str, Any]:
     try:
         file: dict[str, Any] | None = read_json(path)
-    except Damaged as error:
+    except CorruptFile as error:
         raise UserError(f"study.noise: {error}") from error
     if file is None:
         raise UserError(f"study.noise: file not found: {path}; the study's report writes it")
-    if wrong := misfit_of(file):
+    if wrong := noise_file_error(file):
         raise UserError(f"study.noise: {path} is not the noise of a study: {wrong}")
     if differ := [*_differences(file, recipe, data)]:
         raise UserError(
@@ -126,7 +126,7 @@ def _read(
     return {key: file[key] for key in SHAPE}
 
 
-def misfit_of(file: Any) -> str | None:
+def noise_file_error(file: Any) -> str | None:
     """Describe how the content of a file is not that of noise.json; None if it is."""
     if wrong := schema_error(file, SHAPE):
         return wrong

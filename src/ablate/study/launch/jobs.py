@@ -10,9 +10,9 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from ablate.config.check import check_alone, check_direction, value_of
-from ablate.config.composition import Composition, complete
+from ablate.config.composition import Composition, finalize
 from ablate.config.keys import interpolations, locate, to_dict
-from ablate.config.run_id import NO_DATA, content, digest, folder_name
+from ablate.config.run_id import NO_DATA, counted_keys, digest, folder_name
 from ablate.errors import RunFailed, UserError
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.run import ScheduledRun
@@ -67,14 +67,14 @@ def launch_jobs(
 
 def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> ScheduledRun:
     """Check and name the run of a job. Raises UserError."""
-    complete(composed, composed.hydra)
+    finalize(composed, composed.hydra)
     with interpolations():
         check_alone(to_dict(composed.study), command.arguments(overrides))
     composition = Composition(composed)
     folder = composition.folder.absolute()
     planned = PlannedRun(
-        arm=composition.values["study"]["arm"] or "",
-        seed=composition.values["seed"],
+        arm=composition.cfg.study.arm or "",
+        seed=composition.cfg.seed,
         run_id=composition.id,
         folder=folder.name,
         kind="run",
@@ -87,7 +87,7 @@ def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Sc
 
 def _rejected(config: DictConfig, composed: DictConfig, error: UserError) -> tuple[Path, State]:
     """Record why a job is rejected, in a folder that is named after its values."""
-    name = folder_name(None, digest(content(composed), NO_DATA, {}))
+    name = folder_name(None, digest(counted_keys(to_dict(composed)), NO_DATA, {}))
     folder = Path(config.hydra.sweep.dir, name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / RESULT, {"status": "rejected", "error": str(error), "metrics": {}})

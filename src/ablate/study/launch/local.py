@@ -83,7 +83,7 @@ def require(settings: Mapping[str, Any]) -> None:
 def modules_of(config: DictConfig) -> list[str]:
     """Return the modules that runs of a composition import in addition to those that all import."""
     composition = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    named = map(str, targets(OmegaConf.to_container(composition)))
+    named = targets(OmegaConf.to_container(composition)).values()
     return sorted({module for target in named if (module := target.rpartition(".")[0])})
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.machine.terminal.say import command_line
-from ablate.run_files import PROGRESS, RESULT, Damaged, open_file, read_mapping
+from ablate.run_files import PROGRESS, RESULT, CorruptFile, open_file, read_mapping
 from ablate.run_files.records import read_plan, read_result
 
 QUEUED, LOG = "queued.json", "stdout.log"
@@ -197,7 +197,7 @@ def last_lines(folder: Path) -> str:
         with open_file(folder / LOG) as file:
             file.seek(max(0, os.path.getsize(folder / LOG) - 10_000))
             text = file.read(10_000).decode(errors="replace")
-    except (FileNotFoundError, Damaged):
+    except (FileNotFoundError, CorruptFile):
         return "it printed nothing"
     printed: list[str] = []
     for line in text.splitlines():

@@ -9,12 +9,12 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
-from ablate.config.composition import as_typed, complete
+from ablate.config.composition import as_typed, finalize
 from ablate.config.keys import changed_keys
 from ablate.config.override_errors import explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name
-from ablate.config.tree import COMPOSITION_ERRORS, Loader, Tree
+from ablate.config.tree import COMPOSITION_ERRORS, Tree, TreeLoader
 from ablate.errors import UserError
 from ablate.study.plan.design import Factor, PlannedArm
 from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
@@ -35,8 +35,8 @@ class Composer:
         typed = as_typed(command.hydra.overrides.hydra)
         search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
         self._hydra = [text for text in typed if text not in search]
-        if not isinstance(loader, Loader):  # a program of the user's own that uses the sweeper
-            loader = Loader(loader.get_search_path())
+        if not isinstance(loader, TreeLoader):  # a program of the user's own that uses the sweeper
+            loader = TreeLoader(loader.get_search_path())
         self._tree = Tree(loader, command.hydra.job.config_name, search)
         self._composed: dict[tuple[str, ...], DictConfig] = {}
         self._checked: dict[tuple[str, ...], UserError | None] = {}
@@ -72,7 +72,7 @@ class Composer:
         except COMPOSITION_ERRORS as error:
             line = explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
-        complete(cfg, cfg.hydra)
+        finalize(cfg, cfg.hydra)
         return cfg
 
 
@@ -162,7 +162,7 @@ def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
         return "baseline"
 
 
-class Cells:
+class PlannedRuns:
     """Make the runs of a plan; each composition is resolved once, and each data set fingerprinted
     once. command: of the study."""
 

@@ -15,7 +15,7 @@ from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
 from ablate.machine.redact import without_credentials
 from ablate.machine.terminal.say import command_line
-from ablate.run_files import PLAN, Damaged, read_json, refuse_links, write_json
+from ablate.run_files import PLAN, CorruptFile, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composed
@@ -37,7 +37,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         plan = read_json(folder / PLAN)
         recorded = (plan or {}).get("baseline", {})
         before, data_before = _counted(recorded.get("asked", {})), dict(recorded.get("data", {}))
-    except Damaged as error:
+    except CorruptFile as error:
         raise UserError(f"{error}; choose another study.name=, or remove it") from error
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
@@ -84,7 +84,7 @@ def planned(
     metric: Mapping[str, str],
     tuning: Tuning | None,
     data: Mapping[str, str],
-    own_parts: Mapping[str, str],
+    custom_code: Mapping[str, str],
     noise: Sequence[Mapping[str, Any]],
     cells: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def planned(
             "config": content_of(layout.baseline.config),  # with the tuned values
             "data": data,
         },
-        "own_parts": own_parts,
+        "custom_code": custom_code,
         "arms": [_arm(composed, layout) for composed in layout.arms],
         "cells": list(cells),
         "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],
@@ -134,7 +134,7 @@ def _seeds(layout: Layout, looks: Sequence[int], cells: Sequence[Mapping[str, An
 # Fields that commands which run a study at the same time must share, besides its runs.
 COMMON = (
     "study", "design", "factors", "seeds", "looks", "metric", "also", "margin", "noise", "match",
-    "tune", "own_parts",
+    "tune", "custom_code",
 )  # fmt: skip
 
 

@@ -169,7 +169,10 @@ def _by_factors(
     baseline = [parse_one(text, "study.baseline").input_line or "" for text in node["baseline"]]
     options = {factor.name: factor.options for factor in factors}
     exclude = [
-        {str(name): which(option, options.get(str(name), {})) for name, option in entry.items()}
+        {
+            str(name): option_name(option, options.get(str(name), {}))
+            for name, option in entry.items()
+        }
         for entry in node["exclude"]
     ]
     return StudyRequest(
@@ -343,6 +346,6 @@ def _label(option: Any) -> str:
     return option if isinstance(option, str) else value_text(option)
 
 
-def which(option: Any, options: Mapping[str, Any]) -> str:
+def option_name(option: Any, options: Mapping[str, Any]) -> str:
     """Return the option that study.exclude names: a value, or the name of a named option."""
     return _label(option) if _label(option) in options else value_text(option)

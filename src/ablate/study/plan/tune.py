@@ -17,7 +17,7 @@ from ablate.run_files.shape import schema_error
 from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Folder
 from ablate.study.launch.state import state_of
-from ablate.study.plan.cells import Cells, Composer, with_more
+from ablate.study.plan.cells import Composer, PlannedRuns, with_more
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.planned_run import PlannedRun
 
@@ -217,7 +217,9 @@ class Trials:
     """The trials of every arm of a layout; empty if nothing is tuned. Arms with equal runs share
     folders. untuned: arm -> why no value could be chosen for it."""
 
-    def __init__(self, tuning: Tuning | None, layout: Layout, composer: Composer, cells: Cells):
+    def __init__(
+        self, tuning: Tuning | None, layout: Layout, composer: Composer, cells: PlannedRuns
+    ):
         self.layout, self.composer = layout, composer
         self.untuned: dict[str, str] = {}
         self._of: dict[str, list[tuple[Trial, PlannedRun]]] = {}

@@ -16,7 +16,7 @@ from ablate.config.short_name import differing
 from ablate.errors import UserError, suggest
 from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
-from ablate.run_files import Damaged
+from ablate.run_files import CorruptFile
 from ablate.run_files.records import read_result
 from ablate.study.numbers import certain, counted, duration
 
@@ -40,7 +40,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
             with names_file(path / CONFIG):
                 require_unedited(path / CONFIG, saved := read_yaml(path / CONFIG))
             config: Any = OmegaConf.to_container(saved)
-        except (Damaged, OSError, UserError) as error:
+        except (CorruptFile, OSError, UserError) as error:
             wrong = wrong or str(error)
         if wrong:
             say(f"skipped: {wrong}")

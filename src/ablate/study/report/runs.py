@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
-from ablate.run_files import Damaged, open_file, read_text
+from ablate.run_files import CorruptFile, open_file, read_text
 from ablate.study.analysis.collect import Run
 from ablate.study.report.rows import Report
 
@@ -78,7 +78,7 @@ def embedded(path: Path) -> str | None:
             small = image.convert("RGB")
             small.thumbnail((WIDE, 2 * WIDE))
             small.quantize(64).save(out := BytesIO(), "PNG", optimize=True)
-    except (Damaged, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except (CorruptFile, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
     return f"data:image/png;base64,{b64encode(out.getvalue()).decode()}"
 
@@ -90,7 +90,7 @@ def samples(report: Report) -> list[Sample]:
         file = run.folder / "sample.txt"
         try:
             text = read_text(file, longest=LONGEST)
-        except (Damaged, OSError):
+        except (CorruptFile, OSError):
             continue
         text = text[:LETTERS] + " …" * (len(text) > LETTERS)
         every.append((report.labels[arm], link(report, file), text))

@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel

@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.digit_strings import DigitStrings

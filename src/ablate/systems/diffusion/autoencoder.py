@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.errors import UserError
 from ablate.model.base import Model

@@ -13,7 +13,7 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.text.wer import WordErrorRate
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative, Probability, RunDir
 from ablate.data import Batch
 from ablate.figures.maps import Map

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
 from ablate.kernel.interface.edges import Edges

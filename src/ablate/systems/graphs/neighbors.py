@@ -6,7 +6,7 @@ calls it masked attention.
 
 from typing import ClassVar
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.model.mask.none import NoMask
 
 

@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.kernel import AttentionInputs, Kernel, Parts, hides_weights
 from ablate.kernel.interface.edges import Edges
 from ablate.random.dropout import dropout_at

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import RunDir
 from ablate.data import Batch, Request
 from ablate.errors import UserError

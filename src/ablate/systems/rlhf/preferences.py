@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, RunDir, Vocabulary
 from ablate.config.run_id import NO_WEIGHTS, weights
 from ablate.data import Data, digest, source

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.data import Batch, Data
 from ablate.figures.maps import Map
 from ablate.systems.rlhf.preferences import SCORES, Preferences, padded

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Int, NotNegative, Positive
 from ablate.data import Batch, Data
 from ablate.figures.maps import Map

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import PIXELS, Count, Int, ListOf, Real, Seed
 from ablate.data import digest, image_file
 from ablate.data.digits import SIDE, Digits

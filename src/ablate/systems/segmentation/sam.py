@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 from torch.nn.functional import gelu, interpolate
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Depth, Width
 from ablate.errors import UserError
 from ablate.model.attention import Score

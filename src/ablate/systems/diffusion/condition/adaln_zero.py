@@ -4,7 +4,7 @@ Peebles and Xie 2023, section 3.2 and figure 5, https://arxiv.org/abs/2212.09748
 block is the identity.
 """
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.systems.diffusion.condition.adaln import AdaLN
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int, Probability
 from ablate.errors import UserError
 from ablate.systems.diffusion.noise import Bounds, Draw, Noise

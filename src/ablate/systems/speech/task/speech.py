@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.text.wer import WordErrorRate
 
-from ablate.config.facts import Conflict
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import RunDir
 from ablate.data import Batch
 from ablate.data.pairs import UNKNOWN

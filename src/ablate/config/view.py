@@ -5,15 +5,13 @@ Reading a missing or invalid value raises Unreadable, and the rule that reads it
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ablate.config.keys import MISSING, option_content, to_dict
-from ablate.config.parts import OURS, Unreadable, class_attribute, class_attributes
-from ablate.config.rules import one_of
-from ablate.config.schema import classes_in, look_up
+from ablate.config.parts import OURS, Unreadable, class_attribute
+from ablate.config.rules import OneOf
+from ablate.config.schema import look_up
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 
@@ -69,24 +67,6 @@ class CompositionView:
         node, _, leaf = group.rpartition(".")
         return "_target_" in ((self.values.get(node) or {}).get(leaf) or ())
 
-    @cached_property
-    def conflicts(self) -> "list[Conflict]":
-        """The conflicts of the components of the composition."""
-        return [
-            conflict
-            for path, target in self._parts()
-            # torch's optimizers and the like refuse nothing, and asking them would import torch.
-            if target.startswith(OURS) or target not in classes_in(path)
-            for conflict in conflicts_of(target)
-        ]
-
-    def _parts(self, node: Any = None, path: str = "") -> Iterator[tuple[str, str]]:
-        for key, value in (self.values if node is None else node).items():
-            if key == "_target_" and isinstance(value, str):
-                yield path, value
-            elif isinstance(value, dict) and key != "choices":
-                yield from self._parts(value, f"{path}.{key}".lstrip("."))
-
     def attribute(self, group: str, attribute: str) -> Any:
         """A component's statement about itself: the value of a class attribute."""
         return class_attribute(str(self(f"{group}._target_")), attribute)
@@ -107,18 +87,11 @@ class CompositionView:
                 ' "text", and the `kinds` of the model and of the task must contain it'
             ) from error
 
-    @property
-    def words(self) -> str:
-        """The kind of the data in words, for a sentence."""
-        return WORDS.get(self.kind, self.kind)
-
-    @property
-    def model_reads(self) -> str:
-        return _in_words(self.attribute("model", "kinds"))
-
-    @property
-    def task_needs(self) -> str:
-        return _in_words(self.attribute("task", "kinds"))
+    def in_words(self, group: str, attribute: str) -> str:
+        """The value, or the values, of a class attribute in a sentence."""
+        stated, words = self.attribute(group, attribute), WORDS if "kind" in attribute else {}
+        names = [stated] if isinstance(stated, str) else stated
+        return str(OneOf(tuple(words.get(name, name) for name in names)))
 
     @property
     def instead(self) -> str:
@@ -130,18 +103,10 @@ class CompositionView:
         return _use(model=models, data=data)
 
     @property
-    def output(self) -> str:
-        return str(self.attribute("task", "output"))
-
-    @property
-    def outputs(self) -> str:
-        return str(one_of(*self.attribute("model", "outputs")))
-
-    @property
     def other_pairs(self) -> str:
         """The models with the task's required output, and the tasks for the model's outputs."""
-        outputs = self.attribute("model", "outputs")
-        models = _options("model", "outputs", lambda stated: self.output in stated)
+        output, outputs = self.attribute("task", "output"), self.attribute("model", "outputs")
+        models = _options("model", "outputs", lambda stated: output in stated)
         return _use(model=models, task=_options("task", "output", lambda stated: stated in outputs))
 
     @property
@@ -208,34 +173,8 @@ class CompositionView:
         return float(per_node * self("trainer.num_nodes"))
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """An invalid combination. A class lists its own as its attribute `conflicts`.
-
-    `says` names the overrides; {model.heads} is replaced by a value, {:name} by a fact.
-    without_effect: the parts go together, but one has nothing to act on; if layers differ, this
-    must be so in all of them.
-    """
-
-    when: Callable[[CompositionView], bool]
-    says: str
-    without_effect: bool = False
-
-
-@cache
-def conflicts_of(target: str) -> tuple[Conflict, ...]:
-    """The conflicts of a class and its bases."""
-    return tuple(
-        conflict for stated in class_attributes(target, "conflicts") for conflict in stated
-    )
-
-
-def _in_words(kinds: Iterable[str]) -> str:
-    return str(one_of(*(WORDS.get(kind, kind) for kind in kinds)))
-
-
 def _use(**options: list[str]) -> str:
-    named = [f"{group}={one_of(*names)}" for group, names in options.items() if names]
+    named = [f"{group}={OneOf(tuple(names))}" for group, names in options.items() if names]
     return f"; use {', or '.join(named)}" if named else ""
 
 

@@ -16,7 +16,7 @@ from ablate.machine.terminal.say import say
 from ablate.run_files import read_mapping
 
 
-def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
+def custom_code(values: Mapping[str, Any]) -> dict[str, str]:
     """Hash the files of custom components, which are imported by now: module -> 16 hex digits.
 
     With a component's file go those in its folder that it imports, and the imports of these; of a
@@ -24,7 +24,7 @@ def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     hashes = {}
-    for target in set(targets(values)):
+    for target in set(targets(values).values()):
         module = target
         while module and module not in sys.modules:
             module = module.rpartition(".")[0]
@@ -69,9 +69,9 @@ def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
 def say_edited(run_dir: Path, values: Mapping[str, Any], file: TextIO | None = None) -> None:
     """Report which custom components of a finished run were edited since it was trained. file: as
     of `say`."""
-    known = read_mapping(run_dir / "provenance.json").get("own_parts")
+    known = read_mapping(run_dir / "provenance.json").get("custom_code")
     known = known if isinstance(known, dict) else {}
-    if names := [name for name, now in own_parts(values).items() if known.get(name, now) != now]:
+    if names := [name for name, now in custom_code(values).items() if known.get(name, now) != now]:
         say(
             f"{', '.join(names)}: edited since {run_dir} was trained; remove that folder to train"
             " it again",
