@@ -81,8 +81,8 @@ def header(text: str) -> str:
 
 
 class Repository(ConfigRepository):
-    """Parses each file once, until it changes. Hydra copies its repository, and parses for every
-    composition; a command makes several."""
+    """Parses each file once. Hydra copies its repository, and parses for every composition; a
+    command makes several."""
 
     _read: ClassVar[dict[tuple[object, ...], bytes]] = {}
     last: ClassVar[str] = ""  # the option that was loaded last
@@ -93,7 +93,7 @@ class Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Raises UserError, which names the file, for one that cannot be used."""
         Repository.last = config_path
-        key = (config_path, *((s.path, _written(s.path, config_path)) for s in self.sources))
+        key = (config_path, *(source.path for source in self.sources))
         if key not in self._read:
             file = self.file(config_path)
             with readable_file(file):
@@ -188,14 +188,6 @@ def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
         )
 
 
-def _written(folder: str, config_path: str) -> int | None:
-    """When an option's file was written; None if there is none."""
-    try:
-        return os.stat(os.path.join(folder, f"{config_path}.yaml")).st_mtime_ns
-    except OSError:
-        return None
-
-
 class TreeLoader(ConfigLoaderImpl):
     """Hydra's loader with our repository."""
 
@@ -247,7 +239,10 @@ class Tree:
         first is done once for a choice.
         """
         parsed = parse_all(overrides)
-        if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
+        if any(o.key_or_group == "hydra.searchpath" for o in parsed):
+            Repository._read.clear()  # their folders are not watched
+            return self._compose(overrides)
+        if any(o.is_sweep_override() for o in parsed):
             return self._compose(overrides)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
         composed, key = self.loader.composed, (self.config_name, self.search, options)
@@ -280,7 +275,7 @@ class Tree:
         return tuple(sorted(name for name in options if name != "__init__"))
 
 
-_trees: dict[tuple[object, ...], Tree] = {}
+_trees: dict[tuple[object, ...], tuple[object, Tree]] = {}  # each with the state of its files
 
 
 def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Tree:
@@ -293,9 +288,11 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         raise UserError(f"--config-dir {user_folder}: directory not found")
     own = () if user_folder is None else (Path(user_folder).resolve(),)
     core, *systems = config_dirs()
-    key = (config_name, tuple(map(_state, (core, *systems, *own))))
+    state = tuple(map(_state, (core, *systems, *own)))
     version.setbase("1.3")
-    if key not in _trees:
+    known, tree = _trees.get((config_name, *own), (None, None))
+    if tree is None or known != state:
+        Repository._read.clear()  # a file has changed
         setup_globals()
         search_path = create_config_search_path(str(core))
         schema = SearchPathQuery(provider="schema")
@@ -304,8 +301,9 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         for folder in own:
             _refuse_hidden(folder)
             search_path.prepend("command-line", f"file://{folder}", anchor=schema)
-        _trees[key] = Tree(TreeLoader(search_path), config_name)
-    return _trees[key]
+        tree = Tree(TreeLoader(search_path), config_name)
+        _trees[config_name, *own] = state, tree
+    return tree
 
 
 def _refuse_hidden(folder: Path) -> None:
