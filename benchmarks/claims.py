@@ -16,8 +16,8 @@ import yaml
 
 from ablate.config.tree import config_file
 from ablate.study.analysis.collect import Study, collect
+from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
 from ablate.study.numbers import certain, probability
-from ablate.study.report.claims import Entry, entries
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "claims.csv"
@@ -76,7 +76,7 @@ def measure(node: Mapping[str, Any], metric: str) -> tuple[str, str]:
 
 def rows(study: Study) -> Iterator[Row]:
     """A row for each claim."""
-    found, _ = entries(study)
+    found, _ = judged_claims(study)
     nodes = [entry["claim"] for entry in study.plan.get("claims") or () if not entry["dropped"]]
     code = {str(run.provenance.get("git", {}).get("commit") or "")[:7] for run in study.runs} - {""}
     for entry, node in zip(found, nodes, strict=True):
@@ -95,7 +95,7 @@ def rows(study: Study) -> Iterator[Row]:
         }
 
 
-def _outcome(entry: Entry) -> Row:
+def _outcome(entry: JudgedClaim) -> Row:
     settled, claim = entry.settled, entry.settled.claim
     known = settled.effect is not None
     bounds = (settled.interval.low, settled.interval.high) if settled.interval else ()

@@ -13,10 +13,10 @@ from ablate.cli.command import command
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
+from ablate.study.analysis.rows import assemble, unsettled
+from ablate.study.any_runs import show_runs
 from ablate.study.plan.tune import result_with
 from ablate.study.report import write
-from ablate.study.report.any_runs import show_runs
-from ablate.study.report.rows import assemble, unsettled
 from ablate.study.report.sentences import answers, sure
 from ablate.study.report.terminal import show
 

@@ -17,6 +17,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread, imsave
 
 from ablate.study.analysis.collect import collect
+from ablate.study.analysis.rows import assemble
 from ablate.study.numbers import NOTHING, amount, apart, decimals, duration, number, share, signed
 from ablate.study.report import write
 from ablate.study.report.chart_data import gather, robust
@@ -24,7 +25,6 @@ from ablate.study.report.content import content
 from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLORS
 from ablate.study.report.render import latex
-from ablate.study.report.rows import assemble
 from ablate.study.report.sentences import commands, settings
 
 pytest_plugins = ["make_study"]

@@ -13,13 +13,13 @@ from make_sweep import tiny_for, write_sweep
 from ablate import load_study
 from ablate.errors import UserError
 from ablate.study.analysis.collect import SeedInBlock, collect
+from ablate.study.analysis.judged_claims import judged_claims
 from ablate.study.analysis.ladder import ladder, needed
+from ablate.study.analysis.rows import assemble
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
 from ablate.study.publish.specification import _summaries
 from ablate.study.report import write
-from ablate.study.report.claims import entries
-from ablate.study.report.rows import assemble
 from ablate.study.report.tables import blocks as blocks_tables
 from ablate.study.report.terminal import show
 
@@ -138,7 +138,7 @@ def test_claims_are_about_all_blocks_or_one_or_a_trend(tmp_path):
     )
     claims = [{"statement": f"{n}.", "arm": ROTARY, **node} for n, node in enumerate(nodes)]
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.1}, claims=claims)
-    told = entries(collect(root))[0]
+    told = judged_claims(collect(root))[0]
     assert [entry.verdict for entry in told] == [*verdicts]
     assert [entry.evidence for entry, said in zip(told, evidence, strict=True)
             if said not in entry.evidence] == []  # fmt: skip

@@ -17,8 +17,8 @@ from ablate.machine.version import PACKAGE
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.noise import Noise
+from ablate.study.analysis.rows import assemble
 from ablate.study.plan.claims import Term, parse_claims, recorded
-from ablate.study.report.rows import assemble
 
 pytest_plugins = ["command_line", "make_study"]
 

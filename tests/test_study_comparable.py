@@ -10,7 +10,7 @@ from make_study import BASE, arm, change, make_study, scores, shifted
 
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.comparable import RULES, lines, objections
-from ablate.study.report.rows import assemble
+from ablate.study.analysis.rows import assemble
 from ablate.training.record import CODE, code, provenance
 
 

@@ -11,12 +11,12 @@ from tiny import overrides
 
 from ablate.machine.version import PACKAGE
 from ablate.run_files.records import read_plan
+from ablate.study.analysis import rows
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.looks import levels
+from ablate.study.analysis.rows import assemble
 from ablate.study.plan.request import looks
-from ablate.study.report import rows
-from ablate.study.report.rows import assemble
 from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["command_line"]

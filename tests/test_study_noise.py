@@ -18,8 +18,8 @@ from ablate.study.analysis import known, power
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.noise import Noise, Part
+from ablate.study.analysis.rows import assemble
 from ablate.study.report import noise as noise_of
-from ablate.study.report.rows import assemble
 from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["command_line"]

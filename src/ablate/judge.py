@@ -31,8 +31,8 @@ from ablate.study.analysis.results import (
     read_rows,
     study_of,
 )
+from ablate.study.analysis.rows import Report, assemble
 from ablate.study.report import FOREIGN, write_report
-from ablate.study.report.rows import Report, assemble
 from ablate.study.report.terminal import show
 from ablate.study.report.to_json import to_json
 

@@ -21,7 +21,7 @@ from ablate.study.analysis.collect import not_a_study
 from ablate.study.analysis.comparable import RULES
 
 if TYPE_CHECKING:
-    from ablate.study.report.rows import Report
+    from ablate.study.analysis.rows import Report
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
 
         send_run(args.study_dir)
         return
-    from ablate.study.report.any_runs import has_runs, show_runs
+    from ablate.study.any_runs import has_runs, show_runs
 
     if not (args.study_dir / PLAN).exists() and has_runs(args.study_dir):
         if args.wandb or args.check or args.baseline or args.allow or args.examples:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ablate.run_files import read_text
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.derived import COSTS
+from ablate.study.analysis.rows import Report, assemble
 from ablate.study.numbers import counted
-from ablate.study.report.rows import Report, assemble
 from ablate.study.report.to_json import to_json
 
 if TYPE_CHECKING:

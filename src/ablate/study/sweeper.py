@@ -326,7 +326,7 @@ class PlannedStudy:
             return False
         from ablate.study.analysis.collect import collect
         from ablate.study.analysis.looks import OPEN
-        from ablate.study.report.rows import assemble
+        from ablate.study.analysis.rows import assemble
 
         judged = [(row, row.comparison.look) for row in assemble(collect(self.folder)).compared
                   if row.comparison and row.comparison.look]  # fmt: skip

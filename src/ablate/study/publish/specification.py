@@ -8,13 +8,13 @@ from typing import Any
 from ablate.errors import UserError
 from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
+from ablate.study.analysis.curves import curve_column
 from ablate.study.analysis.offline import logger_of
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import metric_words
 from ablate.study.report import WrittenReport
-from ablate.study.report.chart_data import curve_column
 from ablate.study.report.inline import COLORS
 from ablate.study.report.render import markdown
-from ablate.study.report.rows import Report, Row
 from ablate.study.report.to_json import arm_content
 
 BASELINE = "#808080"  # visible on white and on black

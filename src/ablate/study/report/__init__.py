@@ -13,12 +13,12 @@ from ablate.study.analysis import known
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.examples import over_examples
+from ablate.study.analysis.rows import Report, assemble
 from ablate.study.report import figures
 from ablate.study.report.chart_data import gather
 from ablate.study.report.content import content
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.render import FIGURES, latex, markdown, page
-from ablate.study.report.rows import Report, assemble
 from ablate.study.report.runs import pictures, samples
 from ablate.study.report.runs_csv import runs_csv
 from ablate.study.report.to_json import to_json

@@ -1,19 +1,25 @@
 """The numbers behind the figures, for both the page and the PNGs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
-from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Arm, Run, Study
+from ablate.study.analysis.collect import Study
+from ablate.study.analysis.curves import (
+    TRAINING,
+    Cost,
+    Curve,
+    costs,
+    curve_column,
+    curve_of,
+    task_metric,
+)
 
-COLORS = 7  # distinguishable by the color-blind; the baseline has its own
 MOST_CURVES = 60
 MOST_PANELS = 24
-TRAINING = "train/loss"
 SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
 
 
@@ -51,36 +57,13 @@ def robust(values: Iterable[float]) -> Limits:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A column of metrics.csv by step: mean and standard deviation over an arm's finished seeds."""
-
-    arm: str
-    steps: list[int]
-    means: list[float]
-    spreads: list[float]
-    seeds: int
-
-
-@dataclass(frozen=True)
-class Panel:
+class FactorPanel:
     """One factor: its options in order, and the values of all runs that had each."""
 
     factor: str
     options: list[str]
     values: list[list[float]]
     baseline: int  # place of the baseline's option
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Cost and metric of an arm, as means over the finished seeds."""
-
-    arm: str
-    value: float
-    spread: float
-    seconds: float | None
-    flops: float | None
-    parameters: float | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +74,7 @@ class Points:
     column: str
     mode: str
     curves: list[Curve]
-    panels: list[Panel]
+    panels: list[FactorPanel]
     costs: list[Cost]
 
     @cached_property
@@ -114,33 +97,9 @@ def gather(study: Study, metric: str, mode: str, first: Sequence[str]) -> Points
     drawn = curves(study, column, first)
     if not drawn:  # validated once: a point is not a curve
         column, drawn = TRAINING, curves(study, TRAINING, first)
-    task = _task_metric(study)
+    task = task_metric(study)
     mode = "min" if column == TRAINING else task["mode"] if column == task.get("name") else mode
     return Points(column, mode, drawn, panels(study, metric), costs(study, metric))
-
-
-def colored(study: Study, effects: dict[str, float]) -> dict[str, int]:
-    """Map arms to colors 1, 2, ...: all arms if few, else those with the largest effects."""
-    names = [arm.name for arm in study.others if arm.same_as is None]
-    if len(names) > COLORS:
-        largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLORS]
-        names = [name for name in names if name in largest]
-    return {name: number for number, name in enumerate(names, 1)}
-
-
-def curve_column(study: Study, metric: str) -> str:
-    """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
-    metric = derived.measured(metric) or ""
-    validated = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
-    first = next((run for run in study.runs if run.finished), None)
-    if first is None or first.curve(validated):
-        return validated
-    return str(_task_metric(study).get("name", validated))
-
-
-def _task_metric(study: Study) -> Mapping[str, Any]:
-    """Return name and mode of the metric that chooses the best weights; empty if not recorded."""
-    return next((run.result.get("metric", {}) for run in study.runs if run.finished), {})
 
 
 def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
@@ -153,26 +112,7 @@ def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
     return [curve for curve in curves if curve.steps and drawn]
 
 
-def curve_of(study: Study, arm: str, column: str) -> Curve:
-    """Average the column over the finished runs that have it; no points if none has."""
-    every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
-    every = [points for points in every if points]
-    at: dict[int, list[float]] = {}
-    for points in every:
-        for step, value in points:
-            at.setdefault(step, []).append(value)
-    # Only steps that all seeds have, or the mean would jump.
-    steps = sorted(step for step, values in at.items() if len(values) == len(every))
-    means = [fmean(at[step]) for step in steps]
-    return Curve(arm, steps, means, [spread(at[step]) for step in steps], len(every))
-
-
-def spread(values: Sequence[float]) -> float:
-    """Return the standard deviation over seeds; 0 for one seed."""
-    return stdev(values) if len(values) > 1 else 0.0
-
-
-def panels(study: Study, metric: str) -> list[Panel]:
+def panels(study: Study, metric: str) -> list[FactorPanel]:
     """Return the main effects, factor by factor.
 
     In crossed designs every run counts, so that an option's mean is over all settings of the other
@@ -182,7 +122,7 @@ def panels(study: Study, metric: str) -> list[Panel]:
     return [_panel(study, factor, list(options), metric) for factor, options in factors]
 
 
-def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
+def _panel(study: Study, factor: str, options: list[str], metric: str) -> FactorPanel:
     baseline = study.plan["own"][factor]
     values: dict[str, list[float]] = {option: [] for option in options}
     for arm in study.arms:
@@ -190,35 +130,4 @@ def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
         if arm.same_as is None and (alone or study.plan.get("design") == "factorial"):
             option = arm.changes.get(factor, baseline)
             values.setdefault(option, []).extend(study.values(arm.name, metric).values())
-    return Panel(factor, list(values), list(values.values()), list(values).index(baseline))
-
-
-def costs(study: Study, metric: str) -> list[Cost]:
-    """Return one point per arm that has a value."""
-    return [cost for arm in study.arms if (cost := _cost(study, arm, metric)) is not None]
-
-
-def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
-    values = list(study.values(arm.name, metric).values())
-    runs = [run for run in study.runs_of(arm.name).values() if run.value(metric) is not None]
-    if not values:
-        return None
-    return Cost(
-        arm.name,
-        fmean(values),
-        spread(values),
-        seconds=_mean([run.number("train_seconds") for run in runs]),
-        flops=_mean([_flops(run) for run in runs]),
-        parameters=_mean([run.number("parameters", "total") for run in runs]),
-    )
-
-
-def _flops(run: Run) -> float | None:
-    """Return the FLOPs of the whole training."""
-    step, steps = run.number("flops_per_step"), run.number("steps")
-    return None if step is None or steps is None else step * steps
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    return FactorPanel(factor, list(values), list(values.values()), list(values).index(baseline))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.study.analysis.collect import Seed
 from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import direction
 from ablate.study.numbers import (
     NOTHING,
@@ -22,7 +23,6 @@ from ablate.study.numbers import (
 from ablate.study.report import runs, sentences, tables
 from ablate.study.report.chart_data import Points
 from ablate.study.report.crossed import TESTS, in_short, ranked
-from ablate.study.report.rows import Report, Row
 from ablate.study.report.verdict_words import VERDICT_WORDS
 
 LISTED = 20  # seeds of an arm that a tip lists

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from ablate.study.analysis.confounding import varied
 from ablate.study.analysis.effects import Effect, Effects, effects
+from ablate.study.analysis.rows import Report
 from ablate.study.numbers import listed
-from ablate.study.report.rows import Report
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:

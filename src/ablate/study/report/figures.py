@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from ablate.figures.save import save, saved_as
+from ablate.study.analysis.curves import Cost
 from ablate.study.analysis.effects import Effect, Effects
+from ablate.study.analysis.rows import MOST_COLORS, Report, Row
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
-from ablate.study.report.chart_data import COLORS, Cost, Limits, Panel, Points, limits_of, robust
+from ablate.study.report.chart_data import FactorPanel, Limits, Points, limits_of, robust
 from ablate.study.report.crossed import ranked
 from ablate.study.report.inline import (
     BACK,
@@ -32,7 +34,6 @@ from ablate.study.report.inline import (
     color_of,
     inline,
 )
-from ablate.study.report.rows import Report, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -268,7 +269,7 @@ def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
     return list(down)[:0:-1]
 
 
-def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
+def _effects(report: Report, panels: Sequence[FactorPanel]) -> Drawing:
     """Draw a panel per factor: dots for runs, bars for means of options."""
     widths = [
         min(max(2.6, SIDE + len(panel.options) * _label_width(panel)), WIDEST) for panel in panels
@@ -328,12 +329,12 @@ def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
     drawing.figure.supylabel(_words(report), fontsize=9, color=SOFT)
 
 
-def _label_width(panel: Panel) -> float:
+def _label_width(panel: FactorPanel) -> float:
     """Return the inches that an option's name needs."""
     return min(max(0.6, (max(map(len, panel.options)) + 3) * LETTER), 1.1)
 
 
-def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Report) -> None:
+def _panel(drawing: Drawing, axes: "Axes", panel: FactorPanel, each: float, report: Report) -> None:
     """Draw a factor. each: inches of an option."""
     for x, (option, values) in enumerate(zip(panel.options, panel.values, strict=True)):
         if not values:
@@ -374,7 +375,7 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
         (first, second), (along, apart) = effect.factors, effect.options
         ends, limits = [], Limits(*axes.get_ylim())
         for index, other in enumerate(apart):
-            kind = f"c{(index - 1) % COLORS + 1}" if index else "base"
+            kind = f"c{(index - 1) % MOST_COLORS + 1}" if index else "base"
             means = {n: effect.means[option, other] for n, option in enumerate(along)
                      if (option, other) in effect.means}  # fmt: skip
             if not means:

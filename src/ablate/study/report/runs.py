@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ablate.run_files import CorruptFile, open_file, read_text
 from ablate.study.analysis.collect import Run
-from ablate.study.report.rows import Report
+from ablate.study.analysis.rows import Report
 
 MOST_ARMS = 8  # side by side
 MOST_FIGURES = 4

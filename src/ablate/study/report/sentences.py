@@ -6,6 +6,8 @@ from typing import Any
 
 from ablate.config.keys import flatten
 from ablate.machine.terminal.say import command_line
+from ablate.study.analysis.curves import TRAINING
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import BUDGETS, direction, metric_words
 from ablate.study.numbers import (
     counted,
@@ -15,8 +17,7 @@ from ablate.study.numbers import (
     shortened,
     signed,
 )
-from ablate.study.report.chart_data import TRAINING, Points
-from ablate.study.report.rows import Report, Row
+from ablate.study.report.chart_data import Points
 from ablate.study.report.verdict_words import VERDICT_WORDS
 
 DESIGNS = {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ablate.study.analysis.collect import Arm, Run
 from ablate.study.analysis.comparable import versions
 from ablate.study.analysis.ladder import Speedup, ladder
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.numbers import NOTHING, counted, decimals, estimate, listed, mean_and_sd, signed
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
-from ablate.study.report.rows import Report, Row
 from ablate.study.report.verdict_words import CLAIM_COLORS
 
 

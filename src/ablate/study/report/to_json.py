@@ -5,12 +5,12 @@ from typing import Any
 
 from ablate.study.analysis.claims import ClaimResult
 from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.judged_claims import JudgedClaim
 from ablate.study.analysis.ladder import ladder
 from ablate.study.analysis.noise import Noise, Part
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.stats import Interval
-from ablate.study.report.claims import Entry
 from ablate.study.report.crossed import in_short
-from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import sure
 
 VERSION = 2
@@ -91,7 +91,7 @@ def _part(part: Part) -> dict[str, float] | None:
     return {"sd": part.variance**0.5, "df": part.df} if part.df else None
 
 
-def _claim(entry: Entry) -> dict[str, Any]:
+def _claim(entry: JudgedClaim) -> dict[str, Any]:
     settled: ClaimResult = entry.settled
     claim = settled.claim
     return {

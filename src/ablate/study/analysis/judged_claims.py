@@ -19,7 +19,7 @@ AFTER = "post hoc"
 
 
 @dataclass(frozen=True)
-class Entry:
+class JudgedClaim:
     """A claim, its verdict, and when it was made. after: when runs existed already. scale: of the
     runs that it was judged on, as "815 k parameters, 2 M tokens"; "" if nothing was recorded."""
 
@@ -70,7 +70,9 @@ class Entry:
         return "; ".join(parts)
 
 
-def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...], list[str]]:
+def judged_claims(
+    study: Study, allow: Collection[str] = ()
+) -> tuple[tuple[JudgedClaim, ...], list[str]]:
     """The claims of a study with their verdicts, and those dropped after the first run."""
     recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
     kept = [entry for entry in recorded if not entry["dropped"]]
@@ -144,7 +146,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)
     return tuple(
-        Entry(each, entry["made"], entry["after"], at)
+        JudgedClaim(each, entry["made"], entry["after"], at)
         for each, entry in zip(settled, kept, strict=True)
     ), dropped
 

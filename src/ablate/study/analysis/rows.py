@@ -14,23 +14,16 @@ from ablate.study.analysis import derived, known
 from ablate.study.analysis.collect import Arm, Seed, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
+from ablate.study.analysis.curves import TRAINING, Cost, Curve, costs, curve_column, curve_of
 from ablate.study.analysis.examples import OverExamples
+from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
 from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
 from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
-from ablate.study.report.chart_data import (
-    TRAINING,
-    Cost,
-    Curve,
-    colored,
-    costs,
-    curve_column,
-    curve_of,
-)
-from ablate.study.report.claims import Entry, entries
 
+MOST_COLORS = 7  # distinguishable by the color-blind; the baseline has its own
 KINDS = {
     BETTER: "better",
     WORSE: "worse",
@@ -125,7 +118,7 @@ class Report:
     warnings: tuple[str, ...]
     decimals: int
     colors: Mapping[str, int]
-    claims: tuple[Entry, ...] = ()
+    claims: tuple[JudgedClaim, ...] = ()
     dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
     blocks: Mapping[str, Report] = field(default_factory=dict)
     examples: tuple[OverExamples, ...] = ()  # on demand
@@ -333,7 +326,7 @@ def assemble(
     rows = tuple(sorted(planned, key=_rank))
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
-    claims, dropped = entries(study, allow)
+    claims, dropped = judged_claims(study, allow)
     return Report(
         study=study,
         metric=name,
@@ -353,6 +346,15 @@ def assemble(
         },
         blocks={block: assemble(part, name, better, allow) for block, part in study.blocks.items()},
     )
+
+
+def colored(study: Study, effects: dict[str, float]) -> dict[str, int]:
+    """Map arms to colors 1, 2, ...: all arms if few, else those with the largest effects."""
+    names = [arm.name for arm in study.others if arm.same_as is None]
+    if len(names) > MOST_COLORS:
+        largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:MOST_COLORS]
+        names = [name for name in names if name in largest]
+    return {name: number for number, name in enumerate(names, 1)}
 
 
 def _compare(

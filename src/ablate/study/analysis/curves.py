@@ -1,0 +1,99 @@
+"""Learning curves and cost of the arms, as means over seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from ablate.study.analysis import derived
+from ablate.study.analysis.collect import Arm, Run, Study
+
+TRAINING = "train/loss"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column of metrics.csv by step: mean and standard deviation over an arm's finished seeds."""
+
+    arm: str
+    steps: list[int]
+    means: list[float]
+    spreads: list[float]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost and metric of an arm, as means over the finished seeds."""
+
+    arm: str
+    value: float
+    spread: float
+    seconds: float | None
+    flops: float | None
+    parameters: float | None
+
+
+def curve_column(study: Study, metric: str) -> str:
+    """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
+    metric = derived.measured(metric) or ""
+    validated = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
+    first = next((run for run in study.runs if run.finished), None)
+    if first is None or first.curve(validated):
+        return validated
+    return str(task_metric(study).get("name", validated))
+
+
+def task_metric(study: Study) -> Mapping[str, Any]:
+    """Return name and mode of the metric that chooses the best weights; empty if not recorded."""
+    return next((run.result.get("metric", {}) for run in study.runs if run.finished), {})
+
+
+def curve_of(study: Study, arm: str, column: str) -> Curve:
+    """Average the column over the finished runs that have it; no points if none has."""
+    every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
+    every = [points for points in every if points]
+    at: dict[int, list[float]] = {}
+    for points in every:
+        for step, value in points:
+            at.setdefault(step, []).append(value)
+    # Only steps that all seeds have, or the mean would jump.
+    steps = sorted(step for step, values in at.items() if len(values) == len(every))
+    means = [fmean(at[step]) for step in steps]
+    return Curve(arm, steps, means, [spread(at[step]) for step in steps], len(every))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation over seeds; 0 for one seed."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def costs(study: Study, metric: str) -> list[Cost]:
+    """Return one point per arm that has a value."""
+    return [cost for arm in study.arms if (cost := _cost(study, arm, metric)) is not None]
+
+
+def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
+    values = list(study.values(arm.name, metric).values())
+    runs = [run for run in study.runs_of(arm.name).values() if run.value(metric) is not None]
+    if not values:
+        return None
+    return Cost(
+        arm.name,
+        fmean(values),
+        spread(values),
+        seconds=_mean([run.number("train_seconds") for run in runs]),
+        flops=_mean([_flops(run) for run in runs]),
+        parameters=_mean([run.number("parameters", "total") for run in runs]),
+    )
+
+
+def _flops(run: Run) -> float | None:
+    """Return the FLOPs of the whole training."""
+    step, steps = run.number("flops_per_step"), run.number("steps")
+    return None if step is None or steps is None else step * steps
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
