@@ -33,7 +33,7 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Climb:
+class ScalingSlope:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
     baseline's FLOPs; speedups: by block, None if the baseline does not improve with compute, or
     the arm's FLOPs are not known."""
@@ -50,7 +50,7 @@ class Ladder:
     """compute: block -> training FLOPs of the baseline, ascending."""
 
     compute: Mapping[str, float]
-    climbs: tuple[Climb, ...]
+    climbs: tuple[ScalingSlope, ...]
 
 
 def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
@@ -76,7 +76,7 @@ def _flops(part: Study, arm: str) -> float | None:
 
 def _climb(
     arm: str, parts: Mapping[str, Study], compute: Mapping[str, float], metric: str, mode: str
-) -> Climb | None:
+) -> ScalingSlope | None:
     differences: dict[int, list[float]] = {}
     for part in parts.values():
         mine, base = part.by_seed(arm, metric), part.by_seed(part.baseline.name, metric)
@@ -108,7 +108,7 @@ def _climb(
             replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
         )
     interval = error(slopes, rungs).interval(slope, LEVEL)
-    return Climb(arm, slope, interval, len(slopes), speedups)
+    return ScalingSlope(arm, slope, interval, len(slopes), speedups)
 
 
 def needed(

@@ -141,7 +141,7 @@ def main() -> NoReturn:
     if request is None:
         os._exit(0)  # nothing to clean up
     try:
-        become(request)
+        detach_into(request)
         if not modules:
             os.execv(sys.executable, [sys.executable, "-m", WORKER, *request["arguments"]])
     except OSError as error:
@@ -233,7 +233,7 @@ def send(pid: int, number: int, *, group: bool = False) -> None:
             os.kill(pid, number)
 
 
-def become(request: Mapping[str, Any]) -> None:
+def detach_into(request: Mapping[str, Any]) -> None:
     """Make this fork a process in its own session, with its output in the run's folder."""
     os.setsid()
     if sys.platform == "linux":  # also stop when the server is killed

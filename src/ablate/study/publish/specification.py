@@ -10,7 +10,7 @@ from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.curves import curve_column
 from ablate.study.analysis.offline import logger_of
-from ablate.study.analysis.rows import Report, Row
+from ablate.study.analysis.rows import Report
 from ablate.study.metric_words import metric_words
 from ablate.study.report import WrittenReport
 from ablate.study.report.inline import COLORS
@@ -36,18 +36,13 @@ def specification(written: WrittenReport) -> dict[str, Any]:
         "run": _run(written),
         "summaries": _summaries(report),
         "panels": _panels(report),
-        "views": {"arms": _arms(report), "runs": _runs(report)},
+        "views": _views(report),
         "report": {
             "title": title(f"{study.name}: ablation report"),
-            "text": _text(written),
+            # Without its title and its figures, which W&B shows by itself.
+            "text": markdown(written.content).split("\n\n", 1)[1],
         },
     }
-
-
-def _text(written: WrittenReport) -> str:
-    """Return report.md without its title and its figures, which W&B shows by itself."""
-    _, text = markdown(written.content).split("\n\n", 1)
-    return text
 
 
 def difference(metric: str) -> str:
@@ -77,7 +72,10 @@ def _run(written: WrittenReport) -> dict[str, Any]:
     """Describe the run of the report, always the same one: table, figures, files."""
     study = written.report.study
     names = [str(path.relative_to(study.folder)) for path in written.files]
-    rows = [_values(row) for row in written.report.rows]
+    rows = []
+    for arm in map(arm_content, written.report.rows):
+        low, high = arm["interval"] or (None, None)
+        rows.append([(arm | {"low": low, "high": high})[key] for key in COLUMNS.values()])
     question = [study.name, (study.plan.get("baseline") or {}).get("config")]
     state = sha256(json.dumps(rows).encode())
     for path in written.files:
@@ -90,13 +88,6 @@ def _run(written: WrittenReport) -> dict[str, Any]:
         "figures": [name for name in names if name.endswith(".png")],
         "files": names,
     }
-
-
-def _values(row: Row) -> list[Any]:
-    """Return a row of the table, in the order of COLUMNS."""
-    arm = arm_content(row)
-    arm["low"], arm["high"] = arm["interval"] or (None, None)
-    return [arm[key] for key in COLUMNS.values()]
 
 
 def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
@@ -130,36 +121,13 @@ def _panels(report: Report) -> list[dict[str, str]]:
     ]
 
 
-def _arms(report: Report) -> dict[str, Any]:
-    """Describe the view with one line per arm, in the report's colors."""
+def _views(report: Report) -> dict[str, dict[str, Any]]:
+    """Describe the view of a line per arm, in the report's colors, and that of every run, compared
+    with the baseline's first finished run. Both have the same columns, the best first."""
+    study, baseline, key = report.study, report.baseline.arm.name, difference(report.metric)
+    base = [run.run_id for run in study.runs_of(baseline).values() if run.finished]
     colors = {arm: COLORS[index - 1] for arm, index in report.colors.items()}
-    return {
-        "name": title(f"{report.study.name}: arms"),
-        "group_by": "ablate.arm",
-        "colors": {report.baseline.arm.name: BASELINE, **colors},
-        "lines": len(report.rows),
-        "baseline_run": None,
-        **_table(report),
-    }
-
-
-def _runs(report: Report) -> dict[str, Any]:
-    """Describe the view of every run, compared with the baseline's first finished run."""
-    base = [run for run in report.study.runs_of(report.baseline.arm.name).values() if run.finished]
-    return {
-        "name": title(f"{report.study.name}: runs against the baseline"),
-        "group_by": None,
-        "colors": {run.run_id: BASELINE for run in base},
-        "lines": len(report.study.runs),
-        "baseline_run": base[0].run_id if base else None,
-        **_table(report),
-    }
-
-
-def _table(report: Report) -> dict[str, Any]:
-    """Describe the columns of the table of runs, and its order: the best first."""
-    key = difference(report.metric)
-    return {
+    table = {
         "columns": [
             "config:ablate.value.arm",
             "config:ablate.value.seed",
@@ -169,4 +137,22 @@ def _table(report: Report) -> dict[str, Any]:
         ],
         "order_by": key,
         "ascending": report.mode == "min",
+    }
+    return {
+        "arms": {
+            "name": title(f"{study.name}: arms"),
+            "group_by": "ablate.arm",
+            "colors": {baseline: BASELINE, **colors},
+            "lines": len(report.rows),
+            "baseline_run": None,
+            **table,
+        },
+        "runs": {
+            "name": title(f"{study.name}: runs against the baseline"),
+            "group_by": None,
+            "colors": dict.fromkeys(base, BASELINE),
+            "lines": len(study.runs),
+            "baseline_run": next(iter(base), None),
+            **table,
+        },
     }
