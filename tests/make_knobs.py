@@ -14,9 +14,9 @@ from make_rows import base_overrides
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ablate.config.check import leaves
 from ablate.config.composition import compose
 from ablate.config.rules import Rule, names_of
+from ablate.config.schema import leaves
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 

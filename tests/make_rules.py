@@ -3,9 +3,9 @@
 from collections import defaultdict
 from functools import cache
 
-from ablate.config.check import ruled
 from ablate.config.keys import option_content
 from ablate.config.rules import Rule
+from ablate.config.schema import ruled
 from ablate.config.tree import config_files
 
 

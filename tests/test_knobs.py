@@ -17,9 +17,9 @@ from make_model import kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
 from test_no_effect import after_two_steps, without
 
-from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
+from ablate.config.schema import ruled
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 from ablate.kernel import chunked

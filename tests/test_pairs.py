@@ -24,9 +24,9 @@ from make_rows import axes_of, base, base_overrides, changes, composed, refusal,
 from make_rules import rules_of_keys
 from omegaconf import OmegaConf
 
-from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.rules import Bool, OneOf
+from ablate.config.schema import ruled
 from ablate.kernel import chunked
 
 # What is logged is the same in every process already.

@@ -8,11 +8,11 @@ from omegaconf import DictConfig, OmegaConf
 
 import ablate
 from ablate.config import run_id as module
-from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import to_dict
 from ablate.config.overrides import equal
 from ablate.config.run_id import content, folder_name, revision, revisions, run_id
+from ablate.config.schema import leaves
 
 COMPOSITIONS = [
     [],

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from refusals import refused
 
 from ablate import data
-from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
 from ablate.config.parts import Unreadable, parameter_rules
@@ -31,7 +30,7 @@ from ablate.config.rules import (
     Share,
     String,
 )
-from ablate.config.schema import VALUES, rule_of
+from ablate.config.schema import VALUES, rule_of, ruled
 from ablate.config.tree import config_dir, config_files
 from ablate.config.view import CompositionView
 from ablate.errors import UserError

@@ -6,9 +6,7 @@ import the classes, and torch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import getitem
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,15 +17,14 @@ from ablate.config.keys import (
     default_of,
     nodes_of_groups,
     resolved,
-    to_dict,
     unknown_keys,
     unknown_study_keys,
 )
 from ablate.config.layers import Kinds, compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.parts import locate
-from ablate.config.rules import Rule, names_run, refusal
-from ablate.config.schema import missing_base_class, names_class, rule_of
+from ablate.config.rules import refusal
+from ablate.config.schema import missing_base_class, names_class, ruled
 from ablate.errors import UserError
 
 OF_ONE_RUN = {"study.name", "study.arm"}
@@ -129,37 +126,6 @@ def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
             yield f"{path} is missing; write {path}=VALUE"
         elif rule is not None and not rule.allows(value):
             yield refusal(path, value, rule)
-
-
-def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
-    for name, value, _ in ruled(cfg, path):
-        yield name, value
-
-
-def ruled(
-    cfg: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
-) -> Iterator[tuple[str, Any, Rule | None]]:
-    """Yield every key with its value and rule. A key that has a rule is one value, even if that
-    is a mapping. part: the class that reads the node `cfg`, and the path of its own node."""
-    cfg = to_dict(cfg)
-    if isinstance(target := cfg.get("_target_"), str):
-        part = target, path
-    for key, value in cfg.items():
-        name = f"{path}.{key}" if path else str(key)
-        rule = rule_of(name, *part)
-        if isinstance(value, dict) and rule is None:
-            yield from ruled(value, name, part)
-        elif not name.startswith("choices."):
-            yield name, value, rule
-
-
-def replace_run_folders(values: dict[str, Any], new: Callable[[str, str], str]) -> None:
-    """Set every key that names the folder of another run to `new` of the key and its value."""
-    for path, value, rule in ruled(values):
-        if isinstance(value, str) and names_run(rule):
-            *nodes, leaf = path.split(".")
-            reduce(getitem, nodes, values)[leaf] = new(path, value)
 
 
 def wrong_layers(kinds: Kinds) -> list[str]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ablate.config.check import replace_run_folders
 from ablate.config.keys import FILES, keys_of, targets, to_dict
 from ablate.config.layers import of_layers
 from ablate.config.make import make
 from ablate.config.parts import OURS, class_attributes
+from ablate.config.schema import replace_run_folders
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.run_files import LAST, CorruptFile, best_weights, open_file, refuse_links
 

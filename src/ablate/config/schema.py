@@ -6,12 +6,13 @@ A key without an annotation takes the type of its default.
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from typing import Annotated, Any, Literal, TypedDict
 
-from ablate.config.keys import default_of, parts_in
+from ablate.config.keys import default_of, parts_in, to_dict
 from ablate.config.overrides import quoted_where
 from ablate.config.parts import OURS, locate, parameter_rules, rules_of
 from ablate.config.rules import (
@@ -31,6 +32,7 @@ from ablate.config.rules import (
     Seed,
     Share,
     String,
+    names_run,
 )
 from ablate.config.tree import config_files, groups
 
@@ -217,15 +219,32 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
     return OF_TYPE.get(type(default_of(path)))
 
 
-def look_up(values: Mapping[str, Any], path: str) -> tuple[Any, Rule | None]:
-    """The value of a key of a plain composition, and its rule. Raises KeyError if it has none."""
-    value: Any = values
-    target, depth = "", 0
-    names = path.split(".")
-    for passed, name in enumerate(names):
-        if not isinstance(value, dict) or name not in value:
-            raise KeyError(path)
-        if isinstance(value.get("_target_"), str):
-            target, depth = value["_target_"], passed
-        value = value[name]
-    return value, rule_of(path, target, ".".join(names[:depth]))
+def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
+    for name, value, _ in ruled(cfg, path):
+        yield name, value
+
+
+def ruled(
+    cfg: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
+) -> Iterator[tuple[str, Any, Rule | None]]:
+    """Yield every key with its value and rule. A key that has a rule is one value, even if that
+    is a mapping. part: the class that reads the node `cfg`, and the path of its own node."""
+    cfg = to_dict(cfg)
+    if isinstance(target := cfg.get("_target_"), str):
+        part = target, path
+    for key, value in cfg.items():
+        name = f"{path}.{key}" if path else str(key)
+        rule = rule_of(name, *part)
+        if isinstance(value, dict) and rule is None:
+            yield from ruled(value, name, part)
+        elif not name.startswith("choices."):
+            yield name, value, rule
+
+
+def replace_run_folders(values: dict[str, Any], new: Callable[[str, str], str]) -> None:
+    """Set every key that names the folder of another run to `new` of the key and its value."""
+    for path, value, rule in ruled(values):
+        if isinstance(value, str) and names_run(rule):
+            *nodes, leaf = path.split(".")
+            reduce(getitem, nodes, values)[leaf] = new(path, value)

@@ -11,7 +11,7 @@ from typing import Any
 from ablate.config.keys import MISSING, option_content, to_dict
 from ablate.config.parts import OURS, Unreadable, class_attribute
 from ablate.config.rules import OneOf
-from ablate.config.schema import look_up
+from ablate.config.schema import ruled
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 
@@ -35,13 +35,17 @@ class CompositionView:
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         self.values = to_dict(cfg)
+        self._rules = {path: rule for path, _, rule in ruled(self.values)}
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
+        value: Any = self.values
         try:
-            value, rule = look_up(self.values, path)
-        except KeyError:
+            for name in path.split("."):
+                value = value[name]
+        except (KeyError, TypeError):
             raise Unreadable(path) from None
+        rule = self._rules.get(path)
         if value == MISSING or (rule is not None and not rule.allows(value)):
             raise Unreadable(path)
         return value

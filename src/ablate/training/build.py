@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import check, leaves
+from ablate.config.check import check
 from ablate.config.composition import require_composed
 from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, unwrap_partial
 from ablate.config.parts import locate
 from ablate.config.saved import names_file
+from ablate.config.schema import leaves
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.kernel import Kernel

@@ -13,7 +13,7 @@ from ablate.config.keys import FILES, to_dict
 from ablate.config.make import make_data
 from ablate.config.parts import locate
 from ablate.config.rules import refusal
-from ablate.config.schema import look_up
+from ablate.config.schema import ruled
 from ablate.data import Data
 from ablate.errors import UserError, suggest
 from ablate.machine.redact import redacted
@@ -168,6 +168,7 @@ def changed(
     settled = {f"data.{key}": why for key, why in reasons.items() if key in config.data}
     known = [f"data.{key}" for key in config.data if key not in ("_target_", *reasons)]
     known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
+    rules = {key: rule for key, _, rule in ruled(config)}
     for key, value in changes.items():
         if key not in known:
             why = f"{settled[key]}; " if key in settled else ""
@@ -176,7 +177,7 @@ def changed(
                 f"{key}={value}: {why}a finished run can be measured with other"
                 f" {', '.join(known)}{near}"
             )
-        _, rule = look_up(to_dict(config), key)
+        rule = rules.get(key)
         if rule is not None and not rule.allows(value):
             raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)

@@ -23,11 +23,11 @@ from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ablate.config.check import replace_run_folders
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import FILES
 from ablate.config.public import public
 from ablate.config.saved import counted, read_config, read_yaml
+from ablate.config.schema import replace_run_folders
 from ablate.data import Data, digest, source
 from ablate.errors import LostProcess, RunFailed, UserError, ended_by, unwrap
 from ablate.logger import OFF, RunLogger, wandb_node

@@ -10,8 +10,8 @@ import torch
 from omegaconf import DictConfig, open_dict, read_write
 from torch import Tensor, nn
 
-from ablate.config.check import leaves
 from ablate.config.run_id import EXCLUDED, FILES
+from ablate.config.schema import leaves
 from ablate.data import Batch, Data, Request
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs

@@ -134,7 +134,7 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
     """Return every key of the model, its positions and its tokens with its value; built-in
     components by the name of their option.
     """
-    from ablate.config.check import leaves
+    from ablate.config.schema import leaves
 
     parts = {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
     for node in ("model", "pos_enc"):
@@ -148,7 +148,7 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
 
 def optimizers_of(cfg: DictConfig) -> dict[str, Any]:
     """The optimizer's class, and those of its rules, by key."""
-    from ablate.config.check import leaves
+    from ablate.config.schema import leaves
 
     return {k: v for k, v in leaves(cfg.optimizer, "optimizer") if k.endswith("._target_")}
 

@@ -9,9 +9,10 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import check, leaves, ruled
+from ablate.config.check import check
 from ablate.config.keys import default_of
 from ablate.config.rules import Either, Int, Rule
+from ablate.config.schema import leaves, ruled
 from ablate.errors import UserError, suggest
 from ablate.study.metric_words import BUDGETS
 from ablate.study.plan.budget import DataSets
