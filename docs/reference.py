@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
-from ablate.cli.search import docstring_of, header, keys_text, meanings, option_files
+from ablate.cli.help import docstring_of, header, keys_text, meanings, option_files
 from ablate.config.tree import Tree, config_dirs, open_tree
 
 HERE = Path(__file__).parent
