@@ -23,7 +23,7 @@ from ablate.kernel import chunked
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.training.build import build, build_data, make_task
-from ablate.training.compile import Compiled, refusing
+from ablate.training.compile import Compiled, compiled_parts, refusing
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -200,7 +200,7 @@ def test_a_run_is_the_same_and_compiled_in_training_alone(more, tmp_path, captur
 
 def test_the_loss_of_logits_is_compiled_too(captured):
     _, task, _ = made("gpt")
-    Compiled().begin(task.compiles, options={})
+    Compiled().begin(compiled_parts(task), options={})
     task.criterion(torch.randn(6, 9), torch.arange(6))
     assert captured.graphs == captured.runs == 1
 

@@ -20,8 +20,8 @@ from ablate.run_files.checkpoint_io import (
     write_shards,
     write_state,
 )
-from ablate.task.parallel import Sharing
 from ablate.training.checkpoint import Checkpoints
+from ablate.training.parallel import Sharing
 
 WEIGHT, MOMENT = ("state_dict", "w"), ("optimizer_states", 0, "state", "w", "exp_avg")
 ROWS = 5  # of which the first process has three

@@ -22,9 +22,11 @@ from ablate.errors import UserError
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.run_files.checkpoint_io import read_state
-from ablate.task.parallel import Sharing
+from ablate.training.average import Average
 from ablate.training.build import build, build_data, make_task
 from ablate.training.custom_code import custom_code
+from ablate.training.leakage import caution, leaks
+from ablate.training.parallel import Sharing
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -62,10 +64,11 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
     for row in csv.DictReader((whole / "metrics.csv").open()):
         terms = float(row["train/noise"]) + float(row["train/pull"])
         assert float(row["train/loss"]) == pytest.approx(terms, rel=1e-5)
-    last = read_state(whole / "checkpoints/last.ckpt")["state_dict"]
+    state = read_state(whole / "checkpoints/last.ckpt")
+    last, average = state["state_dict"], state["callbacks"]["Average"]
     for name, start in build(cfg, build_data(cfg)).state_dict().items():
         assert torch.equal(last[f"reference.{name}"], start)
-        assert not torch.equal(last[f"model.{name}"], last[f"average.module.{name}"])
+        assert not torch.equal(last[f"model.{name}"], average[f"module.{name}"])
     place = {"place": (Denoising, "losses"), "when": lambda task, *_: task.global_step == 7}
     assert strike(cfg, killed, **place) == -signal.SIGKILL
     ablate.run(cfg, killed)
@@ -92,14 +95,15 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
 
 def test_the_average_is_the_sum_over_the_steps(own):
     task = built(own)
-    weight, expected = task.model.into.weight, None
+    weight, expected, average = task.model.into.weight, None, Average(task).average
     for step in range(1, 4):
         with torch.no_grad():
             weight.fill_(float(step))
-        task.average.update_parameters(task.model)
+        average.update_parameters(task.model)
         expected = float(step) if expected is None else 0.8 * expected + 0.2 * step
-    torch.testing.assert_close(task.average.module.into.weight, torch.full_like(weight, expected))
-    assert not task.train().average.training
+    torch.testing.assert_close(average.module.into.weight, torch.full_like(weight, expected))
+    assert not average.training
+    assert not task.train().reference.training
 
 
 def test_the_commands_know_no_task_by_its_class():
@@ -335,13 +339,11 @@ def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path, "model=transformer"))
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
-    task.look_for_leakage()
-    assert task.caution is None
+    assert caution(task, computed=True) is None
     for part in task.model.modules():
         if isinstance(getattr(part, "mask", None), Causal):
             part.mask = NoMask(causal=False)
-    task.look_for_leakage()
-    assert "label leakage" in task.caution
+    assert "label leakage" in caution(task, computed=True)
 
 
 @pytest.mark.parametrize("change", [torch.randn_like, lambda x: x * torch.nan])
@@ -350,16 +352,14 @@ def test_outputs_that_are_drawn_or_not_finite_are_no_leakage(tmp_path, change):
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
     task.model.register_forward_hook(lambda model, inputs, y: y + change(y))
-    task.look_for_leakage()
-    assert not task.leaks
+    assert not leaks(task)
 
 
 def test_a_sequence_of_one_token_cannot_leak(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path), "data.seq_len=1")
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
-    task.look_for_leakage()
-    assert not task.leaks
+    assert not leaks(task)
 
 
 def test_an_option_with_the_name_of_one_of_ours_is_refused(own):

@@ -27,6 +27,7 @@ from ablate.training.checkpoint import sizes
 from ablate.training.compile import Compiled
 from ablate.training.curves import Curves
 from ablate.training.same_model import on_meta
+from ablate.training.steps import keys_of_batch
 from ablate.training.train import prepare, train
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -384,7 +385,7 @@ def test_the_numbers_of_an_example_are_the_same_in_any_process(rank, world, firs
     parts = {"data": data, "trainer": SimpleNamespace(accumulate_grad_batches=3)}
     draws = SimpleNamespace(of_batch=lambda *keys: keys)
     task = Mock(spec=Task, seed=7, draws=draws, **parts)
-    assert Task.keys_of_batch(task, 4) == (7, 1, first)
+    assert keys_of_batch(task, 4) == (7, 1, first)
 
 
 def test_validation_is_not_compiled():

@@ -17,6 +17,7 @@ from ablate.config.saved import read_config
 from ablate.run_files import best_weights
 from ablate.run_files.checkpoint_io import read_state, read_weights
 from ablate.task.causal_lm import CausalLM
+from ablate.training.average import Average
 from ablate.training.build import build, build_data, data_of_run
 from ablate.training.transfer import describe_transfer, fitting
 
@@ -125,6 +126,8 @@ def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, caps
     def noted(task, batch):
         if task.training and not found:
             optimizer = task.optimizers(use_pl_optimizer=False)
+            (average,) = (each for each in task.trainer.callbacks if isinstance(each, Average))
+            found["average"] = deepcopy(average.state_dict())
             found.update(deepcopy({"state": optimizer.state_dict(), "task": task.state_dict()}))
         return loss(task, batch)
 
@@ -136,6 +139,7 @@ def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, caps
     equal = partial(torch.testing.assert_close, rtol=0, atol=0)
     equal(found["state"]["state"], saved["state"])
     equal(found["task"], last["state_dict"])
+    equal(found["average"], last["callbacks"]["Average"])
     assert {group["initial_lr"] for group in found["state"]["param_groups"]} == {0.01}
     told = f"average, the optimizer's state and the weights after step 12 of {here} are kept;"
     assert told in capsys.readouterr().out

@@ -111,7 +111,7 @@ class ScheduleFree(Combined):
     weight_lr_power.
     """
 
-    averages: ClassVar[bool] = True  # see `Task.average`
+    averages: ClassVar[bool] = True  # see ablate.training.average
     conflicts = (
         Conflict(
             lambda c: c.option("schedule") != "constant",

@@ -17,15 +17,8 @@ from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
 from ablate.model.base import LanguageModel
-from ablate.model.layers.stack import Stack
 from ablate.task import Task, write_sample
 from ablate.task.cross_entropy import CrossEntropy
-
-# The loss does not show this: it looks like the best result of all.
-PEEKS = (
-    "label leakage: the mask of a layer lets positions attend to the tokens they have to predict, "
-    "so the loss does not measure prediction"
-)
 
 
 class CausalLM(Task):
@@ -42,7 +35,6 @@ class CausalLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
-    predicted: ClassVar[int | None] = 0
     family: ClassVar[str] = "language"
     options: ClassVar[tuple[str, ...]] = (
         "prompt", "tokens", "temperature", "top_k", "top_p", "seed",
@@ -120,12 +112,6 @@ class CausalLM(Task):
         if (characters := self.data.characters_per_token(split)) is not None:
             found["bits_per_char"] = loss / math.log(2) / characters
         return found
-
-    @property
-    def caution(self) -> str | None:
-        stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        leaks_targets = any(stack.causal and stack.leaks_targets for stack in stacks)
-        return PEEKS if leaks_targets else super().caution
 
     def notes(self) -> dict[str, Any]:
         prompted = self.generates and "{prompt}" in self.example_options  # not a task of pairs

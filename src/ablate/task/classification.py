@@ -138,13 +138,9 @@ class Classification(Task):
         values["balanced_accuracy"] = balanced_accuracy(matrix)
         names = self.data.class_names
         for name, right, examples in zip(names, matrix.diagonal(), matrix.sum(1), strict=True):
-            if examples:  # a split may lack a class
+            if examples or not matrix.any():  # a split may lack a class
                 values[f"accuracy/{name}"] = right / examples
         return values
-
-    def measured(self, split: str) -> list[str]:
-        names = super().measured(split)
-        return [*names, *(f"accuracy/{name}" for name in self.data.class_names)] if names else []
 
     def notes(self) -> dict[str, Any]:
         names, examples = self.data.class_names, {}

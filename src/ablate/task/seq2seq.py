@@ -22,7 +22,7 @@ from ablate.figures.pairs import pair_drawer
 from ablate.model.layers.multi_head import recording
 from ablate.task.attention import alignments
 from ablate.task.decoding import Decoding
-from ablate.task.text_metrics import ByLength, Written, right_links
+from ablate.task.text_metrics import Written, right_links
 from ablate.task.translate import write_targets
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class SequenceToSequence(Decoding):
     mode: ClassVar[str] = "min"
     unit = "tokens"
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
-    predicted: ClassVar[int | None] = 1
     family: ClassVar[str] = "sequence-to-sequence"
     options: ClassVar[tuple[str, ...]] = (
         "source", "beam", "length_penalty", "n_best", "show", "input", "output",
@@ -167,10 +166,6 @@ class SequenceToSequence(Decoding):
     def compared(self) -> dict[str, Tensor]:
         """The measures that `compare` updates."""
         return self.written.compute()
-
-    def measured(self, split: str) -> list[str]:
-        names = super().measured(split)
-        return [*names, *(f"accuracy/{name}" for name in ByLength.names)] if names else []
 
     def notes(self) -> dict[str, Any]:
         return super().notes() | {"signatures": self.written.signatures()}

@@ -73,9 +73,10 @@ class ByLength(Metric):
         self.right += bucket[right].bincount(minlength=len(LENGTHS) + 1)
 
     def compute(self) -> dict[str, Tensor]:
-        """Those of `names` whose lengths occur."""
+        """Those of `names` whose lengths occur; all before the first."""
+        none = not self.count.any()
         groups = zip(self.names, self.right, self.count, strict=True)
-        return {name: right / count for name, right, count in groups if count}
+        return {name: right / count for name, right, count in groups if count or none}
 
 
 class Written(nn.Module):

@@ -8,6 +8,7 @@ Each file is written under a temporary name in the same folder, flushed to disk,
 ablate.run_files.checkpoint_io documents how a file is verified when it is read.
 """
 
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -33,7 +34,9 @@ from ablate.run_files.checkpoint_io import (
     write_state,
     write_weights,
 )
-from ablate.task import Task, require_finite
+from ablate.task import Task
+from ablate.training.average import Average, averages, by_optimizer
+from ablate.training.steps import FiniteLosses, not_finite
 
 PREVIOUS = "previous.ckpt"
 MEASURED = "while its best weights were measured"
@@ -85,6 +88,8 @@ class Checkpoints(Callback):
         self.folder, self.every, self.model = folder, every, model
         self.run_id: str | None = None
         self.stop = StopOfRun()
+        self.losses = FiniteLosses()
+        self.average: Average | None = None
         self.best: float | None = None
         self.best_step = 0
         self.validated_step = -1
@@ -183,7 +188,10 @@ class Checkpoints(Callback):
             return
         value = float(trainer.callback_metrics[pl_module.metric])
         if self.best_so_far(value, pl_module, trainer.global_step):
+            exchange = self.average.exchange if self.average else lambda *_: None
+            exchange(trainer, pl_module)
             self._write(trainer, pl_module, BEST, weights_only=True)
+            exchange(trainer, pl_module)
         if fitting:
             self._save_last(trainer, pl_module)
 
@@ -212,7 +220,9 @@ class Checkpoints(Callback):
     ) -> None:
         """Replace a file by the current state; RunFailed if a loss or a weight is not finite."""
         assert isinstance(task, Task)
-        require_finite_weights(task, trainer.global_step)
+        self.losses.require(trainer)
+        for parameter in task.parameters():
+            require_finite(parameter.detach().sum().item(), trainer.global_step)
         target = self.folder / name
         temporary = target.with_suffix(HALF)
         trainer.save_checkpoint(temporary, weights_only=weights_only)
@@ -266,7 +276,7 @@ def sizes(task: Task) -> Sizes:
     trained = [p for p in task.model.parameters() if p.requires_grad]
     try:
         optimizer: Any = task.make_optimizer(task.parameter_groups())
-        if task.averages_itself:
+        if by_optimizer(task):
             optimizer.train()
         for group in optimizer.param_groups:
             group["fused"] = False
@@ -279,14 +289,15 @@ def sizes(task: Task) -> Sizes:
         moments = 2 * sum(parameter.nbytes for parameter in trained)
     for parameter in trained:
         parameter.grad = None
+    if averages(task):
+        moments += sum(value.nbytes for value in task.model.state_dict().values())
     return Sizes(weights, weights + moments)
 
 
-def require_finite_weights(task: Task, step: int) -> None:
-    """Raise RunFailed if a loss so far or a weight is not finite."""
-    task.require_finite_losses()
-    for parameter in task.parameters():
-        require_finite(parameter.detach().sum().item(), step)
+def require_finite(value: float, step: int) -> None:
+    """RunFailed when a measure or a weight is NaN or infinite."""
+    if not math.isfinite(value):
+        raise not_finite(step)
 
 
 def name_in_errors(trainer: L.Trainer, checkpoint: Path) -> None:

@@ -19,10 +19,17 @@ from tqdm import tqdm
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.task import Task
+from ablate.task.cross_entropy import CrossEntropy
+
+
+def compiled_parts(task: Task) -> list[nn.Module]:
+    """The modules that compile=true compiles: those of the model, and the loss of logits."""
+    losses = (module for module in task.children() if isinstance(module, CrossEntropy))
+    return [*task.model.compiles, *losses]
 
 
 class Compiled(Callback):
-    """Compile the modules listed in `task.compiles` while the model trains.
+    """Compile the modules of `compiled_parts` while the model trains.
 
     With fullgraph=True, code that cannot be compiled is an error, not a graph break. A second batch
     length makes the length dynamic.
@@ -33,7 +40,7 @@ class Compiled(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Task)
-        self.begin(pl_module.compiles, options={"fallback_random": True})
+        self.begin(compiled_parts(pl_module), options={"fallback_random": True})
 
     def begin(self, parts: Sequence[nn.Module], **settings: Any) -> None:
         torch.compiler.reset()  # torch limits the compiled versions of a model in one process

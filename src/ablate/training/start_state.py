@@ -12,6 +12,7 @@ from ablate.errors import UserError, few
 from ablate.machine.terminal.say import say
 from ablate.run_files.checkpoint_io import read_state
 from ablate.task import Task
+from ablate.training.average import Average, by_optimizer
 
 OTHER = "leave init_optimizer out"
 
@@ -30,7 +31,7 @@ class StartState(Callback):
                 f"init_optimizer=true: the other run has no {few(new, ', ')}, so its optimizer has"
                 f" no state for it; {OTHER}"
             )
-        if task.averages_itself:
+        if by_optimizer(task):
             raise UserError(
                 "init_optimizer=true: the optimizer averages over its steps, from the first on;"
                 f" {OTHER}, or take another"
@@ -43,16 +44,21 @@ class StartState(Callback):
         state = read_state(self.path)
         (saved,) = state["optimizer_states"]
         load(trainer.optimizers[0], saved, str(self.path))
-        own = pl_module.state_dict()
-        copies = {
+        kept, own = ["the optimizer's state"], pl_module.state_dict()
+        reference = {
             name: value
             for name, value in state["state_dict"].items()
-            if name.startswith(("average.", "reference.")) and name in own
+            if name.startswith("reference.") and name in own
         }
-        pl_module.load_state_dict(copies, strict=False)
-        kept = sorted({"the optimizer's state", *(name.partition(".")[0] for name in copies)})
+        if reference:
+            pl_module.load_state_dict(reference, strict=False)
+            kept.append("reference")
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Average) and Average.__name__ in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][Average.__name__])
+                kept.append("average")
         on_first_process(say)(
-            f"init_optimizer: {', '.join(kept)} and the weights after step"
+            f"init_optimizer: {', '.join(sorted(kept))} and the weights after step"
             f" {state['global_step']:,} of {self.path.parent.parent} are kept; steps, schedule,"
             " callbacks and the order of the data start from the beginning"
         )

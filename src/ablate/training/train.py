@@ -44,7 +44,8 @@ from ablate.run_files.shape import schema_error
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
-from ablate.task.parallel import Sharing
+from ablate.task.measures import names_of_measures, require_metric
+from ablate.training.average import Average, averages
 from ablate.training.build import (
     build_data,
     count_cache,
@@ -59,9 +60,11 @@ from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resuma
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.custom_code import custom_code, say_edited
+from ablate.training.leakage import caution
 from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.no_effect import refuse_without_effect
+from ablate.training.parallel import Sharing, require_one_model
 from ablate.training.planned import other_run, planned_id, require_unedited
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_machine, check_output, many_tokens
@@ -74,6 +77,7 @@ from ablate.training.record import (
 )
 from ablate.training.same_model import try_out
 from ablate.training.start_state import StartState
+from ablate.training.steps import Accumulation, RandomStreams
 from ablate.training.trainer import check_warmup, length_of_training, make_trainer, started_by
 from ablate.training.transfer import StartingRun, describe_transfer
 
@@ -233,9 +237,8 @@ def _opened(
         )
     cache, flops = count_cache(task, counted), count_flops(cfg, task, counted)
     del counted
-    if custom_code(composition.cfg):
-        task.look_for_leakage()
-    for line in (many_tokens(composition), task.caution):
+    warning = caution(task, computed=bool(custom_code(composition.cfg)))
+    for line in (many_tokens(composition), warning):
         if line:
             on_first_process(say)(line)
     with (
@@ -249,6 +252,8 @@ def _opened(
         checkpoints.run_id = result["run_id"]
         if cache is not None:
             result["cache_bytes"] = cache._asdict()
+        if warning:
+            result["caution"] = warning
         line = headline(
             composition.cfg.choices, run_dir, data, trainer, result["parameters"]["total"]
         )
@@ -349,6 +354,10 @@ def prepare(
     """
     task = make_task(cfg, data, model)
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every, model=model)
+    if averages(task):
+        checkpoints.average = Average(task)
+    # They run first, so that nothing is logged or saved of a loss that is not finite.
+    first = [checkpoints.losses, *([checkpoints.average] if checkpoints.average else [])]
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.compile else []
     debug = [make(cfg.debug)] if "debug" in cfg else []
@@ -357,25 +366,26 @@ def prepare(
     start = []
     if cfg.init_optimizer:
         start = [StartState(StartingRun.of(cfg).state, task)]
-    callbacks = [curves, *own, *start, checkpoints, ProgressFile(run_dir), *compiled, *debug]
+    last = [*compiled, *debug, RandomStreams(), Accumulation()]
+    callbacks = [*first, curves, *own, *start, checkpoints, ProgressFile(run_dir), *last]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     task.trainer = trainer
     require_measured(task, own)
     if isinstance(trainer.strategy, Sharing):  # refused before there are processes
-        task.require_one_model()
+        require_one_model(task)
     return trainer, task, curves, checkpoints
 
 
 def require_measured(task: Task, callbacks: Sequence[Callback]) -> None:
     """Raise UserError unless the task measures its metric, and the metrics that `callbacks` watch.
     Needs a trainer that is not fitting."""
-    task.require_metric()
+    require_metric(task)
     # A custom task or callback may log more.
     every = (task, *callbacks)
     if all(type(each).__module__.startswith(("ablate.", "lightning.")) for each in every):
         for callback in callbacks:
             if isinstance(callback, EarlyStopping):
-                callback.require_monitor(task.measured("val"))
+                callback.require_monitor(names_of_measures(task, "val"))
 
 
 def require_runnable(cfg: DictConfig, task: Task) -> None:

@@ -26,8 +26,8 @@ from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.optimizer.schedule import AUTO_STEPS, warmup_steps
-from ablate.task.parallel import Sharing
 from ablate.training.compile import CompileNotice
+from ablate.training.parallel import Sharing
 from ablate.training.preflight import tasks_of_srun
 from ablate.training.progress import progress
 

@@ -15,6 +15,7 @@ from ablate.config.make import make_data
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
+from ablate.task.measures import names_of_measures
 from ablate.training.build import build_data, count_flops
 from ablate.training.checkpoint import Sizes, sizes
 from ablate.training.measure import conditions
@@ -102,5 +103,5 @@ def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
         return []
     task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
     splits = ["val", *(["test"] if data.has_test else [])]
-    names = [f"{split}/{name}" for split in splits for name in task.measured(split)]
+    names = [f"{split}/{name}" for split in splits for name in names_of_measures(task, split)]
     return names + [f"{name}@{condition}" for condition in conditions(cfg) for name in names]

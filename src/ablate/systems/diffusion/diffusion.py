@@ -182,17 +182,16 @@ class Diffusion(Sampler):
             features = judge.describe(self.data.originals("val", others))
             self.real_distance.update(features.to(self.device), real=False)
 
-    def measured(self, split: str) -> list[str]:
-        return ["loss", *(JUDGED if self.judge is not None and split == "test" else ())]
-
     def measures(self, split: str) -> dict[str, Tensor]:
         values = {"loss": self.mean_loss.compute()}
         if self.judge is not None and split == "test":
-            judged = (
-                *(self.right.compute(), self.errors.compute(), distance_of(self.distance)),
-                *(self.real_right.compute(), self.real_errors.compute()),
-                distance_of(self.real_distance),
-            )
+            judged = [torch.tensor(float("nan"))] * len(JUDGED)  # of nothing
+            if self.judging is not None:
+                judged = [
+                    *(self.right.compute(), self.errors.compute(), distance_of(self.distance)),
+                    *(self.real_right.compute(), self.real_errors.compute()),
+                    distance_of(self.real_distance),
+                ]
             values |= dict(zip(JUDGED, judged, strict=True))
         return values
 

@@ -20,7 +20,7 @@ from ablate.systems.rlhf.figures import draw_preference
 from ablate.systems.rlhf.preferences import Preferences
 from ablate.systems.rlhf.reward import Reward
 from ablate.systems.rlhf.rollout import Rollout, log_probabilities, rollout
-from ablate.task import Task, write_sample
+from ablate.task import Task, frozen, write_sample
 from ablate.task.causal_lm import CausalLM
 
 SHOWN = 3  # prompts of the sample
@@ -54,10 +54,8 @@ class Policy(CausalLM):
             " or less, or use model.mask=causal",
         ),
     )
-    has_reference: ClassVar[bool] = True
     data: Preferences
     model: LanguageModel
-    reference: LanguageModel
 
     of_process = "a policy is measured on responses to the prompts"
     predictions = Task.predictions  # responses are sampled, and have no loss
@@ -65,6 +63,7 @@ class Policy(CausalLM):
 
     def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
         super().__init__(*args, label_smoothing=0.0, **kwargs)
+        self.reference = frozen(self.model)
         self.reward_run = reward
         self.gold, self.reward, self.kl = MeanMetric(), MeanMetric(), MeanMetric()
 

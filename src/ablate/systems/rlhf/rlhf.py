@@ -7,7 +7,6 @@ https://arxiv.org/abs/1707.06347.
 """
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -20,6 +19,7 @@ from ablate.figures.maps import Map
 from ablate.systems.rlhf.policy import Policy, leave_one_out
 from ablate.systems.rlhf.preferences import PROMPTS
 from ablate.systems.rlhf.rollout import log_probabilities, of_response
+from ablate.task import frozen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,19 +109,11 @@ class RLHF(Policy):
         super().__init__(*args, **kwargs)
         self.samples, self.weight = samples, kl
         self.clip, self.minibatches = clip or CLIP, minibatches or MINIBATCHES
-        self.writer = None
-        if algorithm == "ppo":
-            self.writer = deepcopy(self.model).requires_grad_(False)
+        self.writer = frozen(self.model) if algorithm == "ppo" else None
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
         data.task_settings = PROMPTS
-
-    def train(self, mode: bool = True) -> "RLHF":
-        super().train(mode)
-        if self.writer is not None:
-            self.writer.eval()
-        return self
 
     @torch.no_grad()
     def prepare(self, batch: Batch, step: int) -> Batch:

@@ -23,7 +23,6 @@ from ablate.systems.speech.data.speech import SpokenPairs
 from ablate.systems.speech.figures import draw_speech
 from ablate.systems.speech.mel import RATE, cepstra, distortion, frame_distortion
 from ablate.systems.speech.vocoder import sound, write_wav
-from ablate.task import Task
 from ablate.task.seq2seq import SequenceToSequence
 from ablate.task.translate import draw, set_search
 
@@ -92,9 +91,6 @@ class TextToSpeech(SequenceToSequence):
 
     def compared(self) -> dict[str, Tensor]:
         return self.heard.compute()
-
-    def measured(self, split: str) -> list[str]:
-        return Task.measured(self, split)
 
     def notes(self) -> dict[str, Any]:
         notes, of = super().notes(), self.recognizer

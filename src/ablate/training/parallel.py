@@ -35,6 +35,8 @@ from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
 from ablate.run_files.checkpoint_io import Piece, Place, index, read_state, write_shards
+from ablate.task import Task
+from ablate.training.average import averages
 
 # Full tensors by name, as in a single process.
 EVERYWHERE = StateDictOptions(full_state_dict=True)
@@ -65,8 +67,13 @@ class Sharing(ModelParallelStrategy):
             names = "copy", "shard"
             self.shard_mesh = init_device_mesh(self.root_device.type, sizes, mesh_dim_names=names)
 
-    def split(self, model: Model) -> None:
-        """Shard for training; keep a whole CPU copy for `joined()`."""
+    def split(self, task: Task) -> None:
+        """Shard the model for training; keep a whole CPU copy for `joined()`. Evaluation uses the
+        whole model."""
+        require_one_model(task)
+        if not task.fitting:
+            return
+        model = task.model
         # The copy shares the kernels, which record their implementation for result.json.
         kernels = [part.kernel for part in model.modules() if hasattr(part, "kernel")]
         self.full_model = deepcopy(model, {id(kernel): kernel for kernel in kernels})
@@ -174,6 +181,15 @@ class Sharing(ModelParallelStrategy):
             state = self._by_name(state, optimizer)
             set_optimizer_state_dict(self.model, optimizer, state, options=EVERYWHERE)
         return checkpoint
+
+
+def require_one_model(task: Task) -> None:
+    """Raise UserError if there are copies of the model, which are not sharded."""
+    if averages(task) or task.copies():
+        raise UserError(
+            f"trainer.strategy=fsdp: {type(task).__name__} keeps a copy of its model, which is"
+            " not sharded; use trainer=ddp"
+        )
 
 
 def _piece(tensor: DTensor) -> Piece:

@@ -1,0 +1,76 @@
+"""Averages of the weights: exponential (task.ema), or that of a schedule-free optimizer."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ablate.task import Task
+
+
+def by_optimizer(task: Task) -> bool:
+    """Whether the optimizer averages the weights itself."""
+    return getattr(getattr(task.make_optimizer, "func", None), "averages", False)
+
+
+def averages(task: Task) -> bool:
+    """Whether the run has an `Average`."""
+    return task.ema is not None or by_optimizer(task)
+
+
+class Average(Callback):
+    """Average the weights of the model after each step. Validation and test use the average, and
+    the best weights are its weights."""
+
+    def __init__(self, task: Task) -> None:
+        self.by_optimizer, self.steps = by_optimizer(task), 0
+        decay = get_ema_multi_avg_fn(task.ema or 0.0)
+        self.average = AveragedModel(task.model, multi_avg_fn=decay).requires_grad_(False).eval()
+        for part, ours in zip(task.model.modules(), self.average.module.modules(), strict=True):
+            if hasattr(part, "kernel"):  # which records its implementation for result.json
+                ours.kernel = part.kernel
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.average.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.average.load_state_dict(state_dict)
+
+    def _place(self, trainer: Any, task: Any) -> None:
+        trainer.precision_plugin.convert_module(self.average).to(task.device)
+
+    def on_train_start(self, trainer: Any, task: Any) -> None:
+        self._place(trainer, task)
+        self.steps = trainer.global_step
+        if self.by_optimizer:
+            trainer.optimizers[0].train()
+
+    def on_train_batch_end(self, trainer: Any, task: Any, *_: Any) -> None:
+        if not self.by_optimizer and trainer.global_step > self.steps:
+            self.steps = trainer.global_step
+            self.average.update_parameters(task.model)
+
+    @torch.no_grad()
+    def on_validation_start(self, trainer: Any, task: Any) -> None:
+        """Copy the optimizer's weights for evaluation to the average; training goes on from the
+        weights as they are, to the bit."""
+        self._place(trainer, task)
+        if not self.by_optimizer or trainer.state.fn != TrainerFn.FITTING:
+            return
+        trained = [parameter.clone() for parameter in task.model.parameters()]
+        trainer.optimizers[0].eval()
+        self.average.update_parameters(task.model)
+        trainer.optimizers[0].train()
+        for parameter, value in zip(task.model.parameters(), trained, strict=True):
+            parameter.copy_(value)
+
+    on_test_start = _place
+
+    def exchange(self, trainer: Any, task: Any, *_: Any) -> None:
+        """Exchange the model of the task and its average, before and after an evaluation."""
+        task.model, self.average.module = self.average.module, task.model
+
+    on_validation_batch_start = on_validation_batch_end = exchange
+    on_test_batch_start = on_test_batch_end = exchange
