@@ -31,13 +31,13 @@ class AccidentProne(CausalLM):
     processes dies while the second one starts.
     """
 
-    def loss(self, batch: dict[str, Any]) -> Tensor:
-        loss = super().loss(batch)
+    def losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        terms = super().losses(batch)
         for accident in filter(None, os.environ.get("ACCIDENT", "").split(";")):
             what, *place = accident.split()
             if [self.global_rank, self.global_step, self.seed][: len(place)] == [*map(int, place)]:
-                loss = self.meet(what, loss)
-        return loss
+                terms["loss"] = self.meet(what, terms["loss"])
+        return terms
 
     def evaluate(self, batch: dict[str, Any]) -> None:
         if os.environ.get("ACCIDENT") == f"validation {self.global_rank} {self.global_step}":

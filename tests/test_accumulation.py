@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 import ablate
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
-from ablate.task import total
-from ablate.task.accumulation import Accumulated
+from ablate.task.accumulation import Accumulated, total
+from ablate.task.optimizing import groups_of
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
@@ -98,7 +98,7 @@ def test_steps_are_those_of_the_larger_batch(name, tmp_path):
     assert (len(counts) > 1) == uneven
     reference, watched = run.start, run.watched
     reference.trainer = run.trainer
-    optimizer = reference.make_optimizer(reference.parameter_groups())
+    optimizer = reference.make_optimizer(groups_of(reference))
     assert len(watched.after) == STEPS
     rows = zip(watched.steps, watched.after, run.rows, strict=True)
     for step, (batches, after, row) in enumerate(rows):

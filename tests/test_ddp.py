@@ -23,6 +23,7 @@ from tiny import images, overrides, pairs
 import ablate
 from ablate.evaluate import evaluate
 from ablate.run_files.checkpoint_io import read_state
+from ablate.task.optimizing import groups_of
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +169,7 @@ def test_two_processes_equal_one(started, tmp_path, name):
 def moments(folder):
     """What the optimizer of one process makes of a checkpoint: both of Adam's, by name."""
     task = ablate.load(folder, allow=["held"]).task
-    optimizer = task.make_optimizer(task.parameter_groups())
+    optimizer = task.make_optimizer(groups_of(task))
     optimizer.load_state_dict(last(folder)["optimizer_states"][0])
     return {
         (name, key): optimizer.state[parameter][key]

@@ -131,7 +131,7 @@ def test_runs_side_by_side_have_the_same_colors(tmp_path):
         task = built(*tiny.overrides(tmp_path, typed))
         example = task.data.example()
         maps = attention_maps(task, example)
-        figure = task.drawer([example], maps, "")(maps[0], [1])
+        figure = task.presenter(task).drawer([example], maps, "")(maps[0], [1])
         axis, bar = figure.axes
         assert axis.images[0].get_clim() == (0, 1)
         assert "0 to 1 in every figure" in bar.get_ylabel()
@@ -148,7 +148,7 @@ def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_pa
         "cross": (source, target),
     }
     maps = attention_maps(task, example)
-    draw = task.drawer([example], maps, "")
+    draw = task.presenter(task).drawer([example], maps, "")
     for one in maps:
         keys, queries = read[one.kind]
         assert one.weights.shape == (2, len(queries), len(keys))

@@ -17,7 +17,7 @@ from ablate.config.run_id import run_id
 from ablate.decode.sample import sample
 from ablate.errors import UserError
 from ablate.model.layers.layer import Layer
-from ablate.task import added_losses
+from ablate.task.accumulation import added_losses
 from ablate.training.build import make_layers
 
 

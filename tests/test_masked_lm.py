@@ -129,7 +129,7 @@ def test_the_surest_is_filled_in_first(tmp_path):
     example = task.data.from_text("the c[MASK]t s[MASK][MASK]")
     read, forward = [], task.model.forward
     task.model.forward = lambda *a, **k: read.append(a[0].clone()) or forward(*a, **k)
-    filled = task.filled(example)
+    filled = task.presenter(task).filled(example)
     mask = task.data.tokenizer.mask
     assert [(tokens == mask).sum().item() for tokens in read] == [3, 2, 1]
     places = (read[0] == mask).nonzero()[:, 1]

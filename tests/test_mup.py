@@ -9,6 +9,7 @@ from torch import Tensor
 
 import ablate
 from ablate.errors import UserError
+from ablate.task.optimizing import groups_of
 from ablate.training.build import build, build_data, make_task
 
 WIDTHS = (32, 64, 128, 256)
@@ -26,7 +27,7 @@ def steps(path: Path, width: int, *more: str) -> dict[str, float]:
     data = build_data(cfg)
     network = build(cfg, data)
     task = make_task(cfg, data, network)
-    optimizer = task.make_optimizer(task.parameter_groups())
+    optimizer = task.make_optimizer(groups_of(task))
     batch = next(iter(data.train_dataloader()))
     seen: dict[str, list[Tensor]] = {"blocks": [], "logits": []}
     network.stack.blocks[-1].register_forward_hook(
@@ -70,7 +71,7 @@ def test_rates_by_role(tmp_path: Path) -> None:
     task = make_task(cfg, data, model)
     rates = {
         id(parameter): group.get("lr", cfg.optimizer.lr) / cfg.optimizer.lr
-        for group in task.parameter_groups()
+        for group in groups_of(task)
         for parameter in group["params"]
     }
     roles = model.roles()

@@ -22,7 +22,7 @@ from ablate.config.composition import Composition
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
-from ablate.task import added_losses
+from ablate.task.accumulation import added_losses
 from ablate.training import no_effect
 from ablate.training.build import build, build_data, make_task
 from ablate.training.no_effect import left_out, refuse_without_effect

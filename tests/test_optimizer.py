@@ -21,6 +21,7 @@ from ablate.optimizer.schedule.cosine import cosine
 from ablate.optimizer.schedule.linear import linear
 from ablate.optimizer.schedule.noam import noam
 from ablate.optimizer.schedule.wsd import wsd
+from ablate.task.optimizing import groups_of
 from ablate.training.build import build, build_data, make_task
 from ablate.training.trainer import make_trainer
 
@@ -43,7 +44,7 @@ def made(cfg: DictConfig) -> tuple[Any, Any]:
     """The model, and the optimizer of its parameters."""
     data = build_data(cfg)
     task = make_task(cfg, data, model := build(cfg, data))
-    return model, task.make_optimizer(task.parameter_groups())
+    return model, task.make_optimizer(groups_of(task))
 
 
 def test_models_state_the_roles_of_their_parameters(tmp_path: Path) -> None:

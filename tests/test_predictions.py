@@ -50,8 +50,9 @@ def test_means_are_over_the_targets_of_each_example():
 
 
 def test_a_task_without_losses_of_examples_refuses():
+    task = built("model=rnn_forecaster")
     with pytest.raises(UserError, match="Forecasting has no per-example loss"):
-        built("model=rnn_forecaster").predictions({})
+        task.presenter(task).predictions({})
 
 
 def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):

@@ -120,7 +120,7 @@ def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL
 
 def at_step(step):
     """The place of a training step, and when it is that one; counted from 0."""
-    return {"place": (CausalLM, "loss"), "when": lambda task, *_: task.global_step == step}
+    return {"place": (CausalLM, "losses"), "when": lambda task, *_: task.global_step == step}
 
 
 @quick
@@ -223,7 +223,7 @@ def test_accumulated_gradients_resume(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path, *more, ARM))
     ablate.run(cfg, tmp_path / "whole")
     eighth = nth(8)  # the second half of the fourth step
-    strike(cfg, tmp_path / "stopped", (CausalLM, "loss"), when=eighth)
+    strike(cfg, tmp_path / "stopped", (CausalLM, "losses"), when=eighth)
     assert last(tmp_path / "stopped")["global_step"] == 3
     goes_on((cfg, tmp_path / "whole"), tmp_path / "stopped")
 
@@ -265,7 +265,7 @@ def test_a_full_disk(whole, tmp_path, size, logger):
 
 @quick
 def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
-    loss = CausalLM.loss
+    loss = CausalLM.losses
 
     def struck(task, batch):
         if task.global_step == 6 and task.training:
@@ -278,7 +278,7 @@ def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
 
     with disk(tmp_path, "64m"):  # or skipped
         with ExitStack() as stack, monkeypatch.context() as patch:
-            patch.setattr(CausalLM, "loss", struck)
+            patch.setattr(CausalLM, "losses", struck)
             with pytest.raises(RunFailed, match=r"Read-only file system; .* the same command"):
                 ablate.run(whole[0], tmp_path / "run")
         goes_on(whole, tmp_path / "run")
@@ -288,7 +288,7 @@ def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_folder_that_is_moved_while_its_run_trains(whole, tmp_path, monkeypatch, taken):
     """It ends soon, writes nothing where another run may be by now, and resumes."""
-    loss, folder = CausalLM.loss, tmp_path / "run"
+    loss, folder = CausalLM.losses, tmp_path / "run"
 
     def struck(task, batch):
         if task.global_step == 5 and task.training:
@@ -299,7 +299,7 @@ def test_a_folder_that_is_moved_while_its_run_trains(whole, tmp_path, monkeypatc
         return loss(task, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CausalLM, "loss", struck)
+        patch.setattr(CausalLM, "losses", struck)
         with pytest.raises(RunFailed, match=f"^{folder} was moved or removed while this run"):
             ablate.run(whole[0], folder)
     assert [path.name for path in tmp_path.glob("run/*")] == [".lock"] * taken
@@ -423,13 +423,13 @@ def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_d
 ):
     own = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     before = [signal.getsignal(number) for number in STOPS]
-    original = CausalLM.loss
+    original = CausalLM.losses
 
     def loss(task, batch):
         os.kill(os.getpid(), signal.SIGHUP)
         return original(task, batch)
 
-    monkeypatch.setattr(CausalLM, "loss", loss)
+    monkeypatch.setattr(CausalLM, "losses", loss)
     goes_on(whole, tmp_path)
     after = [signal.getsignal(number) for number in STOPS]
     signal.signal(signal.SIGHUP, own)

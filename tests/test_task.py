@@ -1,5 +1,6 @@
 """What every task does: stops at the first loss that is not finite, shares batches of pairs."""
 
+import inspect
 import json
 import math
 from types import SimpleNamespace
@@ -7,20 +8,24 @@ from types import SimpleNamespace
 import make_files
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from make_axes import MODELS
 from make_data import ready
-from make_rows import base
+from make_model import options
+from make_rows import base, option
 from refusals import refused
 from test_figures import built
 from tiny import images, overrides, pairs
 
 import ablate
 from ablate.config.composition import Composition
+from ablate.config.parts import locate
 from ablate.data import IGNORED
 from ablate.errors import RunFailed, UserError
 from ablate.study.metric_words import mode_of
 from ablate.study.plan.budget import measured
-from ablate.task import total
+from ablate.task import Task
+from ablate.task.accumulation import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.task.measures import names_of_measures
@@ -43,14 +48,14 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
     tmp_path, monkeypatch, task, tiny, more, looked_at, bad
 ):
     """A GPU would wait for a loss that is looked at, so it is not looked at after every step."""
-    loss, step, seen = task.loss, 1, []
+    losses, step, seen = task.losses, 1, []
 
     def explode(self, batch):
         seen.append(self.global_step)
-        value = loss(self, batch)
-        return value * bad if self.global_step == step else value
+        terms = losses(self, batch)
+        return {"loss": terms["loss"] * bad} if self.global_step == step else terms
 
-    monkeypatch.setattr(task, "loss", explode)
+    monkeypatch.setattr(task, "losses", explode)
     cfg = ablate.compose(*tiny(tmp_path, "trainer.log_every_n_steps=100", *more))
     with pytest.raises(RunFailed, match=f"the loss is infinite or nan at step {step}: try"):
         ablate.run(cfg)
@@ -97,13 +102,14 @@ def test_a_class_without_examples_has_no_accuracy(tmp_path):
     x = torch.eye(3)[torch.tensor([0, 0, 1, 0])]
     task.evaluate({"x": x, "targets": targets})
     found = {name: float(value) for name, value in task.measures("val").items()}
+    presenter = task.presenter(task)
     assert found["accuracy/a"] == pytest.approx(2 / 3)
     assert found["accuracy/b"] == 0
     assert found["accuracy"] == pytest.approx(1 / 2)
     assert found["balanced_accuracy"] == pytest.approx(1 / 3)  # of the two that occur
     assert "accuracy/c" not in found
-    assert task.notes()["examples"] == {"val": {"a": 3, "b": 1, "c": 0}}
-    table, drawn = task.artifacts(tmp_path)
+    assert presenter.notes()["examples"] == {"val": {"a": 3, "b": 1, "c": 0}}
+    table, drawn = presenter.artifacts(tmp_path)
     assert table.read_text() == "true class,a,b,c\na,2,1,0\nb,1,0,0\nc,0,0,0\n"
     assert drawn == tmp_path / "figures" / "confusion.png"
     assert {"accuracy/a", "accuracy/c"} <= set(names_of_measures(task, "val"))
@@ -172,6 +178,17 @@ def test_the_loss_is_the_mean_over_all_targets(tmp_path):
     targets = torch.cat([batch["targets"].flatten() for batch in batches])
     expected = torch.nn.functional.cross_entropy(torch.cat(logits), targets, ignore_index=IGNORED)
     torch.testing.assert_close(task.measures("val")["loss"], expected)
+
+
+def test_an_author_knows_few_hooks_and_inherits_little():
+    targets = {option("task", name)._target_ for name in options("task")}
+    tasks = [locate(target) for target in targets]
+    every = {kind for task in tasks for kind in task.__mro__[: task.__mro__.index(Task)]}
+    names = {*vars(Task), *Task.__annotations__} - {"conflicts", *vars(LightningModule)}
+    hooks = {name for name in names if any(name in vars(kind) for kind in every) and name[0] != "_"}
+    assert len(hooks) <= 12, sorted(hooks)
+    assert max(task.__mro__.index(Task) for task in tasks) <= 2
+    assert len(inspect.getsource(inspect.getmodule(Task)).splitlines()) <= 200
 
 
 def test_the_terms_of_a_loss_are_added():

@@ -22,6 +22,7 @@ from ablate.errors import RunFailed, UserError
 from ablate.evaluate import evaluate as measured
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
+from ablate.task.optimizing import groups_of
 from ablate.training.build import build, build_data
 from ablate.training.checkpoint import sizes
 from ablate.training.compile import Compiled
@@ -215,13 +216,13 @@ def test_a_loaded_run_is_one_line_and_draws_its_maps(finished, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    loss = CausalLM.loss
+    losses = CausalLM.losses
 
     def explode(self, batch):
-        value = loss(self, batch)
-        return value * math.nan if self.global_step == 6 else value
+        terms = losses(self, batch)
+        return {"loss": terms["loss"] * math.nan} if self.global_step == 6 else terms
 
-    monkeypatch.setattr(CausalLM, "loss", explode)
+    monkeypatch.setattr(CausalLM, "losses", explode)
     cfg = ablate.compose(*overrides(tmp_path))
     with pytest.raises(RunFailed, match=r"nan at step 6.*optimizer\.lr"):
         ablate.run(cfg)
@@ -255,7 +256,7 @@ def test_epochs_and_steps_measure_the_same_training(tmp_path, batches):
 def test_weight_decay_spares_biases_and_norms(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     task = prepared(tmp_path, cfg)[1]
-    *matrices, vectors = groups = task.make_optimizer(task.parameter_groups()).param_groups
+    *matrices, vectors = groups = task.make_optimizer(groups_of(task)).param_groups
     for group in matrices:
         assert all(p.dim() >= 2 for p in group["params"])
         assert group["weight_decay"] == cfg.optimizer.weight_decay

@@ -121,7 +121,7 @@ def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, caps
     ablate.run(ablate.compose(*overrides(tmp_path, "task.ema=0.9")), here := tmp_path / "here")
     typed = overrides(tmp_path, f"init_from={here}", "task.ema=0.9", *GOES_ON)
     last, found = read_state(here / "checkpoints/last.ckpt"), {}
-    loss = CausalLM.loss
+    loss = CausalLM.losses
 
     def noted(task, batch):
         if task.training and not found:
@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, caps
         return loss(task, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CausalLM, "loss", noted)
+        patch.setattr(CausalLM, "losses", noted)
         result = ablate.run(ablate.compose(*typed), tmp_path / "there")
     assert result["steps"] == 2
     (saved,) = last["optimizer_states"]

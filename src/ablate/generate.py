@@ -137,11 +137,12 @@ def check_values(arguments: dict[str, Any]) -> None:
 
 def require_options(run: Run, arguments: dict[str, Any]) -> None:
     """UserError for an option of another kind of model."""
-    strange = [option(name) for name in arguments if name not in run.task.options]
+    presenter = run.task.presenter
+    strange = [option(name) for name in arguments if name not in presenter.options]
     if strange:
         raise UserError(
-            f"{', '.join(strange)}: {run.path} is a {run.task.family} model, and its options are "
-            f"{', '.join(map(option, run.task.options)) or 'none'}"
+            f"{', '.join(strange)}: {run.path} is a {presenter.family} model, and its options are "
+            f"{', '.join(map(option, presenter.options)) or 'none'}"
         )
 
 
@@ -155,14 +156,15 @@ def main() -> None:
     from ablate.training.load import load
 
     run = load(options.pop("run_dir"), allow=options.pop("allow"))
-    if not run.task.generates:
+    presenter = run.task.presenter(run.task)
+    if not presenter.generates:
         raise UserError(
             f"{run.path}: this model does not support generation (supported: language models on"
             " text, sequence-to-sequence models, captioners, segmentation models, forecasters,"
             " diffusion models)"
         )
     require_options(run, options)
-    for text in run.task.generate(options, run.path):
+    for text in presenter.generate(options, run.path):
         put(text)
 
 

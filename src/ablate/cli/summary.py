@@ -104,9 +104,11 @@ def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]
         again = command_line("ablate", *typed, f"model.attention={other}")
         commands.append(f"{again}   # another score")
     made = (run_dir / "sample.txt").exists() or result.get("artifacts")
-    if made and class_attribute(task, "family"):  # else ablate.generate makes nothing of it
-        options = class_attribute(task, "example_options")
-        options = options.replace("{prompt}", shlex.quote(result.get("prompt", "The ")))
+    presenter = class_attribute(task, "presenter")
+    if made and presenter.family:  # else ablate.generate makes nothing of it
+        options = presenter.example_options.replace(
+            "{prompt}", shlex.quote(result.get("prompt", "The "))
+        )
         command = f"{command_line('ablate.generate', *words)} {options}"
         commands.insert(0, command.rstrip())
     return commands

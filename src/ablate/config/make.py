@@ -56,7 +56,8 @@ def make_data(cfg: DictConfig) -> "Data":
     """Make the data, not read yet; task and model declare the content of its batches."""
     data: Any = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
-    task.func.configure_data(data, **task.keywords)
+    if hasattr(task.func, "configure_data"):
+        task.func.configure_data(data, **task.keywords)
     model = locate(cfg.model._target_)
     if hasattr(model, "configure_data"):  # a user's function that makes the model has none
         model.configure_data(data)

@@ -108,7 +108,7 @@ class Model(nn.Module):
                 parameter.requires_grad = not name.startswith(self.embeddings)
 
     def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        """`Task.drawer` of a task that leaves it to the model. data: of the task."""
+        """`Presenter.drawer` of a task that leaves it to the model. data: of the task."""
         return token_drawer(example, maps, self.item)
 
     def map_kind(self, name: str, layer: nn.Module) -> str:

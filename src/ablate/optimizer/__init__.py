@@ -60,7 +60,7 @@ class ByRole(Combined):
     the order of `ROLES`.
     """
 
-    takes_roles: ClassVar[bool] = True  # see `Task.parameter_groups`
+    takes_roles: ClassVar[bool] = True  # see ablate.task.optimizing
 
     def __init__(
         self,

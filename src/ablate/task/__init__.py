@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial, reduce
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Share
 from ablate.data import Batch, Data
-from ablate.errors import UserError
-from ablate.figures.maps import Map
-from ablate.model.base import ROLES, Model
-from ablate.model.layers.stack import Stack
+from ablate.model.base import Model
 from ablate.random.draws import Draws
 from ablate.random.seeding import derive
-from ablate.run_files import write_text
-from ablate.task.accumulation import Accumulated
+from ablate.task.accumulation import Accumulated, added_losses, total
 from ablate.task.measures import require_numbers
+from ablate.task.optimizing import MakeOptimizer, Schedule, groups_of, scheduled
+from ablate.task.presenter import Presenter
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
-Schedule = Callable[[int, int], float]
 Trained = TypeVar("Trained", bound=nn.Module)
 
 
 class Task(L.LightningModule):
-    """Base of every task: optimizer, schedule, seeded steps, and a loss that must stay finite.
+    """Base of every task: its objective, its measures, and the groups of its optimizer.
 
-    A subclass defines `loss` for training, and `evaluate` and `measures` for validation and test,
-    whose results are logged as val/NAME and test/NAME. The output of commands on a finished run is
-    also the task's: `artifacts`, `generate`, `drawer`.
+    A subclass defines `inputs` and `losses` for training, and `evaluate` and `measures` for
+    validation and test, whose results are logged as val/NAME and test/NAME. Optional: `prepare`
+    and a `presenter`, and a class method `configure_data(data, **keys)` that sets the task's request
+    in `Data.task_settings` before the data is read. ablate.training has the callbacks of a run.
 
     ema: decay of an exponential moving average of the weights (ablate.training.average).
     """
@@ -63,18 +51,8 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
-    # Keys of decoding, which may be changed when a finished run is evaluated.
-    search_keys: ClassVar[tuple[str, ...]] = ()
-    # The unit of the loss.
-    loss_unit: ClassVar[str] = "nats"
-    # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
-    # and some of them, as an example, with {prompt} for that of `notes`.
-    family: ClassVar[str] = ""
-    options: ClassVar[tuple[str, ...]] = ()
-    example_options: ClassVar[str] = ""
-    # Validation examples that may be drawn side by side, and whether `answered` takes a source.
-    drawn_examples: ClassVar[int] = 1
-    takes_source: ClassVar[bool] = False
+    # What the commands show of a finished run.
+    presenter: ClassVar[type[Presenter]] = Presenter
 
     def __init__(
         self,
@@ -94,25 +72,14 @@ class Task(L.LightningModule):
         self.draws = Draws(model)
         self.step_so_far = Accumulated(1)
 
-    @classmethod
-    def configure_data(cls, data: Data, **keys: Any) -> None:
-        """Set this task's request in `Data.task_settings` before the data is read; by default none.
-
-        keys: those of the task's node of the config.
-        """
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Mean loss of a training batch; over all processes it must average to the global mean, and
-        so must it, times `step_so_far.correction`, over the batches of an optimizer step."""
-        raise NotImplementedError
-
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The terms whose sum is minimized, each like `loss` and logged as train/NAME. Without a
-        term "loss", train/loss is the sum."""
-        return {"loss": self.loss(batch)}
+        """The terms whose sum is minimized, logged as train/NAME. Without a term "loss", train/loss
+        is the sum. Over all processes each must average to the global mean, and so must it, times
+        `step_so_far.correction`, over the batches of an optimizer step."""
+        raise NotImplementedError
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """`losses`, and those of the layers."""
@@ -170,61 +137,10 @@ class Task(L.LightningModule):
         """The measures of a full pass over a split, from the torchmetrics, over all processes."""
         raise NotImplementedError
 
-    def notes(self) -> dict[str, Any]:
-        """Notes on the measures for result.json."""
-        return {}
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        """Write samples of the trained model, in evaluation mode on the CPU, into the folder of its
-        run; return the paths. Text to read is sample.txt (`write_sample`), and PNGs in figures/ go
-        to the logger."""
-        return []
-
-    @property
-    def generates(self) -> bool:
-        """Whether `generate` supports this model and data."""
-        return type(self).generate is not Task.generate
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        """The output of `python -m ablate.generate` for the options (of `options`) that were set.
-
-        folder: of the run, for output files.
-        """
-        raise NotImplementedError
-
-    def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        """Columns of a table with a row for each example of a batch, each b: `loss`, and the task's
-        other columns. Raises UserError if examples have no loss."""
-        raise UserError(
-            f"{type(self).__name__} has no per-example loss, so no predictions are kept;"
-            " language models, classifiers and sequence-to-sequence models have"
-        )
-
-    def numbered(self, index: int) -> dict[str, Any]:
-        """A validation example as a batch of size 1."""
-        count = self.data.length("val")
-        if not 0 <= index < count:
-            raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
-        return self.data.example(index)
-
-    def answered(self, source: str) -> dict[str, Any]:
-        """A source and the model's output for it, as a batch of size 1; see `takes_source`."""
-        raise NotImplementedError
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
-    ) -> Callable[[Map, Sequence[int]], Figure]:
-        """Draws the attention map of a layer, for the heads with these numbers.
-
-        examples: batches of size 1. maps: of the first. caption: the source of their targets.
-        """
-        return self.model.drawer(self.data, examples[0], maps)
-
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.evaluate(batch)
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.evaluate(batch)
+    test_step = validation_step
 
     def train(self, mode: bool = True) -> Task:
         super().train(mode)
@@ -239,21 +155,18 @@ class Task(L.LightningModule):
         return [x for x in self.children() if isinstance(x, kind) and x is not self.model]
 
     def on_validation_epoch_end(self) -> None:
-        self._report("val")
+        self.report("val")
 
     def on_test_epoch_end(self) -> None:
-        self._report("test")
+        self.report("test")
 
-    def _report(self, split: str) -> None:
+    def report(self, split: str) -> None:
+        """Log the measures of a split, and reset their torchmetrics."""
         found = self.measures(split)
         require_numbers(self, found)
         measures = {f"{split}/{name}": value for name, value in found.items()}
         # In training Curves logs them; else trainer.validate and test return them.
         self.log_dict(measures, logger=False if self.fitting else None)
-        self.reset_measures()
-
-    def reset_measures(self) -> None:
-        """Reset the torchmetrics that `evaluate` updates."""
         for module in self.modules():
             if isinstance(module, Metric):
                 module.reset()
@@ -263,69 +176,12 @@ class Task(L.LightningModule):
         if hasattr(self.trainer.strategy, "split"):
             self.trainer.strategy.split(self)
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The trained parameters, with weight decay and without, as in nanoGPT: all
-        but biases and norms have it. An optimizer that `takes_roles` gets a group for each role,
-        with the key "role"; a role with a `rate_factor` also has its own group."""
-        apart = getattr(getattr(self.make_optimizer, "func", None), "takes_roles", False)
-        roles, groups = self.model.roles(), dict[str, dict[str, Any]]()
-        factors = self.model.rate_factors()
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                role = roles[name]
-                key = role if apart or role == "vector" or role in factors else "decayed"
-                groups.setdefault(key, {"params": []})["params"].append(parameter)
-        if "vector" in groups:
-            groups["vector"]["weight_decay"] = 0.0
-        for role, group in groups.items():
-            if apart:
-                group["role"] = role
-            if role in factors:
-                group["lr"] = factors[role] * self.make_optimizer.keywords["lr"]  # type: ignore[attr-defined]
-        return [groups[key] for key in ("decayed", *ROLES) if key in groups]
-
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer = self.make_optimizer(self.parameter_groups())
+        optimizer = self.make_optimizer(groups_of(self))
         return scheduled(optimizer, self.schedule, self.trainer.max_steps)
 
 
 def frozen(model: Trained) -> Trained:
     """A copy of a model, as it is, that is not trained."""
     return deepcopy(model).requires_grad_(False)
-
-
-def write_sample(folder: Path, text: str) -> Path:
-    """Write the sample of a run, which its summary shows."""
-    path = folder / "sample.txt"
-    write_text(path, text)
-    return path
-
-
-def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) -> dict[str, Any]:
-    """An optimizer and its schedule, per step, as Lightning takes them."""
-    # A fused optimizer would unscale float16 gradients in its step; Lightning has to do so before,
-    # to clip them.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-    scheduler = LambdaLR(optimizer, partial(_factor, schedule, total))
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def _factor(schedule: Schedule, total: int, step: int) -> float:
-    return schedule(step, total)
-
-
-def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """The sum that is minimized."""
-    return reduce(operator.add, terms.values())
-
-
-def added_losses(model: nn.Module) -> dict[str, Tensor]:
-    """The losses of the layers in the last pass, by name, summed over the layers."""
-    added: dict[str, Tensor] = {}
-    for part in model.modules():
-        if isinstance(part, Stack):
-            for name, value in part.losses:
-                added[name] = added[name] + value if name in added else value
-            part.losses = []
-    return added

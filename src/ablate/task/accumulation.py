@@ -1,9 +1,15 @@
-"""Gradient accumulation: several batches per optimizer step act as one larger batch."""
+"""The terms of a loss; gradient accumulation: several batches per optimizer step act as one larger
+batch."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ablate.model.layers.stack import Stack
 
 
 @dataclass
@@ -28,6 +34,18 @@ class Accumulated:
         self.targets = self.targets + targets
         return self.first
 
+    def share(self, counted: Tensor, processes: int) -> Tensor:
+        """The divisor of this process's summed loss that makes the mean gradient the global one.
+        counted: True = a target.
+
+        DDP averages gradients over processes, and accumulation over batches, which may contain
+        different numbers of targets. To be called once for each batch.
+        """
+        count = counted.sum()
+        if processes > 1:
+            dist.all_reduce(count)
+        return self.divisor(count) / processes
+
     @property
     def uneven(self) -> bool:
         """Whether the gradients have to be corrected."""
@@ -47,3 +65,19 @@ class Accumulated:
     def means(self) -> dict[str, Tensor | float]:
         """The terms of the loss of the larger batch."""
         return {name: value / self.batches * self.correction for name, value in self.summed.items()}
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum that is minimized."""
+    return reduce(operator.add, terms.values())
+
+
+def added_losses(model: nn.Module) -> dict[str, Tensor]:
+    """The losses of the layers in the last pass, by name, summed over the layers."""
+    added: dict[str, Tensor] = {}
+    for part in model.modules():
+        if isinstance(part, Stack):
+            for name, value in part.losses:
+                added[name] = added[name] + value if name in added else value
+            part.losses = []
+    return added

@@ -88,8 +88,9 @@ def attention_figures(
     each figure. raw: write `RAW` as well. For an LSTM language model, which has no attention, the
     gates are drawn; other models without attention yield no path.
     """
+    presenter = task.presenter(task)
     if examples is None:
-        examples = [task.data.example(index) for index in task.data.drawn(task.drawn_examples)]
+        examples = [task.data.example(index) for index in task.data.drawn(presenter.drawn_examples)]
     maps = attention_maps(task, examples[0])
     maps = [m for m in maps if kinds is None or m.kind in kinds]
     if raw and not maps:
@@ -98,7 +99,7 @@ def attention_figures(
         return [] if kinds is not None else task.model.figures(examples[0], folder, layer)
     numbers = chosen("layer", layer, max(m.layer for m in maps))
     chosen("head", head, max(len(m.weights) for m in maps))
-    draw = task.drawer(examples, maps, caption)
+    draw = presenter.drawer(examples, maps, caption)
     heads = {m.name: range(1, len(m.weights) + 1) for m in maps if m.layer in numbers}
     if head is not None:  # layers may have fewer
         heads = {

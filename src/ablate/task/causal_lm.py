@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,112 +17,27 @@ from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
 from ablate.model.base import LanguageModel
-from ablate.task import Task, write_sample
-from ablate.task.cross_entropy import CrossEntropy
+from ablate.task import Task
+from ablate.task.cross_entropy import TokenLoss
+from ablate.task.presenter import Presenter, write_sample
 
 
-class CausalLM(Task):
-    """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
-    the characters of the tokens, so that tokenizers can be compared.
+class LanguagePresenter(Presenter):
+    """Continues prompts."""
 
-    z_loss: coefficient of the mean of log(Z)², with Z the sum of the exponentials of a token's
-    logits, which keeps them from drifting; only in training (PaLM: Chowdhery et al. 2022, section
-    5, https://arxiv.org/abs/2204.02311).
-    """
-
-    kinds = ("text",)
-    output = "next tokens"
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "tokens"
-    family: ClassVar[str] = "language"
-    options: ClassVar[tuple[str, ...]] = (
-        "prompt", "tokens", "temperature", "top_k", "top_p", "seed",
-    )  # fmt: skip
-    example_options: ClassVar[str] = "--prompt {prompt}"
-
-    def __init__(
-        self,
-        *args: Any,
-        label_smoothing: Share,
-        z_loss: Positive | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(*args, **kwargs)
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
-        self.mean_loss = MeanMetric()
-        self.criterion = CrossEntropy()
-
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["tokens"],)
-
-    def units(self, batch: Batch) -> int | Tensor:
-        return batch["tokens"].numel()
-
-    def loss(self, batch: Batch) -> Tensor:
-        return self.cross_entropy(self.model(*self.inputs(batch)), batch["targets"])
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        if self.z_loss is None:
-            return super().losses(batch)
-        logits, targets = self.model(*self.inputs(batch)), batch["targets"]
-        loss = self.cross_entropy(logits, targets)
-        squares = logits[targets != IGNORED].float().logsumexp(-1).square().sum()
-        return {"loss": loss, "z_loss": self.z_loss * squares / self.share}
-
-    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the targets of all processes; sets `share`, the divisor of its sum."""
-        total = self.criterion(
-            logits.flatten(0, 1),
-            targets.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=self.label_smoothing,
-            reduction="sum",
-        )
-        self.share = self.share_of(targets != IGNORED)
-        return total / self.share
-
-    def share_of(self, counted: Tensor) -> Tensor:
-        """The divisor of this process's summed loss that makes the mean gradient the global one.
-
-        DDP averages gradients over processes, and accumulation over batches, which may contain
-        different numbers of targets. To be called once for each batch.
-        """
-        count = counted.sum()
-        if self.trainer.world_size > 1:
-            torch.distributed.all_reduce(count)
-        return self.step_so_far.divisor(count) / self.trainer.world_size
-
-    def evaluate(self, batch: Batch) -> None:
-        logits, targets = self.model(batch["tokens"]), batch["targets"]
-        counted = (targets != IGNORED).sum()
-        loss = F.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
-        )
-        self.mean_loss.update(loss, counted)
-
-    def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        """The mean loss of the targets of each example, and the share of them that is right."""
-        return by_example(self.model(*self.inputs(batch)), batch["targets"])
-
-    def measures(self, split: str) -> dict[str, Tensor]:
-        assert isinstance(self.data, TextData)
-        loss = self.mean_loss.compute()
-        found = {"loss": loss, "perplexity": loss.exp()}
-        if (characters := self.data.characters_per_token(split)) is not None:
-            found["bits_per_char"] = loss / math.log(2) / characters
-        return found
+    family = "language"
+    options = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
+    example_options = "--prompt {prompt}"
 
     def notes(self) -> dict[str, Any]:
-        prompted = self.generates and "{prompt}" in self.example_options  # not a task of pairs
-        return super().notes() | ({"prompt": opening(self.data)} if prompted else {})
+        return {"prompt": opening(self.data)} if self.generates else {}
 
     def artifacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())] if self.generates else []
 
     @property
     def generates(self) -> bool:
-        return isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)
+        return isinstance(self.model, LanguageModel) and hasattr(self.data, "tokenizer")
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         options = {"tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
@@ -139,7 +54,6 @@ class CausalLM(Task):
     def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> Iterator[str]:
         """The prompt and its continuation by the model, at Ctrl-C as far as it was written;
         options: as for `sample.sample`."""
-        assert isinstance(self.model, LanguageModel)
         tokenizer: Tokenizer = self.data.tokenizer
         ids = tokenizer.encode(prompt)
         try:
@@ -149,6 +63,63 @@ class CausalLM(Task):
             yield tokenizer.decode(ids)
             raise
         yield tokenizer.decode(ids)
+
+
+class CausalPresenter(LanguagePresenter):
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        """The mean loss of the targets of each example, and the share of them that is right."""
+        return by_example(self.model(*self.task.inputs(batch)), batch["targets"])
+
+
+class CausalLM(Task):
+    """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
+    the characters of the tokens, so that tokenizers can be compared.
+
+    label_smoothing, z_loss: of `TokenLoss`, in training.
+    """
+
+    kinds = ("text",)
+    output = "next tokens"
+    metric, mode, unit = "val/loss", "min", "tokens"
+    presenter = CausalPresenter
+
+    def __init__(
+        self,
+        *args: Any,
+        label_smoothing: Share = 0.0,
+        z_loss: Positive | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self.criterion = TokenLoss(label_smoothing, z_loss)
+        self.mean_loss = MeanMetric()
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["tokens"],)
+
+    def units(self, batch: Batch) -> int | Tensor:
+        return batch["tokens"].numel()
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = self.model(*self.inputs(batch)), batch["targets"]
+        share = self.step_so_far.share(targets != IGNORED, self.trainer.world_size)
+        return self.criterion.terms(logits, targets, share)
+
+    def evaluate(self, batch: Batch) -> None:
+        logits, targets = self.model(batch["tokens"]), batch["targets"]
+        counted = (targets != IGNORED).sum()
+        loss = F.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
+        )
+        self.mean_loss.update(loss, counted)
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        assert isinstance(self.data, TextData)
+        loss = self.mean_loss.compute()
+        found = {"loss": loss, "perplexity": loss.exp()}
+        if (characters := self.data.characters_per_token(split)) is not None:
+            found["bits_per_char"] = loss / math.log(2) / characters
+        return found
 
 
 def opening(data: Data) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +24,52 @@ from ablate.figures.save import save
 from ablate.random.seeding import derive
 from ablate.run_files import write_text
 from ablate.task import Task
+from ablate.task.presenter import Presenter
 
 TOP = 5
 DRAWN = 64  # classes of a confusion matrix that is drawn
 INCHES = 0.22  # of a class there
+
+
+class ClassPresenter(Presenter):
+    """Predicted classes, and confusion matrices."""
+
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = self.model(*self.task.inputs(batch)).float(), batch["targets"]
+        loss = F.cross_entropy(logits, targets, reduction="none")
+        return {"loss": loss, "target": targets, "predicted": logits.argmax(-1)}
+
+    def notes(self) -> dict[str, Any]:
+        names, examples = self.data.class_names, {}
+        for split, data in self.data.splits.items():
+            if (targets := getattr(data, "targets", None)) is not None:  # ours have them
+                counts = targets.bincount(minlength=len(names)).tolist()
+                examples[split] = dict(zip(names, counts, strict=True))
+        return {"examples": examples}
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        """The confusion matrices: tables with a row for each true class and a column for each
+        predicted one, and a figure of their shares."""
+        names, paths, panels = self.data.class_names, [], []
+        for split, matrix in self.task.matrices.items():
+            table = io.StringIO()
+            rows = ([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
+            csv.writer(table, lineterminator="\n").writerows([["true class", *names], *rows])
+            paths.append(folder / f"confusion_{split}.csv")
+            write_text(paths[-1], table.getvalue())
+            shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).cpu()
+            panels.append(Panel(split, shares, names, names, torch.ones_like(shares).bool()))
+        if panels and len(names) <= DRAWN:
+            figure = draw_panels(
+                panels,
+                "Predicted class (columns) by true class (rows)",
+                query="true class",
+                key="predicted class",
+                cell=INCHES,
+                measure="share of the true class",
+            )
+            paths.append(save(figure, folder / "figures" / "confusion.png"))
+        return paths
 
 
 class Classification(Task):
@@ -57,9 +99,8 @@ class Classification(Task):
             "task.mixup and task.cutmix mix pairs: data.batch_size={data.batch_size} must be even",
         ),
     )
-    metric: ClassVar[str] = "val/accuracy"
-    mode: ClassVar[str] = "max"
-    unit = "images"  # or texts
+    metric, mode, unit = "val/accuracy", "max", "images"  # or texts
+    presenter = ClassPresenter
     data: Images | TextFiles
 
     def __init__(
@@ -108,14 +149,14 @@ class Classification(Task):
         # timm's Mixup draws from numpy.
         np.random.seed(derive(self.seed, "mixup", batch_idx, self.trainer.global_rank) % 2**32)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         targets = batch["targets"]
         if self.mix is not None:  # soft targets, already smoothed
             images, targets = self.mix(batch["images"].clone(), targets)
             logits = self.model(images)
-            return F.cross_entropy(logits, targets.to(logits.dtype))
+            return {"loss": F.cross_entropy(logits, targets.to(logits.dtype))}
         logits = self.model(*self.inputs(batch))
-        return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+        return {"loss": F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)}
 
     def evaluate(self, batch: Batch) -> None:
         logits, targets = self.model(*self.inputs(batch)).float(), batch["targets"]
@@ -124,11 +165,6 @@ class Classification(Task):
         self.confusion.update(logits, targets)
         if self.top is not None:
             self.top.update(logits, targets)
-
-    def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        logits, targets = self.model(*self.inputs(batch)).float(), batch["targets"]
-        loss = F.cross_entropy(logits, targets, reduction="none")
-        return {"loss": loss, "target": targets, "predicted": logits.argmax(-1)}
 
     def measures(self, split: str) -> dict[str, Tensor]:
         values = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
@@ -141,38 +177,6 @@ class Classification(Task):
             if examples or not matrix.any():  # a split may lack a class
                 values[f"accuracy/{name}"] = right / examples
         return values
-
-    def notes(self) -> dict[str, Any]:
-        names, examples = self.data.class_names, {}
-        for split, data in self.data.splits.items():
-            if (targets := getattr(data, "targets", None)) is not None:  # ours have them
-                counts = targets.bincount(minlength=len(names)).tolist()
-                examples[split] = dict(zip(names, counts, strict=True))
-        return {**super().notes(), "examples": examples}
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        """The confusion matrices: tables with a row for each true class and a column for each
-        predicted one, and a figure of their shares."""
-        names, paths, panels = self.data.class_names, [], []
-        for split, matrix in self.matrices.items():
-            table = io.StringIO()
-            rows = ([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
-            csv.writer(table, lineterminator="\n").writerows([["true class", *names], *rows])
-            paths.append(folder / f"confusion_{split}.csv")
-            write_text(paths[-1], table.getvalue())
-            shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).cpu()
-            panels.append(Panel(split, shares, names, names, torch.ones_like(shares).bool()))
-        if panels and len(names) <= DRAWN:
-            figure = draw_panels(
-                panels,
-                "Predicted class (columns) by true class (rows)",
-                query="true class",
-                key="predicted class",
-                cell=INCHES,
-                measure="share of the true class",
-            )
-            paths.append(save(figure, folder / "figures" / "confusion.png"))
-        return paths
 
 
 def balanced_accuracy(matrix: Tensor) -> Tensor:

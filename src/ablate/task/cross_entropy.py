@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ablate.data import IGNORED
+
 
 class CrossEntropy(nn.Module):
     """`F.cross_entropy` as a module, which compile=true compiles.
@@ -18,3 +20,31 @@ class CrossEntropy(nn.Module):
         self, logits: Float[Tensor, "n vocabulary"], targets: Int[Tensor, " n"], **how: Any
     ) -> Float[Tensor, ""]:
         return F.cross_entropy(logits, targets, **how)
+
+
+class TokenLoss(CrossEntropy):
+    """Of tokens, with label smoothing.
+
+    z_loss: coefficient of the mean of log(Z)², with Z the sum of the exponentials of a token's
+    logits, which keeps them from drifting; null: none (PaLM: Chowdhery et al. 2022, section 5,
+    https://arxiv.org/abs/2204.02311).
+    """
+
+    def __init__(self, label_smoothing: float, z_loss: float | None) -> None:
+        super().__init__()
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+
+    def terms(self, logits: Tensor, targets: Tensor, share: Tensor) -> dict[str, Tensor]:
+        """The terms of the loss. share: divisor of the sums (`Accumulated.share`)."""
+        total = self(
+            logits.flatten(0, 1),
+            targets.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+        terms = {"loss": total / share}
+        if self.z_loss is not None:
+            squares = logits[targets != IGNORED].float().logsumexp(-1).square().sum()
+            terms["z_loss"] = self.z_loss * squares / share
+        return terms

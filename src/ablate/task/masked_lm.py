@@ -6,7 +6,7 @@ segment in a running text, see ablate.data.masked.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,66 @@ from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.model.bert import BERT
-from ablate.task import Task, write_sample
+from ablate.task import Task
 from ablate.task.causal_lm import by_example
 from ablate.task.cross_entropy import CrossEntropy
+from ablate.task.presenter import Presenter, write_sample
 
 EXAMPLE = "The [MASK]tatement"
 SHOWN = 3  # validation examples in a sample
+
+
+class MaskedPresenter(Presenter):
+    """Fills in masked tokens."""
+
+    family = "masked language"
+    options = ("prompt",)
+    example_options = "--prompt {prompt}"
+
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        return by_example(self.model(*self.task.inputs(batch))[0], batch["targets"])
+
+    def notes(self) -> dict[str, Any]:
+        known = self.data.tokenizer.knows(EXAMPLE)
+        return {"prompt": EXAMPLE if known else "[MASK]" * 4}
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        return [write_sample(folder, self.sample())]
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.fill(arguments["prompt"]) if arguments else self.sample()
+
+    def sample(self) -> str:
+        """Validation examples: the input, and the model's output."""
+        examples = map(self.data.example, range(min(SHOWN, self.data.length("val"))))
+        pairs = [(example["tokens"][0], self.filled(example)) for example in examples]
+        decode = self.data.tokenizer.decode
+        return "\n\n".join(
+            f"read:    {decode(read.tolist())!r}\nwritten: {decode(written.tolist())!r}"
+            for read, written in pairs
+        )
+
+    def fill(self, prompt: str) -> str:
+        """The prompt with every [MASK] filled in; UserError if there is none."""
+        example = self.data.from_text(prompt)
+        if not example["positions"].numel():
+            raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
+        return self.data.tokenizer.decode(self.filled(example)[1:-1].tolist())
+
+    @torch.no_grad()
+    def filled(self, example: dict[str, Any]) -> Tensor:
+        """The tokens of a batch of size 1 with each [MASK] replaced, one at a time: the most
+        certain first, which the model reads when it predicts the next."""
+        tokenizer = self.data.tokenizer
+        assert isinstance(tokenizer, WithSpecials)
+        example = example | {"tokens": example["tokens"].clone()}
+        tokens = example["tokens"][0]
+        while len(masked := (tokens == tokenizer.mask).nonzero()):
+            logits = self.model(*self.task.inputs(example | {"positions": masked.T})).tokens[0]
+            likely, token = logits[:, : tokenizer.text_size].softmax(-1).max(-1)
+            surest = likely.argmax()
+            tokens[masked[surest]] = token[surest]
+        return tokens
 
 
 class MaskedLM(Task):
@@ -50,12 +104,8 @@ class MaskedLM(Task):
             " 8, or 4 with task.next_sentence=false",
         ),
     )
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "tokens"
-    family: ClassVar[str] = "masked language"
-    options: ClassVar[tuple[str, ...]] = ("prompt",)
-    example_options: ClassVar[str] = "--prompt {prompt}"
+    metric, mode, unit = "val/loss", "min", "tokens"
+    presenter = MaskedPresenter
     data: TextData
     model: BERT
 
@@ -107,54 +157,9 @@ class MaskedLM(Task):
         if self.next_accuracy is not None:
             self.next_accuracy.update(following.argmax(-1) == batch["next"])
 
-    def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        return by_example(self.model(*self.inputs(batch))[0], batch["targets"])
-
     def measures(self, split: str) -> dict[str, Tensor]:
         loss = self.mean_loss.compute()
         values = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.accuracy.compute()}
         if self.next_accuracy is not None:
             values["next_accuracy"] = self.next_accuracy.compute()
         return values
-
-    def notes(self) -> dict[str, Any]:
-        known = self.data.tokenizer.knows(EXAMPLE)
-        return super().notes() | {"prompt": EXAMPLE if known else "[MASK]" * 4}
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        return [write_sample(folder, self.sample())]
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        yield self.fill(arguments["prompt"]) if arguments else self.sample()
-
-    def sample(self) -> str:
-        """Validation examples: the input, and the model's output."""
-        examples = map(self.data.example, range(min(SHOWN, self.data.length("val"))))
-        pairs = [(example["tokens"][0], self.filled(example)) for example in examples]
-        decode = self.data.tokenizer.decode
-        return "\n\n".join(
-            f"read:    {decode(read.tolist())!r}\nwritten: {decode(written.tolist())!r}"
-            for read, written in pairs
-        )
-
-    def fill(self, prompt: str) -> str:
-        """The prompt with every [MASK] filled in; UserError if there is none."""
-        example = self.data.from_text(prompt)
-        if not example["positions"].numel():
-            raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
-        return self.data.tokenizer.decode(self.filled(example)[1:-1].tolist())
-
-    @torch.no_grad()
-    def filled(self, example: dict[str, Any]) -> Tensor:
-        """The tokens of a batch of size 1 with each [MASK] replaced, one at a time: the most
-        certain first, which the model reads when it predicts the next."""
-        tokenizer = self.data.tokenizer
-        assert isinstance(tokenizer, WithSpecials)
-        example = example | {"tokens": example["tokens"].clone()}
-        tokens = example["tokens"][0]
-        while len(masked := (tokens == tokenizer.mask).nonzero()):
-            logits = self.model(*self.inputs(example | {"positions": masked.T})).tokens[0]
-            likely, token = logits[:, : tokenizer.text_size].softmax(-1).max(-1)
-            surest = likely.argmax()
-            tokens[masked[surest]] = token[surest]
-        return tokens

@@ -1,6 +1,6 @@
 """Associative recall: predict the value of an earlier key (Arora et al. 2023, Zoology)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,10 @@ class Recall(CausalLM):
 
     kinds = ("recall",)
     output = "next tokens"
-    metric: ClassVar[str] = "val/accuracy"
-    mode: ClassVar[str] = "max"
+    metric, mode = "val/accuracy", "max"
 
     def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, label_smoothing=0.0, **kwargs)
+        super().__init__(*args, **kwargs)
         assert isinstance(self.data, data.Recall)
         self.by_pairs = torch.nn.ModuleDict({str(pairs): MeanMetric() for pairs in self.data.pairs})
 

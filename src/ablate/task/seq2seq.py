@@ -2,38 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import Count, NotNegative
+from ablate.config.rules import Count, NotNegative, Positive, Share
 from ablate.data import IGNORED, Batch
-from ablate.data.pairs import PAD
+from ablate.data.pairs import BOS, EOS, PAD, Pairs
+from ablate.data.targets import Targets
+from ablate.decode.search import Hypothesis, beam_search, greedy
 from ablate.errors import UserError
 from ablate.figures.maps import Map
 from ablate.figures.pairs import pair_drawer
+from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
+from ablate.task import Task
 from ablate.task.attention import alignments
-from ablate.task.decoding import Decoding
+from ablate.task.causal_lm import by_example
+from ablate.task.cross_entropy import TokenLoss
+from ablate.task.presenter import Draw, Presenter, write_sample
 from ablate.task.text_metrics import Written, right_links
 from ablate.task.translate import write_targets
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 SHOWN = 6  # validation examples in the sample
 Links = Sequence[tuple[Iterable[int], Container[int]]]
 
 
-class SequenceToSequence(Decoding):
+class PairPresenter(Presenter):
+    """Outputs for sources."""
+
+    family: ClassVar[str] = "sequence-to-sequence"
+    options: ClassVar[tuple[str, ...]] = (
+        "source", "beam", "length_penalty", "n_best", "show", "input", "output",
+    )  # fmt: skip
+    example_options: ClassVar[str] = '--source "..."'
+    search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
+    drawn_examples = 4
+
+    def notes(self) -> dict[str, Any]:
+        return {"signatures": self.task.written.signatures()}
+
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        """The mean loss of the targets of each example, and the share of them that is right."""
+        return by_example(self.model(*self.task.inputs(batch)), batch["targets"])
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        return [write_sample(folder, self.sample())]
+
+    def answered(self, source: str) -> dict[str, Any]:
+        (best, *_), *_ = self.task.search(self.task.read([source]))
+        return self.task.example(source, best.tokens)
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return write_targets(self.task, arguments, folder)
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        single = alignments(self.task, examples, maps)
+        return pair_drawer(self.data, examples, single, caption)
+
+    def sample(self) -> str:
+        """Validation examples: the source, the reference and the output."""
+        examples = self.data.texts["val"][:SHOWN]
+        outputs = self.task.translate([pair.source for pair in examples])
+        return "\n\n".join(
+            f"source     {pair.source}\nreference  {pair.target}\noutput     {output}"
+            for pair, output in zip(examples, outputs, strict=True)
+        )
+
+
+class SequenceToSequence(Task):
     """Cross-entropy in nats per target token, with teacher forcing: the prefix is the reference.
 
     Validation and test after training also decode: with a beam of `beam` hypotheses (1: greedy),
@@ -56,28 +101,23 @@ class SequenceToSequence(Decoding):
             " effect with task.beam=1",
         ),
     )
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "tokens"
-    search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
-    family: ClassVar[str] = "sequence-to-sequence"
-    options: ClassVar[tuple[str, ...]] = (
-        "source", "beam", "length_penalty", "n_best", "show", "input", "output",
-    )  # fmt: skip
-    example_options: ClassVar[str] = '--source "..."'
-    drawn_examples: ClassVar[int] = 4
-    takes_source: ClassVar[bool] = True
-    generates = True
+    metric, mode, unit = "val/loss", "min", "tokens"
+    presenter: ClassVar[type[Presenter]] = PairPresenter
+    data: Targets
+    model: Seq2Seq
 
     def __init__(
         self,
         *args: Any,
+        label_smoothing: Share,
+        z_loss: Positive | None = None,
         beam: Count,
         length_penalty: NotNegative,
         max_length: Count | None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.criterion = TokenLoss(label_smoothing, z_loss)
         longest = self.data.sizes["target_length"]
         if max_length is not None and max_length > longest:
             raise UserError(
@@ -91,7 +131,7 @@ class SequenceToSequence(Decoding):
             )
         self.beam, self.length_penalty = beam, length_penalty
         self.max_length = longest if max_length is None else max_length
-        self.token_accuracy = MeanMetric()
+        self.mean_loss, self.token_accuracy = MeanMetric(), MeanMetric()
         lower = self.data.target_tokenizer.lower
         self.written = Written(item=self.data.item, lower=lower)
         aligned = self.model.cross and self.links("val", 0) is not None
@@ -102,6 +142,11 @@ class SequenceToSequence(Decoding):
 
     def units(self, batch: Batch) -> Tensor:
         return (batch["targets"] != IGNORED).sum()
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = self.model(*self.inputs(batch)), batch["targets"]
+        self.share = self.step_so_far.share(targets != IGNORED, self.trainer.world_size)
+        return self.criterion.terms(logits, targets, self.share)
 
     def evaluate(self, batch: Batch) -> None:
         follow = self.wrong_links is not None and not self.fitting
@@ -167,23 +212,50 @@ class SequenceToSequence(Decoding):
         """The measures that `compare` updates."""
         return self.written.compute()
 
-    def notes(self) -> dict[str, Any]:
-        return super().notes() | {"signatures": self.written.signatures()}
+    @property
+    def _pairs(self) -> Pairs:
+        assert isinstance(self.data, Pairs)
+        return self.data
 
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return write_targets(self, arguments, folder)
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
-    ) -> Callable[[Map, Sequence[int]], Figure]:
-        single = alignments(self, examples, maps)
-        return pair_drawer(self._pairs, examples, single, caption)
-
-    def sample(self) -> str:
-        """Validation examples: the source, the reference and the output."""
-        examples = self._pairs.texts["val"][:SHOWN]
-        outputs = self.translate([pair.source for pair in examples])
-        return "\n\n".join(
-            f"source     {pair.source}\nreference  {pair.target}\noutput     {output}"
-            for pair, output in zip(examples, outputs, strict=True)
+    def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
+        """The hypotheses for each row of source, the best first."""
+        if self.beam == 1:
+            return [
+                [hypothesis]
+                for hypothesis in greedy(self.model, source, max_length=self.max_length)
+            ]
+        return beam_search(
+            self.model,
+            source,
+            size=self.beam,
+            max_length=self.max_length,
+            length_penalty=self.length_penalty,
+            n_best=n_best,
         )
+
+    def read(self, sources: Sequence[str]) -> Tensor:
+        """Texts as token ids for the model: b j."""
+        encode = self._pairs.source_tokenizer.encode
+        rows = [torch.tensor([*encode(text), EOS]) for text in sources]
+        return pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
+
+    def example(self, source: Any, tokens: list[int]) -> dict[str, Any]:
+        """A source and the tokens written for it, as a batch of size 1 like data.example's."""
+        target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
+        read = self.read([source])
+        return {
+            "source": read,
+            "target_in": target[:, :-1],
+            "targets": target[:, 1:],
+            "source_labels": self._pairs.source_tokenizer.labels(read[0].tolist()),
+            "target_labels": self.data.target_tokenizer.labels(target[0, 1:].tolist()),
+        }
+
+    def outputs(self, source: Tensor) -> list[str]:
+        """The best hypothesis for each row of source, as text."""
+        decode = self.data.target_tokenizer.decode
+        return [decode(hypotheses[0].tokens) for hypotheses in self.search(source)]
+
+    def translate(self, sources: Sequence[str]) -> list[str]:
+        """The outputs of the model for source texts."""
+        return self.outputs(self.read(sources))

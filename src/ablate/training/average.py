@@ -66,11 +66,12 @@ class Average(Callback):
         for parameter, value in zip(task.model.parameters(), trained, strict=True):
             parameter.copy_(value)
 
-    on_test_start = _place
+    def on_test_start(self, trainer: Any, task: Any) -> None:
+        self._place(trainer, task)
 
     def exchange(self, trainer: Any, task: Any, *_: Any) -> None:
         """Exchange the model of the task and its average, before and after an evaluation."""
         task.model, self.average.module = self.average.module, task.model
 
-    on_validation_batch_start = on_validation_batch_end = exchange
-    on_test_batch_start = on_test_batch_end = exchange
+    on_validation_batch_start = on_validation_batch_end = exchange  # type: ignore[assignment]
+    on_test_batch_start = on_test_batch_end = exchange  # type: ignore[assignment]

@@ -35,6 +35,7 @@ from ablate.run_files.checkpoint_io import (
     write_weights,
 )
 from ablate.task import Task
+from ablate.task.optimizing import groups_of
 from ablate.training.average import Average, averages, by_optimizer
 from ablate.training.steps import FiniteLosses, not_finite
 
@@ -275,7 +276,7 @@ def sizes(task: Task) -> Sizes:
     weights = sum(value.nbytes for value in task.state_dict().values())
     trained = [p for p in task.model.parameters() if p.requires_grad]
     try:
-        optimizer: Any = task.make_optimizer(task.parameter_groups())
+        optimizer: Any = task.make_optimizer(groups_of(task))
         if by_optimizer(task):
             optimizer.train()
         for group in optimizer.param_groups:

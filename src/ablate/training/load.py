@@ -45,9 +45,10 @@ class Run:
         their paths. index: None: as after training. folder: for the PNGs; None: figures/ of the
         run."""
         from ablate.task.attention import attention_figures
+        from ablate.task.presenter import val_example
 
         where = Path(folder) if folder is not None else self.path / "figures"
-        examples = None if index is None else [self.task.numbered(index)]
+        examples = None if index is None else [val_example(self.data, index)]
         return attention_figures(self.task, where, examples=examples, run=self.title)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.task import Task
 from ablate.task.attention import attention_figures
+from ablate.task.presenter import Presenter
 
 
 class AttentionMaps(Callback):
@@ -36,7 +37,7 @@ def require_extras(logger: RunLogger, task: Task, trainer: L.Trainer) -> None:
         raise UserError(f"logger.{key}=true: works in one process, not in {trainer.world_size}")
     if logger.log_maps and not any(hasattr(m, "recorded") for m in task.model.modules()):
         raise UserError("logger.log_maps=true: this model has no attention maps")
-    if logger.log_predictions and type(task).predictions is Task.predictions:
+    if logger.log_predictions and task.presenter.predictions is Presenter.predictions:
         raise UserError(
             f"logger.log_predictions=true: {type(task).__name__} has no per-example loss"
         )

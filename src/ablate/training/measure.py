@@ -43,7 +43,7 @@ def measured_with(
     trained, read: the task and data of the run; config: its composition.
     """
     encoding: Any = locate(config.pos_enc._target_)
-    config = changed(config, changes, trained.search_keys, encoding.measured_with)
+    config = changed(config, changes, trained.presenter.search_keys, encoding.measured_with)
     data, model = read, trained.model
     if any(key.startswith("pos_enc.") for key in changes):
         model = model_of(config, data)
@@ -116,7 +116,7 @@ def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
             )
         task, encoding = locate(config.task._target_), config.get("pos_enc")
         with_keys = () if encoding is None else locate(encoding._target_).measured_with
-        changed(config, changes, task.search_keys, with_keys)
+        changed(config, changes, task.presenter.search_keys, with_keys)
     return wanted
 
 

@@ -2,7 +2,7 @@
 one.
 
 predictions.csv in the run's folder has a row for each example in the order of the data: its number,
-its loss, and the task's other columns (`Task.predictions`).
+its loss, and the task's other columns (`Presenter.predictions`).
 """
 
 import csv
@@ -19,10 +19,11 @@ from ablate.training.load import Run, load
 def write_predictions(run: Run) -> Path:
     """Predict with the best weights. UserError for a task whose examples have no loss."""
     loader = run.data.test_dataloader() if run.data.has_test else None
+    presenter = run.task.presenter(run.task)
     columns: dict[str, list[float]] = {}
     with torch.no_grad():
         for batch in run.data.val_dataloader() if loader is None else loader:
-            for name, values in run.task.predictions(batch).items():
+            for name, values in presenter.predictions(batch).items():
                 columns.setdefault(name, []).extend(values.tolist())
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -16,7 +16,8 @@ from ablate.data import Batch, Data, Request
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
-from ablate.task import Task, added_losses
+from ablate.task import Task
+from ablate.task.accumulation import added_losses
 from ablate.training.build import build_checked, initialized, make_task, model_on_meta
 from ablate.training.record import count_parameters
 

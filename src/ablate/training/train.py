@@ -453,7 +453,7 @@ def measure(
         "steps": steps,
         "best_step": checkpoints.best_step,
         "kernels": kernels(task.model),
-        **task.notes(),
+        **task.presenter(task).notes(),
         "train_seconds": curves.train_seconds,
         "throughput": {"unit": f"{task.unit}/s", "value": int(curves.units) / curves.train_seconds},
     }
@@ -477,5 +477,5 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder, run=title)
     expert_figures(task, folder)
-    draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
-    return [str(path.relative_to(run_dir)) for path in task.artifacts(run_dir)]
+    draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.presenter.loss_unit)
+    return [str(path.relative_to(run_dir)) for path in task.presenter(task).artifacts(run_dir)]

@@ -116,7 +116,7 @@ class StartingRun:
 
 
 def may_differ(cfg: DictConfig) -> tuple[str, ...]:
-    """The keys that the task lets differ (`Task.may_differ`)."""
+    """The keys that the task lets differ (`may_differ` of its class)."""
     try:
         keys: tuple[str, ...] = class_attribute(cfg.task._target_, "may_differ")
     except Unreadable:  # a custom task that is not a `Task`

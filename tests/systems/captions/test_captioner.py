@@ -118,9 +118,9 @@ def test_each_pixel_is_painted_like_the_place_it_is_nearest_to():
 def test_doubly_stochastic_attention_is_equation_14(task):
     task.trainer = SimpleNamespace(world_size=1)
     batch = next(iter(task.data.train_dataloader()))
-    plain = task.loss(batch)
+    plain = task.losses(batch)["loss"]
     task.doubly_stochastic = 0.3
-    penalized = task.loss(batch)
+    penalized = task.losses(batch)["loss"]
     with recording(task.model) as (seen,):
         task.model(*task.inputs(batch))
     weights, counted = torch.cat(seen, dim=2)[:, 0], batch["targets"] != IGNORED

@@ -199,7 +199,9 @@ def run(folder, judge):
 
 @pytest.mark.ci
 def test_what_is_drawn(run, tmp_path):
-    drawn = [path.stem for path in run.task.artifacts(run.path) if path.is_file()]
+    drawn = [
+        path.stem for path in run.task.presenter(run.task).artifacts(run.path) if path.is_file()
+    ]
     assert drawn == ["samples", "denoising", "inpainting"]
     maps = {path.stem for path in attention_figures(run.task, tmp_path)}
     assert maps == {"attention_layer_01", "text_layer_01"}

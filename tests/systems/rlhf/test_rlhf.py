@@ -255,7 +255,7 @@ def test_dpo_is_the_formula_of_the_paper(tmp_path):
         )
         losses.append(math.log(1 + math.exp(-task.beta * (chosen - rejected))))
     assert max(losses) - min(losses) > 1e-4
-    assert task.loss(batch).item() == pytest.approx(sum(losses) / 6, rel=1e-9)
+    assert task.losses(batch)["loss"].item() == pytest.approx(sum(losses) / 6, rel=1e-9)
 
 
 class Table(LanguageModel):
@@ -339,7 +339,7 @@ def test_rollouts_continue_their_prompts_as_one_by_one():
 def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path):
     """The draw of each token from the cached logits is that from the logits of the whole text."""
     task = built(tmp_path)
-    batch = task.first_prompts(4)
+    batch = task.presenter(task).first_prompts(4)
     rolled = task.write(task.model, batch, torch.Generator().manual_seed(5))
     whole = log_probabilities(task.model, rolled.tokens).exp()
     rng = torch.Generator().manual_seed(5)
@@ -353,7 +353,7 @@ def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path)
     """Ahmadian et al. 2024, section 3.2."""
     task = built(tmp_path, "task.samples=3", "task.kl=0.5")
     task.model.initialize(1)
-    prompts = task.first_prompts(4)
+    prompts = task.presenter(task).first_prompts(4)
     made = task.prepare(prompts, 0)
     rolled = Rollout(made["tokens"], made["written"])
     with torch.no_grad():
@@ -375,7 +375,7 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeyp
     scores = task.model(batch["tokens"], batch["keep"]).flatten().tolist()
     pairs = zip(scores[::2], scores[1::2], strict=True)
     losses = [math.log(1 + math.exp(rejected - chosen)) for chosen, rejected in pairs]
-    assert task.loss(batch).item() == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert task.losses(batch)["loss"].item() == pytest.approx(sum(losses) / 4, rel=1e-5)
     monkeypatch.setattr(task, "leads", lambda batch: torch.tensor([1.0, 0.0, -2.0, 3.0]))
     batch["gold"] = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
     task.evaluate(batch)
@@ -389,7 +389,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     cfg = composed(tmp_path, "task.algorithm=ppo")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ablate.run(cfg, whole)
-    place = {"place": (RLHF, "loss"), "when": lambda task, *_: task.global_step == 3}
+    place = {"place": (RLHF, "losses"), "when": lambda task, *_: task.global_step == 3}
     assert strike(cfg, killed, **place) == -signal.SIGKILL
     ablate.run(cfg, killed)
     assert_equal(killed, whole)
@@ -401,7 +401,7 @@ def learned(folder, *more, kind):
     batch, weight = first(task.data, 4), task.model.embedding.weight
     for step in range(3):
         torch.manual_seed(step)
-        loss = task.loss(task.prepare(batch, step))
+        loss = task.losses(task.prepare(batch, step))["loss"]
         weight.data.sub_(torch.autograd.grad(loss, weight)[0])
     return weight
 
@@ -447,7 +447,9 @@ def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
     assert written.startswith("abc")
     score, text = call(generate, reward, "--prompt", "abc").split("\t")
     scorer = ablate.load(reward).task
-    assert float(score) == pytest.approx(scorer.scored(scorer.data.from_text("abc")), abs=1e-4)
+    assert float(score) == pytest.approx(
+        scorer.presenter(scorer).scored(scorer.data.from_text("abc")), abs=1e-4
+    )
     assert text == "abc\n"
     for arguments in ([folder], [reward, "--text", "abc"]):
         assert "attention_layer_01.png" in call(show, *arguments)

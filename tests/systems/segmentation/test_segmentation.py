@@ -146,7 +146,7 @@ def test_measures_are_means_over_the_examples(finished):
     for name, values in ious.items():
         assert found["metrics"][name] == pytest.approx(np.mean(values), abs=1e-5)
     assert found["metric"]["name"] == "val/miou_1"
-    (drawn,) = task.artifacts(finished)
+    (drawn,) = task.presenter(task).artifacts(finished)
     assert drawn.relative_to(finished) == Path("figures/masks.png")
     assert drawn.is_file()
 

@@ -284,7 +284,7 @@ def test_what_is_no_recognizer_is_refused(runs, tmp_path):
 def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
     task = ablate.load(runs[1]).task
     path = tmp_path / "said.wav"
-    lines = list(task.generate({"text": "three seven", "audio": path}, tmp_path))
+    lines = list(task.presenter(task).generate({"text": "three seven", "audio": path}, tmp_path))
     (codes,) = task.speak(["three seven"])
     with wave.open(str(path)) as file:
         assert file.getframerate() == mel.RATE
@@ -296,7 +296,7 @@ def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
         ({"text": "three", "audio": tmp_path / "a.mp3"}, "must end with .wav"),
     ):
         with pytest.raises(UserError, match=message):
-            list(task.generate(given, tmp_path))
+            list(task.presenter(task).generate(given, tmp_path))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")

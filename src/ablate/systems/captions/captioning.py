@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -22,11 +22,44 @@ from ablate.model.resnet import STRIDE
 from ablate.systems.captions.captioner import Captioner
 from ablate.systems.captions.figures import caption_drawer
 from ablate.task.attention import attention_maps
-from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
+from ablate.task.presenter import Draw, val_example
+from ablate.task.seq2seq import SHOWN, Links, PairPresenter, SequenceToSequence
 from ablate.task.translate import set_search, write_best
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+
+class CaptionPresenter(PairPresenter):
+    """Captions of images."""
+
+    family: ClassVar[str] = "captioning"
+    options: ClassVar[tuple[str, ...]] = (
+        "image", "index", "beam", "length_penalty", "n_best", "show",
+    )  # fmt: skip
+    example_options: ClassVar[str] = "--index 0"
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        """Yield a line per hypothesis for --image or --index, with its score after a tab."""
+        if ("image" in arguments) == ("index" in arguments):
+            raise UserError("--image FILE, or --index N of the validation split, is required")
+        set_search(self.task, arguments)
+        if "image" in arguments:
+            read = self.task.read(arguments["image"])
+        else:
+            read = val_example(self.data, arguments["index"])["images"]
+        return write_best(self.task, arguments, folder, list(read), read)
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        every = (attention_maps(self.task, example)[0].weights[0] for example in examples)
+        cells = [rearrange(map_, "i (y x) -> i y x", y=self.model.grid[0]) for map_ in every]
+        return caption_drawer(self.data, examples, cells, caption, stride=STRIDE)
+
+    def sample(self) -> str:
+        """Validation examples: the reference and the output."""
+        count = min(SHOWN, self.data.length("val"))
+        images = torch.cat([self.data.example(n)["images"] for n in range(count)])
+        return "\n\n".join(
+            f"reference  {self.data.reference('val', number)}\noutput     {output}"
+            for number, output in enumerate(self.task.outputs(images.to(self.task.device)))
+        )
 
 
 class Captioning(SequenceToSequence):
@@ -61,12 +94,7 @@ class Captioning(SequenceToSequence):
             " model.attention={model.attention}, whose weights are fixed; use 0",
         ),
     )
-    family: ClassVar[str] = "captioning"
-    options: ClassVar[tuple[str, ...]] = (
-        "image", "index", "beam", "length_penalty", "n_best", "show",
-    )  # fmt: skip
-    example_options: ClassVar[str] = "--index 0"
-    takes_source: ClassVar[bool] = False
+    presenter = CaptionPresenter
     data: DigitStrings
     model: Captioner
 
@@ -77,15 +105,15 @@ class Captioning(SequenceToSequence):
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["images"], batch["target_in"]
 
-    def loss(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         if not self.doubly_stochastic:
-            return super().loss(batch)
+            return super().losses(batch)
         with recording(self.model):
-            loss = super().loss(batch)
+            losses = super().losses(batch)
             weights = torch.cat(self.model.cross[-1].recorded, dim=2)[:, 0]  # type: ignore[arg-type]
         written = batch["targets"] != IGNORED
         penalty = unevenness(weights * written[:, :, None]) / self.share
-        return loss + self.doubly_stochastic * penalty
+        return {"loss": losses["loss"] + self.doubly_stochastic * penalty}
 
     def links(self, split: str, index: int) -> Links:
         boxes = self.data.boxes(split, index)
@@ -107,33 +135,6 @@ class Captioning(SequenceToSequence):
             "targets": target[:, 1:],
             "target_labels": self.data.target_tokenizer.labels(target[0, 1:].tolist()),
         }
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        """Yield a line per hypothesis for --image or --index, with its score after a tab."""
-        if ("image" in arguments) == ("index" in arguments):
-            raise UserError("--image FILE, or --index N of the validation split, is required")
-        set_search(self, arguments)
-        if "image" in arguments:
-            read = self.read(arguments["image"])
-        else:
-            read = self.numbered(arguments["index"])["images"]
-        return write_best(self, arguments, folder, list(read), read)
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
-    ) -> Callable[[Map, Sequence[int]], Figure]:
-        every = (attention_maps(self, example)[0].weights[0] for example in examples)
-        cells = [rearrange(map_, "i (y x) -> i y x", y=self.model.grid[0]) for map_ in every]
-        return caption_drawer(self.data, examples, cells, caption, stride=STRIDE)
-
-    def sample(self) -> str:
-        """Validation examples: the reference and the output."""
-        count = min(SHOWN, self.data.length("val"))
-        images = torch.cat([self.data.example(n)["images"] for n in range(count)])
-        return "\n\n".join(
-            f"reference  {self.data.reference('val', number)}\noutput     {output}"
-            for number, output in enumerate(self.outputs(images.to(self.device)))
-        )
 
 
 def unevenness(weights: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,34 @@ from ablate.figures.save import save
 from ablate.systems.diffusion.autoencoder import Autoencoder
 from ablate.systems.diffusion.figures import draw_images
 from ablate.task import Task
+from ablate.task.presenter import Presenter
 
 SHOWN = 6  # validation images in the figure
+
+
+class ImagePresenter(Presenter):
+    """Reconstructed images."""
+
+    loss_unit = "squared error"
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        """Validation images, with the reconstruction below each."""
+        count = min(SHOWN, self.data.length("val"))
+        known = self.data.originals("val", torch.arange(count))
+        pixels = math.prod(self.data.size)
+        numbers = pixels // self.model.reduction**2 * self.model.latent
+        figure = draw_images(
+            [list(known), list(self.reconstructed(known))],
+            "Validation images and their reconstructions by the autoencoder:"
+            f" {numbers} latent values for {pixels} pixels",
+            labels=["image", "from its latent"],
+        )
+        return [save(figure, folder / "figures" / "reconstructions.png")]
+
+    @torch.no_grad()
+    def reconstructed(self, pixels: Tensor) -> Tensor:
+        """b y x, black 0 to white 1 -> the same from their latents."""
+        return self.data.to_pixels(self.model(self.data.images(pixels).to(self.task.device))[0])
 
 
 class Autoencoding(Task):
@@ -30,10 +56,8 @@ class Autoencoding(Task):
 
     kinds = ("captions",)
     output = "reconstructions"
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "images"
-    loss_unit: ClassVar[str] = "squared error"
+    metric, mode, unit = "val/loss", "min", "images"
+    presenter = ImagePresenter
     data: DigitStrings
     model: Autoencoder
 
@@ -62,25 +86,6 @@ class Autoencoding(Task):
     def measures(self, split: str) -> dict[str, Tensor]:
         psnr = -10 * self.seen_error.compute().log10()
         return {"loss": self.mean_loss.compute(), "psnr": psnr}
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        """Validation images, with the reconstruction below each."""
-        count = min(SHOWN, self.data.length("val"))
-        known = self.data.originals("val", torch.arange(count))
-        pixels = math.prod(self.data.size)
-        numbers = pixels // self.model.reduction**2 * self.model.latent
-        figure = draw_images(
-            [list(known), list(self.reconstructed(known))],
-            "Validation images and their reconstructions by the autoencoder:"
-            f" {numbers} latent values for {pixels} pixels",
-            labels=["image", "from its latent"],
-        )
-        return [save(figure, folder / "figures" / "reconstructions.png")]
-
-    @torch.no_grad()
-    def reconstructed(self, pixels: Tensor) -> Tensor:
-        """b y x, black 0 to white 1 -> the same from their latents."""
-        return self.data.to_pixels(self.model(self.data.images(pixels).to(self.device))[0])
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,7 @@ from ablate.systems.diffusion.judge import Judge
 from ablate.systems.diffusion.noise import Noise
 from ablate.systems.diffusion.paint import draw_samples, paint
 from ablate.systems.diffusion.sampler import Sampler, one_by_one, without_caption
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from ablate.task.presenter import Draw, Presenter
 
 JUDGED = (
     "exact_match",
@@ -38,6 +35,30 @@ JUDGED = (
     "frechet_reference",
 )
 FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
+
+
+class DiffusionPresenter(Presenter):
+    """Images of captions."""
+
+    loss_unit = "squared error"
+    search_keys = ("guidance", "sampling_steps", "samples", "judge")
+    family = "diffusion"
+    options = ("prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask")
+    example_options = '--prompt "3 1" --image generated.png'
+
+    def notes(self) -> dict[str, Any]:
+        return {} if self.task.judging is None else {"judge": self.task.judging.description}
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        return draw_samples(self.task, folder / "figures")
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return paint(self.task, arguments, folder)
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        image = self.data.to_pixels(self.task.prepared(examples[0])["images"])[0]
+        labels = ["time", "BOS", *examples[0]["target_labels"][:-1]]
+        return block_drawer(image, labels, self.model.grid, self.model.condition.tokens)
 
 
 class Diffusion(Sampler):
@@ -68,16 +89,8 @@ class Diffusion(Sampler):
             " not learn with task.drop_caption=0; set task.guidance=1, or task.drop_caption=0.1",
         ),
     )
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "images"
-    loss_unit: ClassVar[str] = "squared error"
-    search_keys: ClassVar[tuple[str, ...]] = ("guidance", "sampling_steps", "samples", "judge")
-    family: ClassVar[str] = "diffusion"
-    options: ClassVar[tuple[str, ...]] = (
-        "prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask",
-    )  # fmt: skip
-    example_options: ClassVar[str] = '--prompt "3 1" --image generated.png'
+    metric, mode, unit = "val/loss", "min", "images"
+    presenter = DiffusionPresenter
 
     def __init__(
         self,
@@ -139,8 +152,8 @@ class Diffusion(Sampler):
     def units(self, batch: Batch) -> int:
         return len(batch["images"])
 
-    def loss(self, batch: Batch) -> Tensor:
-        return F.mse_loss(self.model(*self.inputs(batch)), batch["aim"])
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": F.mse_loss(self.model(*self.inputs(batch)), batch["aim"])}
 
     def evaluate(self, batch: Batch) -> None:
         split = "test" if self.trainer.testing else "val"
@@ -149,7 +162,7 @@ class Diffusion(Sampler):
         of_times = [derive(key, "time") for key in keys]
         times = self.noise.times(one_by_one(uniform_alone, of_times, images[:1, :1, :1, :1]))
         noise = one_by_one(normal, keys, images[:1])
-        loss = self.loss(self.noisy(images, batch["target_in"], noise, times))
+        loss = self.losses(self.noisy(images, batch["target_in"], noise, times))["loss"]
         self.mean_loss.update(loss.float(), len(images))
         if self.judging is not None and split == "test":
             self._judge(batch, self.judging)
@@ -194,23 +207,6 @@ class Diffusion(Sampler):
                 ]
             values |= dict(zip(JUDGED, judged, strict=True))
         return values
-
-    def notes(self) -> dict[str, Any]:
-        judge = {} if self.judging is None else {"judge": self.judging.description}
-        return super().notes() | judge
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        return draw_samples(self, folder / "figures")
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return paint(self, arguments, folder)
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
-    ) -> Callable[[Map, Sequence[int]], Figure]:
-        image = self.data.to_pixels(self.prepared(examples[0])["images"])[0]
-        labels = ["time", "BOS", *examples[0]["target_labels"][:-1]]
-        return block_drawer(image, labels, self.model.grid, self.model.condition.tokens)
 
 
 def frechet(width: int) -> FrechetInceptionDistance:

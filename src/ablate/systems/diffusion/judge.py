@@ -21,7 +21,7 @@ class Judge:
 
     def __init__(self, folder: str, size: tuple[int, int]) -> None:
         run = load(Path(folder).expanduser())
-        if run.task.family != "captioning" or not isinstance(run.data, DigitStrings):
+        if run.task.presenter.family != "captioning" or not isinstance(run.data, DigitStrings):
             raise UserError(f"task.judge={folder}: must be a run of model=captioner")
         if run.data.size != size:
             trained, wanted = (f"{rows} x {columns}" for rows, columns in (run.data.size, size))

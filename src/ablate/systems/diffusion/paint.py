@@ -18,6 +18,7 @@ from ablate.random.seeding import derive
 from ablate.run_files import replacing
 from ablate.systems.diffusion.figures import draw_images
 from ablate.systems.diffusion.sampler import Sampler
+from ablate.task.presenter import val_example
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def to_fill(task: Sampler, arguments: Mapping[str, Any]) -> Tensor | None:
     if "inpaint" in arguments:
         return task.data.read_pixels(Path(arguments["inpaint"]), key="--inpaint")
     if "index" in arguments:
-        return task.data.originals("val", task.numbered(arguments["index"])["index"])
+        return task.data.originals("val", val_example(task.data, arguments["index"])["index"])
     return None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,8 @@ from ablate.data import Batch, Request
 from ablate.systems.forecasting.figures import draw_forecast
 from ablate.systems.forecasting.forecaster import Forecaster, roll_out
 from ablate.systems.forecasting.series import Series
-from ablate.task import Task, write_sample
+from ablate.task import Task
+from ablate.task.presenter import Presenter, write_sample
 
 DRAWN = 120  # values of the validation part
 
@@ -44,6 +45,43 @@ class Errors(Metric):
         return {"mae": self.absolute / self.count, "rmse": (self.squared / self.count).sqrt()}
 
 
+class ForecastPresenter(Presenter):
+    """Forecasts after the end of the series."""
+
+    family = "forecasting"
+    options = ("steps",)
+    loss_unit = "squared error of normalized values"
+
+    def forecast(self, steps: int) -> str:
+        """The forecast after the end of the series as text: a line for each time step."""
+        first = self.data.count
+        values = roll_out(self.model, self.data.latest.to(self.task.device), steps)[0]
+        lines = ["\t".join(["time", *self.data.names])]
+        for step, row in enumerate(self.data.restore(values), first):
+            lines.append("\t".join([self.data.time(step), *(f"{value:.6g}" for value in row)]))
+        return "\n".join(lines)
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        sample = write_sample(folder, self.forecast(self.data.horizon))
+        return [sample, self.draw(folder / "figures" / "forecast.png")]
+
+    @torch.no_grad()
+    def draw(self, out: Path) -> Path:
+        """Draw the beginning of the validation part: the true values, the one-step forecast of each
+        value, and forecasts that begin every `data.horizon` values."""
+        data, horizon = self.data, self.data.horizon
+        count, start = min(DRAWN, data.length("val")), data.starts["val"] - self.data.horizon
+        values = data.splits["val"][Request(0, torch.arange(count))]["values"]
+        truth = data.restore(data.values[start : start + horizon + count])
+        times = [int(data.time(start + step)) for step in range(len(truth))]
+        one_step = data.restore(self.model(values)[:, -1])
+        ahead = data.restore(roll_out(self.model, values[::horizon], horizon))
+        return draw_forecast(data.names, times, truth, one_step, ahead, out)
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.forecast(arguments.get("steps", self.data.horizon))
+
+
 class Forecasting(Task):
     """Squared error of normalized values, at every position of a window in training.
 
@@ -59,12 +97,8 @@ class Forecasting(Task):
 
     kinds = ("a time series",)
     output = "next values"
-    metric: ClassVar[str] = "val/rmse"
-    mode: ClassVar[str] = "min"
-    unit = "values"
-    family: ClassVar[str] = "forecasting"
-    options: ClassVar[tuple[str, ...]] = ("steps",)
-    loss_unit: ClassVar[str] = "squared error of normalized values"
+    metric, mode, unit = "val/rmse", "min", "values"
+    presenter = ForecastPresenter
     data: Series
     model: Forecaster
 
@@ -83,8 +117,8 @@ class Forecasting(Task):
     def units(self, batch: Batch) -> int:
         return batch["values"].numel()
 
-    def loss(self, batch: Batch) -> Tensor:
-        return F.mse_loss(self.model(batch["values"]), batch["targets"])
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": F.mse_loss(self.model(batch["values"]), batch["targets"])}
 
     def evaluate(self, batch: Batch) -> None:
         values, future = batch["values"].float(), batch["future"].float()
@@ -120,35 +154,6 @@ class Forecasting(Task):
         errors = self.errors[name]
         assert isinstance(errors, Errors)
         return errors
-
-    def forecast(self, steps: int) -> str:
-        """The forecast after the end of the series as text: a line for each time step."""
-        first = self.data.count
-        values = roll_out(self.model, self.data.latest.to(self.device), steps)[0]
-        lines = ["\t".join(["time", *self.data.names])]
-        for step, row in enumerate(self.data.restore(values), first):
-            lines.append("\t".join([self.data.time(step), *(f"{value:.6g}" for value in row)]))
-        return "\n".join(lines)
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        sample = write_sample(folder, self.forecast(self.data.horizon))
-        return [sample, self.draw(folder / "figures" / "forecast.png")]
-
-    @torch.no_grad()
-    def draw(self, out: Path) -> Path:
-        """Draw the beginning of the validation part: the true values, the one-step forecast of each
-        value, and forecasts that begin every `data.horizon` values."""
-        data, horizon = self.data, self.data.horizon
-        count, start = min(DRAWN, data.length("val")), data.starts["val"] - self.data.horizon
-        values = data.splits["val"][Request(0, torch.arange(count))]["values"]
-        truth = data.restore(data.values[start : start + horizon + count])
-        times = [int(data.time(start + step)) for step in range(len(truth))]
-        one_step = data.restore(self.model(values)[:, -1])
-        ahead = data.restore(roll_out(self.model, values[::horizon], horizon))
-        return draw_forecast(data.names, times, truth, one_step, ahead, out)
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        yield self.forecast(arguments.get("steps", self.data.horizon))
 
     def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
         """Errors of normalized values, c -> in the data's unit: their mean, and each column's."""

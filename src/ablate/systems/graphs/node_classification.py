@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,9 +16,14 @@ from ablate.systems.graphs.figures import graph_drawer
 from ablate.systems.graphs.graph import Graphs
 from ablate.task import Task
 from ablate.task.classification import balanced_accuracy
+from ablate.task.presenter import Draw, Presenter
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+
+class NodePresenter(Presenter):
+    """Attention over a graph."""
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        return graph_drawer(self.data, examples[0], maps)
 
 
 class NodeClassification(Task):
@@ -27,9 +32,8 @@ class NodeClassification(Task):
 
     kinds = ("a graph",)
     output = "classes of nodes"
-    metric: ClassVar[str] = "val/accuracy"
-    mode: ClassVar[str] = "max"
-    unit = "nodes"
+    metric, mode, unit = "val/accuracy", "max", "nodes"
+    presenter = NodePresenter
     data: Graphs
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -38,19 +42,14 @@ class NodeClassification(Task):
         self.accuracy = MulticlassAccuracy(self.data.sizes["classes"], average="micro")
         self.confusion = MulticlassConfusionMatrix(self.data.sizes["classes"])
 
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
-    ) -> Callable[[Map, Sequence[int]], Figure]:
-        return graph_drawer(self.data, examples[0], maps)
-
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["features"], batch["edges"]
 
     def units(self, batch: Batch) -> int:
         return len(batch["features"])
 
-    def loss(self, batch: Batch) -> Tensor:
-        return F.cross_entropy(self.model(*self.inputs(batch)), batch["targets"])
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(self.model(*self.inputs(batch)), batch["targets"])}
 
     def evaluate(self, batch: Batch) -> None:
         counted = batch["targets"] != IGNORED

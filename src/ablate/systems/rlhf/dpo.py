@@ -3,7 +3,7 @@
 Rafailov et al. 2023, section 4, equation 7, https://arxiv.org/abs/2305.18290.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,17 +25,12 @@ class DPO(Policy):
     measures of `Policy` measures, reward only with the run of a reward model.
     """
 
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "pairs"
+    metric, mode, unit = "val/loss", "min", "pairs"
 
     def __init__(self, *args: Any, beta: Positive, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.beta = beta
-        self.accuracy = MeanMetric()
-
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["tokens"],)
+        self.mean_loss, self.accuracy = MeanMetric(), MeanMetric()
 
     def ratios(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The log ratios of the chosen responses and of the rejected ones: b and b."""
@@ -51,8 +46,8 @@ class DPO(Policy):
         chosen, rejected = (of(self.model) - reference).view(-1, 2).unbind(1)
         return chosen, rejected
 
-    def loss(self, batch: Batch) -> Tensor:
-        return dpo_loss(*self.ratios(batch), self.beta).mean()
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": dpo_loss(*self.ratios(batch), self.beta).mean()}
 
     def evaluate(self, batch: Batch) -> None:
         super().evaluate(batch)

@@ -20,13 +20,54 @@ from ablate.systems.rlhf.figures import draw_preference
 from ablate.systems.rlhf.preferences import Preferences
 from ablate.systems.rlhf.reward import Reward
 from ablate.systems.rlhf.rollout import Rollout, log_probabilities, rollout
-from ablate.task import Task, frozen, write_sample
-from ablate.task.causal_lm import CausalLM
+from ablate.task import Task, frozen
+from ablate.task.causal_lm import LanguagePresenter
+from ablate.task.presenter import write_sample
 
 SHOWN = 3  # prompts of the sample
 
 
-class Policy(CausalLM):
+class PolicyPresenter(LanguagePresenter):
+    """Responses to prompts."""
+
+    def sample(self) -> str:
+        """Responses of the reference model and of this one to the same prompts."""
+        batch = self.first_prompts(SHOWN)
+        prompts, scored, lines = prompts_of(batch), [], []
+        for name, model in (("reference model", self.task.reference), ("this model", self.model)):
+            rolled = self.task.write(model, batch, self.task.generator(0))
+            scored.append((name, rolled, self.task.scores(rolled, batch["prompt"])))
+        decode = self.data.tokenizer.decode
+        for row, length in enumerate(batch["prompt"].tolist()):
+            lines.append(f"prompt: {decode(prompts[row, :length].tolist())!r}")
+            for name, rolled, scores in scored:
+                described = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
+                text = decode(rolled.tokens[row, length : length + self.data.room].tolist())
+                lines.append(f"  {name} ({described}): {text!r}")
+        return "\n".join(lines)
+
+    def first_prompts(self, count: int) -> Batch:
+        rows = torch.arange(min(count, self.data.length("val")))
+        batch: Batch = self.data.splits["val"][Request(0, rows)]
+        return batch
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        written = [write_sample(folder, self.sample())]
+        if self.task.reward_run is not None and self.data.gold:
+            path = folder / "figures" / "gold_and_reward.png"
+            start = self.of_reference()
+            written.append(draw_preference(folder / "metrics.csv", path, start, self.data))
+        return written
+
+    def of_reference(self) -> Mapping[str, float]:
+        """The mean scores of the reference model's responses to the prompts of validation."""
+        batch = self.first_prompts(self.data.length("val"))
+        rng = self.task.generator(derive(self.task.seed, "rollout"))
+        rolled = self.task.write(self.task.reference, batch, rng)
+        return {k: float(v.mean()) for k, v in self.task.scores(rolled, batch["prompt"]).items()}
+
+
+class Policy(Task):
     """Measured on one response to every prompt of a split: gold, the mean score by the rule of the
     data; reward, that by the reward model of the run `reward`; kl, the Kullback-Leibler divergence
     from the reference model, of whole responses, in nats, summed over the tokens and over the
@@ -58,11 +99,10 @@ class Policy(CausalLM):
     model: LanguageModel
 
     of_process = "a policy is measured on responses to the prompts"
-    predictions = Task.predictions  # responses are sampled, and have no loss
-    generates = True
+    presenter = PolicyPresenter
 
     def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
-        super().__init__(*args, label_smoothing=0.0, **kwargs)
+        super().__init__(*args, **kwargs)
         self.reference = frozen(self.model)
         self.reward_run = reward
         self.gold, self.reward, self.kl = MeanMetric(), MeanMetric(), MeanMetric()
@@ -78,6 +118,9 @@ class Policy(CausalLM):
         if not isinstance(run.task, Reward):
             raise UserError(f"task.reward={self.reward_run} is not a run of task=reward")
         return run.task.requires_grad_(False)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["tokens"],)
 
     def units(self, batch: Batch) -> int:
         return len(batch["prompt"])
@@ -126,41 +169,6 @@ class Policy(CausalLM):
         if self.reward_run is not None:
             measures["reward"] = self.reward.compute()
         return measures
-
-    def sample(self) -> str:
-        """Responses of the reference model and of this one to the same prompts."""
-        batch = self.first_prompts(SHOWN)
-        prompts, scored, lines = prompts_of(batch), [], []
-        for name, model in (("reference model", self.reference), ("this model", self.model)):
-            rolled = self.write(model, batch, self.generator(0))
-            scored.append((name, rolled, self.scores(rolled, batch["prompt"])))
-        decode = self.data.tokenizer.decode
-        for row, length in enumerate(batch["prompt"].tolist()):
-            lines.append(f"prompt: {decode(prompts[row, :length].tolist())!r}")
-            for name, rolled, scores in scored:
-                described = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
-                text = decode(rolled.tokens[row, length : length + self.data.room].tolist())
-                lines.append(f"  {name} ({described}): {text!r}")
-        return "\n".join(lines)
-
-    def first_prompts(self, count: int) -> Batch:
-        rows = torch.arange(min(count, self.data.length("val")))
-        batch: Batch = self.data.splits["val"][Request(0, rows)]
-        return batch
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        written = [write_sample(folder, self.sample())]
-        if self.reward_run is not None and self.data.gold:
-            path = folder / "figures" / "gold_and_reward.png"
-            start = self.of_reference()
-            written.append(draw_preference(folder / "metrics.csv", path, start, self.data))
-        return written
-
-    def of_reference(self) -> Mapping[str, float]:
-        """The mean scores of the reference model's responses to the prompts of validation."""
-        batch = self.first_prompts(self.data.length("val"))
-        rolled = self.write(self.reference, batch, self.generator(derive(self.seed, "rollout")))
-        return {k: float(v.mean()) for k, v in self.scores(rolled, batch["prompt"]).items()}
 
 
 def prompts_of(batch: Batch) -> Tensor:

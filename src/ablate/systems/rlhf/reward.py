@@ -5,7 +5,7 @@ https://arxiv.org/abs/2009.01325; Ouyang et al. 2022, InstructGPT, section 3.5, 
 https://arxiv.org/abs/2203.02155.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,9 +20,38 @@ from ablate.figures.maps import Map
 from ablate.systems.rlhf.preferences import SCORES, Preferences, padded
 from ablate.task import Task
 from ablate.task.causal_lm import opening
+from ablate.task.presenter import Draw, Presenter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class RewardPresenter(Presenter):
+    """Scores of texts."""
+
+    family = "reward"
+    options = ("prompt",)
+    example_options = '--prompt "A text to score."'
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        text = arguments.get("prompt") or opening(self.data)
+        yield f"{self.scored(self.data.from_text(text)):.4f}\t{text}"
+
+    @torch.no_grad()
+    def scored(self, example: dict[str, Any]) -> float:
+        """The score of the first text of an example."""
+        return float(self.model(*self.task.inputs(example))[0])
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        draw = super().drawer(examples, maps, caption)
+        score = self.scored(examples[0])
+
+        def scored(map_: Map, heads: Sequence[int]) -> "Figure":
+            figure = draw(map_, heads)
+            figure.supxlabel(f"score of this text: {score:.3f}", fontsize=9)
+            return figure
+
+        return scored
 
 
 class Reward(Task):
@@ -44,14 +73,10 @@ class Reward(Task):
             " does not have; leave it at true",
         ),
     )
-    metric: ClassVar[str] = "val/loss"
-    mode: ClassVar[str] = "min"
-    unit = "pairs"
+    metric, mode, unit = "val/loss", "min", "pairs"
     # A causal language model may start a reward model that reads in both directions.
     may_differ: ClassVar[tuple[str, ...]] = ("model.mask",)
-    family: ClassVar[str] = "reward"
-    options: ClassVar[tuple[str, ...]] = ("prompt",)
-    example_options: ClassVar[str] = '--prompt "A text to score."'
+    presenter = RewardPresenter
     data: Preferences
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -74,8 +99,8 @@ class Reward(Task):
         chosen, rejected = self.model(*self.inputs(batch)).float().view(-1, 2).unbind(1)
         return chosen - rejected
 
-    def loss(self, batch: Batch) -> Tensor:
-        return unlikelihood(self.leads(batch)).mean()
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": unlikelihood(self.leads(batch)).mean()}
 
     def evaluate(self, batch: Batch) -> None:
         lead = self.leads(batch)
@@ -103,28 +128,6 @@ class Reward(Task):
         tokens, keep = padded(texts)
         scores: Tensor = self.model(tokens.to(self.device), keep.to(self.device))
         return scores.squeeze(1)
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        text = arguments.get("prompt") or opening(self.data)
-        yield f"{self.scored(self.data.from_text(text)):.4f}\t{text}"
-
-    @torch.no_grad()
-    def scored(self, example: dict[str, Any]) -> float:
-        """The score of the first text of an example."""
-        return float(self.model(*self.inputs(example))[0])
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: "Sequence[Map]", caption: str
-    ) -> "Callable[[Map, Sequence[int]], Figure]":
-        draw = super().drawer(examples, maps, caption)
-        score = self.scored(examples[0])
-
-        def scored(map_: "Map", heads: Sequence[int]) -> "Figure":
-            figure = draw(map_, heads)
-            figure.supxlabel(f"score of this text: {score:.3f}", fontsize=9)
-            return figure
-
-        return scored
 
 
 def unlikelihood(lead: Tensor) -> Tensor:

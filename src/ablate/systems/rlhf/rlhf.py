@@ -6,8 +6,8 @@ https://arxiv.org/abs/2402.14740. PPO: Schulman et al. 2017, equation 7,
 https://arxiv.org/abs/1707.06347.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,16 +16,26 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Int, NotNegative, Positive
 from ablate.data import Batch, Data
 from ablate.figures.maps import Map
-from ablate.systems.rlhf.policy import Policy, leave_one_out
+from ablate.systems.rlhf.policy import Policy, PolicyPresenter, leave_one_out
 from ablate.systems.rlhf.preferences import PROMPTS
 from ablate.systems.rlhf.rollout import log_probabilities, of_response
 from ablate.task import frozen
+from ablate.task.presenter import Draw
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 CLIP, MINIBATCHES = 0.2, 4
+
+
+class ResponsePresenter(PolicyPresenter):
+    loss_unit = "surrogate"
+
+    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
+        shown = self.task.prepared(examples[0])["tokens"][0].tolist()
+        labels = self.data.tokenizer.labels(shown)
+        return super().drawer([{**examples[0], "labels": labels}], maps, caption)
 
 
 class RLHF(Policy):
@@ -91,10 +101,8 @@ class RLHF(Policy):
             " a meaningful gradient; use debug=fast",
         ),
     )
-    metric: ClassVar[str] = "val/objective"
-    mode: ClassVar[str] = "max"
-    unit = "prompts"
-    loss_unit: ClassVar[str] = "surrogate"
+    metric, mode, unit = "val/objective", "max", "prompts"
+    presenter = ResponsePresenter
 
     def __init__(
         self,
@@ -117,6 +125,12 @@ class RLHF(Policy):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, step: int) -> Batch:
+        tokens = batch["tokens"]
+        if not batch["prompt"].all():  # a user's text, which has no prompt, is shown as it is
+            return {"tokens": tokens}
+        if next(self.model.parameters()).is_meta:  # to be counted, not computed
+            shape = (self.samples * len(tokens), int(batch["prompt"].max()) + self.data.room)
+            return {"tokens": tokens.new_zeros(shape)}
         writer = self.model
         if self.writer is not None:
             writer = self.writer
@@ -137,30 +151,12 @@ class RLHF(Policy):
         advantages = leave_one_out(returns.view(-1, self.samples)).flatten()
         return {"tokens": tokens, "written": written, "old": old, "advantages": advantages}
 
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["tokens"],)
-
-    def prepared(self, batch: Batch) -> Batch:
-        tokens, written = batch["tokens"], batch["prompt"].all()
-        if written and next(self.model.parameters()).is_meta:  # to be counted, not computed
-            shape = (self.samples * len(tokens), int(batch["prompt"].max()) + self.data.room)
-            return {"tokens": tokens.new_zeros(shape)}
-        # A user's text, which has no prompt, is shown as it is.
-        return super().prepared(batch) if written else {"tokens": tokens}
-
-    def drawer(
-        self, examples: Sequence[dict[str, Any]], maps: "Sequence[Map]", caption: str
-    ) -> "Callable[[Map, Sequence[int]], Figure]":
-        shown = self.prepared(examples[0])["tokens"][0].tolist()
-        labels = self.data.tokenizer.labels(shown)
-        return super().drawer([{**examples[0], "labels": labels}], maps, caption)
-
-    def loss(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         tokens = batch["tokens"]
         new = of_response(log_probabilities(self.model, tokens), tokens, batch["written"])
         if self.writer is None:
-            return policy_gradient(new, batch["advantages"])
-        return clipped(new, batch["old"], batch["advantages"], self.clip)
+            return {"loss": policy_gradient(new, batch["advantages"])}
+        return {"loss": clipped(new, batch["old"], batch["advantages"], self.clip)}
 
     def measures(self, split: str) -> dict[str, Tensor]:
         measures = super().measures(split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,64 @@ from ablate.systems.segmentation.sam import SAM, Prompt, chosen, picked
 from ablate.systems.segmentation.segment import image_files, write_mask
 from ablate.systems.segmentation.segments import Segments
 from ablate.task import Task
+from ablate.task.presenter import Presenter, val_example
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
+
+
+class MaskPresenter(Presenter):
+    """Masks of objects."""
+
+    family = "segmentation"
+    options = ("index", "image", "point", "background", "box")
+    example_options = "--index 0"
+
+    @torch.no_grad()
+    def demonstrated(self, index: int) -> Answered:
+        """A validation example, with the clicks that are measured and their masks."""
+        numbered = val_example(self.data, index)
+        example = {name: x.to(self.task.device) for name, x in numbered.items()}
+        clicks, logits, iou = self.task.clicked(example)
+        masks, truth = picked(logits, iou), example["masks"][0]
+        marks = [(*point[0].tolist(), int(label)) for point, label in clicks]
+        return Answered(
+            image=self.data.visible(example["images"][0].cpu()),
+            masks=masks,
+            titles=[
+                f"{n} click{'s' * (n > 1)}: IoU {overlap(mask, truth.cpu()):.2f}"
+                for n, mask in enumerate(masks, 1)
+            ],
+            clicks=[click for click in marks if click[2] != PADDING],
+            box=None,
+            truth=truth.cpu(),
+            name=f"example {index}" + (", class never seen" if example["unfamiliar"] else ""),
+        )
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        """The first validation examples click by click."""
+        count = min(DRAWN, self.data.length("val"))
+        answers = [self.demonstrated(index) for index in range(count)]
+        title = (
+            "Validation objects: the predicted mask after each click; each further click is at the"
+            " largest error of the previous mask"
+        )
+        return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
+        """The lines for --index, or for --image with a prompt; the first image of the validation
+        split without either."""
+        if files := image_files(arguments):
+            for file in files:
+                yield from write_mask(self.model, self.data, arguments, file, folder)
+        else:
+            yield from self._demonstrate(arguments.get("index", 0), folder)
+
+    def _demonstrate(self, index: int, folder: Path) -> Iterator[str]:
+        answer = self.demonstrated(index)
+        yield from answer.titles
+        title = "Predicted mask after each click, each at the largest error of the previous mask"
+        yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
 
 
 class Segmentation(Task):
@@ -55,12 +110,8 @@ class Segmentation(Task):
 
     kinds = ("images with masks",)
     output = "masks"
-    metric: ClassVar[str] = "val/miou_1"
-    mode: ClassVar[str] = "max"
-    unit = "objects"
-    family: ClassVar[str] = "segmentation"
-    options: ClassVar[tuple[str, ...]] = ("index", "image", "point", "background", "box")
-    example_options: ClassVar[str] = "--index 0"
+    metric, mode, unit = "val/miou_1", "max", "objects"
+    presenter = MaskPresenter
     data: Segments
     model: SAM
 
@@ -206,51 +257,6 @@ class Segmentation(Task):
             **{name: score.compute() for name, score in self.scores.items()},  # type: ignore[operator]
             "iou_error": self.iou_error.compute(),
         }
-
-    @torch.no_grad()
-    def demonstrated(self, index: int) -> Answered:
-        """A validation example, with the clicks that are measured and their masks."""
-        example = {name: x.to(self.device) for name, x in self.numbered(index).items()}
-        clicks, logits, iou = self.clicked(example)
-        masks, truth = picked(logits, iou), example["masks"][0]
-        marks = [(*point[0].tolist(), int(label)) for point, label in clicks]
-        return Answered(
-            image=self.data.visible(example["images"][0].cpu()),
-            masks=masks,
-            titles=[
-                f"{n} click{'s' * (n > 1)}: IoU {overlap(mask, truth.cpu()):.2f}"
-                for n, mask in enumerate(masks, 1)
-            ],
-            clicks=[click for click in marks if click[2] != PADDING],
-            box=None,
-            truth=truth.cpu(),
-            name=f"example {index}" + (", class never seen" if example["unfamiliar"] else ""),
-        )
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        """The first validation examples click by click."""
-        count = min(DRAWN, self.data.length("val"))
-        answers = [self.demonstrated(index) for index in range(count)]
-        title = (
-            "Validation objects: the predicted mask after each click; each further click is at the"
-            " largest error of the previous mask"
-        )
-        return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
-        """The lines for --index, or for --image with a prompt; the first image of the validation
-        split without either."""
-        if files := image_files(arguments):
-            for file in files:
-                yield from write_mask(self.model, self.data, arguments, file, folder)
-        else:
-            yield from self._demonstrate(arguments.get("index", 0), folder)
-
-    def _demonstrate(self, index: int, folder: Path) -> Iterator[str]:
-        answer = self.demonstrated(index)
-        yield from answer.titles
-        title = "Predicted mask after each click, each at the largest error of the previous mask"
-        yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
 
 
 def overlap(predicted: Tensor, truth: Tensor) -> Tensor:

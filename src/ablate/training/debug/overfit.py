@@ -11,8 +11,8 @@ from ablate.config.rules import Fraction
 from ablate.data import Batch
 from ablate.errors import RunFailed
 from ablate.machine.terminal.say import say
-from ablate.task import Task, total
-from ablate.task.accumulation import Accumulated
+from ablate.task import Task
+from ablate.task.accumulation import Accumulated, total
 
 
 class Overfit(Callback):

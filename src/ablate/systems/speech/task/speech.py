@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,94 @@ from ablate.systems.speech.data.speech import SpokenPairs
 from ablate.systems.speech.figures import draw_speech
 from ablate.systems.speech.mel import RATE, cepstra, distortion, frame_distortion
 from ablate.systems.speech.vocoder import sound, write_wav
-from ablate.task.seq2seq import SequenceToSequence
+from ablate.task.seq2seq import PairPresenter, SequenceToSequence
 from ablate.task.translate import draw, set_search
 
 EXAMPLES = 3  # validation texts that are spoken at the end of a run
+
+
+class SpeechPresenter(PairPresenter):
+    """Speech of texts."""
+
+    family = "text-to-speech"
+    search_keys = (*PairPresenter.search_keys, "recognizer")
+    options = ("text", "audio", "beam", "length_penalty", "show")
+    example_options = '--text "three seven two" --audio out.wav'
+
+    def notes(self) -> dict[str, Any]:
+        if (of := self.task.recognizer) is None:
+            return {}
+        return {"recognizer": {"run": str(of.folder), **of.measures}}
+
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        if not {"text", "audio"} <= arguments.keys():
+            raise UserError('--text "..." and --audio FILE.wav are required')
+        set_search(self.task, arguments)
+        text, path = arguments["text"].strip(), Path(arguments["audio"])
+        return self._say(text, path, show="show" in arguments, folder=folder)
+
+    def _say(self, text: str, path: Path, *, show: bool, folder: Path) -> Iterator[str]:
+        check_output(path)
+        unknown = self.unknown_words(text)
+        if unknown:
+            raise UserError(
+                f"--text: the training texts have no {', '.join(unknown)}; they are such as"
+                f" {self.data.texts['train'][0].source!r}"
+            )
+        (codes,) = self.task.translate([text])
+        samples = sound(self.task.log_mels(codes))
+        write_wav(str(path), samples, RATE)
+        yield f"{path}: {len(samples) / RATE:.2f} s"
+        if self.task.recognizer is not None:
+            yield f"the recognizer hears: {self.task.recognizer.hear([codes])[0]}"
+        if show:
+            tokens = self.data.target_tokenizer.encode(codes)
+            example = self.task.example(text, tokens)
+            drawn = draw(self.task, example, folder / "figures" / "generated")
+            if not drawn:
+                raise UserError(f"--show: {folder} has no attention to the text to plot")
+            yield from map(str, drawn)
+
+    def unknown_words(self, text: str) -> list[str]:
+        encode = self.data.source_tokenizer.encode
+        return [word for word in text.split() if UNKNOWN in encode(word)]
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        """sample.txt, the sound of the first validation texts, and their spectrograms."""
+        count = min(EXAMPLES, self.data.length("val"))
+        pairs = self.data.texts["val"][:count]
+        spoken = self.task.translate([pair.source for pair in pairs])
+        paths = super().artifacts(folder)
+        (folder / "audio").mkdir(exist_ok=True)
+        for number, (pair, codes) in enumerate(zip(pairs, spoken, strict=True)):
+            voices = {
+                "reference": self.data.utterance("val", number).log_mels,
+                "codec": self.task.log_mels(pair.target),
+                "model": self.task.log_mels(codes),
+            }
+            for name, log_mels in voices.items():
+                paths.append(folder / "audio" / f"{number}_{name}.wav")
+                write_wav(str(paths[-1]), sound(log_mels), RATE)
+            words = self.data.word_times("val", number)
+            figure = draw_speech(pair.source, voices, words)
+            paths.append(save(figure, folder / "figures" / f"speech_{number}.png"))
+        return paths
+
+    def sample(self) -> str:
+        """Validation texts, and the recognizer's transcripts or the duration of the speech."""
+        pairs = self.data.texts["val"][:EXAMPLES]
+        spoken = self.task.translate([pair.source for pair in pairs])
+        recognizer = self.task.recognizer
+        heard = ["" for _ in pairs] if recognizer is None else recognizer.hear(spoken)
+        lines = []
+        for pair, codes, words in zip(pairs, spoken, heard, strict=True):
+            frames = len(codes.split()), len(pair.target.split())
+            lines.append(
+                f"text    {pair.source}\nspoken  {frames[0]} frames, reference {frames[1]}"
+            )
+            if recognizer is not None:
+                lines[-1] += f"\nheard   {words}"
+        return "\n\n".join(lines)
 
 
 class TextToSpeech(SequenceToSequence):
@@ -57,10 +141,7 @@ class TextToSpeech(SequenceToSequence):
             " data.direction=synthesis",
         ),
     )
-    family: ClassVar[str] = "text-to-speech"
-    search_keys: ClassVar[tuple[str, ...]] = (*SequenceToSequence.search_keys, "recognizer")
-    options: ClassVar[tuple[str, ...]] = ("text", "audio", "beam", "length_penalty", "show")
-    example_options: ClassVar[str] = '--text "three seven two" --audio out.wav'
+    presenter = SpeechPresenter
     data: SpokenPairs
 
     def __init__(self, *args: Any, recognizer: RunDir | None, **kwargs: Any):
@@ -91,85 +172,6 @@ class TextToSpeech(SequenceToSequence):
 
     def compared(self) -> dict[str, Tensor]:
         return self.heard.compute()
-
-    def notes(self) -> dict[str, Any]:
-        notes, of = super().notes(), self.recognizer
-        del notes["signatures"]  # of scores that are not computed
-        if of is not None:
-            notes["recognizer"] = {"run": str(of.folder), **of.measures}
-        return notes
-
-    def speak(self, texts: Sequence[str]) -> list[str]:
-        """The codes that the model writes for texts."""
-        return self.translate(texts)
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        if not {"text", "audio"} <= arguments.keys():
-            raise UserError('--text "..." and --audio FILE.wav are required')
-        set_search(self, arguments)
-        text, path = arguments["text"].strip(), Path(arguments["audio"])
-        return self._say(text, path, show="show" in arguments, folder=folder)
-
-    def _say(self, text: str, path: Path, *, show: bool, folder: Path) -> Iterator[str]:
-        check_output(path)
-        unknown = self.unknown_words(text)
-        if unknown:
-            raise UserError(
-                f"--text: the training texts have no {', '.join(unknown)}; they are such as"
-                f" {self.data.texts['train'][0].source!r}"
-            )
-        (codes,) = self.speak([text])
-        samples = sound(self.log_mels(codes))
-        write_wav(str(path), samples, RATE)
-        yield f"{path}: {len(samples) / RATE:.2f} s"
-        if self.recognizer is not None:
-            yield f"the recognizer hears: {self.recognizer.hear([codes])[0]}"
-        if show:
-            tokens = self.data.target_tokenizer.encode(codes)
-            drawn = draw(self, self.example(text, tokens), folder / "figures" / "generated")
-            if not drawn:
-                raise UserError(f"--show: {folder} has no attention to the text to plot")
-            yield from map(str, drawn)
-
-    def unknown_words(self, text: str) -> list[str]:
-        encode = self.data.source_tokenizer.encode
-        return [word for word in text.split() if UNKNOWN in encode(word)]
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        """sample.txt, the sound of the first validation texts, and their spectrograms."""
-        count = min(EXAMPLES, self.data.length("val"))
-        pairs = self.data.texts["val"][:count]
-        spoken = self.speak([pair.source for pair in pairs])
-        paths = super().artifacts(folder)
-        (folder / "audio").mkdir(exist_ok=True)
-        for number, (pair, codes) in enumerate(zip(pairs, spoken, strict=True)):
-            voices = {
-                "reference": self.data.utterance("val", number).log_mels,
-                "codec": self.log_mels(pair.target),
-                "model": self.log_mels(codes),
-            }
-            for name, log_mels in voices.items():
-                paths.append(folder / "audio" / f"{number}_{name}.wav")
-                write_wav(str(paths[-1]), sound(log_mels), RATE)
-            words = self.data.word_times("val", number)
-            figure = draw_speech(pair.source, voices, words)
-            paths.append(save(figure, folder / "figures" / f"speech_{number}.png"))
-        return paths
-
-    def sample(self) -> str:
-        """Validation texts, and the recognizer's transcripts or the duration of the speech."""
-        pairs = self.data.texts["val"][:EXAMPLES]
-        spoken = self.speak([pair.source for pair in pairs])
-        heard = ["" for _ in pairs] if self.recognizer is None else self.recognizer.hear(spoken)
-        lines = []
-        for pair, codes, words in zip(pairs, spoken, heard, strict=True):
-            frames = len(codes.split()), len(pair.target.split())
-            lines.append(
-                f"text    {pair.source}\nspoken  {frames[0]} frames, reference {frames[1]}"
-            )
-            if self.recognizer is not None:
-                lines[-1] += f"\nheard   {words}"
-        return "\n\n".join(lines)
 
 
 class Recognizer:
