@@ -29,8 +29,8 @@ class Task(L.LightningModule):
     """Base of every task: its objective, its measures, and the groups of its optimizer.
 
     A subclass defines `inputs` and `losses` for training, and `evaluate` and `measures` for
-    validation and test, whose results are logged as val/NAME and test/NAME. Optional: `prepare`
-    and a `presenter`, and a class method `configure_data(data, **keys)` that sets the task's request
+    validation and test, whose results are logged as val/NAME and test/NAME. Optional: `prepare`,
+    `presenter`, and a class method `configure_data(data, **keys)` that sets the task's request
     in `Data.task_settings` before the data is read. ablate.training has the callbacks of a run.
 
     ema: decay of an exponential moving average of the weights (ablate.training.average).
