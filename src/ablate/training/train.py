@@ -439,6 +439,8 @@ def measure(
     if not weights.exists():  # of a run that was resumed without them
         raise UserError(f"{run_dir}: {WEIGHTS_MISSING}")
     load_weights(task, weights, checkpoints.run_id)
+    if checkpoints.average is not None:  # these weights are its own
+        trainer.callbacks.remove(checkpoints.average)  # type: ignore[attr-defined]
     chosen = chosen_on(data, checkpoints.best)
     splits = ["val", "test"] if data.has_test else ["val"]
     counts = [f"{data.length(split):,} {SPOKEN[split]} examples" for split in splits]
