@@ -51,7 +51,7 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
-    # What the commands show of a finished run.
+    # The output of commands for a finished run.
     presenter: ClassVar[type[Presenter]] = Presenter
 
     def __init__(

@@ -1,21 +1,18 @@
-"""The names of the measures of a task, and what a measure may be."""
+"""The measures of a task: their names, and that each is a number."""
 
 import math
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ablate.errors import UserError, suggest
 
-if TYPE_CHECKING:
-    from ablate.task import Task
 
-
-def names_of_measures(task: "Task", split: str) -> list[str]:
+def names_of_measures(task: Any, split: str) -> list[str]:
     """The names of all that `measures` may return after training, before anything is measured;
     none if one of them needs examples, as some of torchmetrics do. UserError for a measure that
     is not one number.
@@ -30,7 +27,7 @@ def names_of_measures(task: "Task", split: str) -> list[str]:
     return list(measures)
 
 
-def require_numbers(task: "Task", measures: Mapping[str, Any]) -> None:
+def require_numbers(task: Any, measures: Mapping[str, Any]) -> None:
     for name, value in measures.items():
         try:
             shape = tuple(torch.as_tensor(value).shape)
@@ -43,7 +40,7 @@ def require_numbers(task: "Task", measures: Mapping[str, Any]) -> None:
             )
 
 
-def require_metric(task: "Task") -> None:
+def require_metric(task: Any) -> None:
     """Raise UserError unless `metric` is a measure of validation, and `mode` min or max. Needs
     a trainer that is not fitting."""
     name = type(task).__name__

@@ -2,25 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from ablate.model.base import ROLES
 
-if TYPE_CHECKING:
-    from ablate.task import Task
-
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
 
 
-def groups_of(task: "Task") -> list[dict[str, Any]]:
+def groups_of(task: Any) -> list[dict[str, Any]]:
     """The trained parameters, with weight decay and without, as in nanoGPT: all but biases and
     norms have it. An optimizer that `takes_roles` gets a group for each role, with the key "role";
     a role with a `rate_factor` also has its own group."""
-    make: Any = task.make_optimizer
+    make = task.make_optimizer
     apart = getattr(getattr(make, "func", None), "takes_roles", False)
     roles, groups = task.model.roles(), dict[str, dict[str, Any]]()
     factors = task.model.rate_factors()

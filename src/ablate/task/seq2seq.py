@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -20,62 +19,15 @@ from ablate.data.pairs import BOS, EOS, PAD, Pairs
 from ablate.data.targets import Targets
 from ablate.decode.search import Hypothesis, beam_search, greedy
 from ablate.errors import UserError
-from ablate.figures.maps import Map
-from ablate.figures.pairs import pair_drawer
 from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.task import Task
-from ablate.task.attention import alignments
-from ablate.task.causal_lm import by_example
 from ablate.task.cross_entropy import TokenLoss
-from ablate.task.presenter import Draw, Presenter, write_sample
+from ablate.task.presenter import Presenter
 from ablate.task.text_metrics import Written, right_links
-from ablate.task.translate import write_targets
+from ablate.task.translate import PairPresenter
 
-SHOWN = 6  # validation examples in the sample
 Links = Sequence[tuple[Iterable[int], Container[int]]]
-
-
-class PairPresenter(Presenter):
-    """Outputs for sources."""
-
-    family: ClassVar[str] = "sequence-to-sequence"
-    options: ClassVar[tuple[str, ...]] = (
-        "source", "beam", "length_penalty", "n_best", "show", "input", "output",
-    )  # fmt: skip
-    example_options: ClassVar[str] = '--source "..."'
-    search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
-    drawn_examples = 4
-
-    def notes(self) -> dict[str, Any]:
-        return {"signatures": self.task.written.signatures()}
-
-    def predictions(self, batch: Batch) -> dict[str, Tensor]:
-        """The mean loss of the targets of each example, and the share of them that is right."""
-        return by_example(self.model(*self.task.inputs(batch)), batch["targets"])
-
-    def artifacts(self, folder: Path) -> list[Path]:
-        return [write_sample(folder, self.sample())]
-
-    def answered(self, source: str) -> dict[str, Any]:
-        (best, *_), *_ = self.task.search(self.task.read([source]))
-        return self.task.example(source, best.tokens)
-
-    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return write_targets(self.task, arguments, folder)
-
-    def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
-        single = alignments(self.task, examples, maps)
-        return pair_drawer(self.data, examples, single, caption)
-
-    def sample(self) -> str:
-        """Validation examples: the source, the reference and the output."""
-        examples = self.data.texts["val"][:SHOWN]
-        outputs = self.task.translate([pair.source for pair in examples])
-        return "\n\n".join(
-            f"source     {pair.source}\nreference  {pair.target}\noutput     {output}"
-            for pair, output in zip(examples, outputs, strict=True)
-        )
 
 
 class SequenceToSequence(Task):

@@ -44,19 +44,18 @@ class StartState(Callback):
         state = read_state(self.path)
         (saved,) = state["optimizer_states"]
         load(trainer.optimizers[0], saved, str(self.path))
-        kept, own = ["the optimizer's state"], pl_module.state_dict()
-        reference = {
+        own = pl_module.state_dict()
+        copies = {
             name: value
             for name, value in state["state_dict"].items()
             if name.startswith("reference.") and name in own
         }
-        if reference:
-            pl_module.load_state_dict(reference, strict=False)
-            kept.append("reference")
+        pl_module.load_state_dict(copies, strict=False)
+        kept = {"the optimizer's state", *(name.partition(".")[0] for name in copies)}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Average) and Average.__name__ in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][Average.__name__])
-                kept.append("average")
+                kept.add("average")
         on_first_process(say)(
             f"init_optimizer: {', '.join(sorted(kept))} and the weights after step"
             f" {state['global_step']:,} of {self.path.parent.parent} are kept; steps, schedule,"

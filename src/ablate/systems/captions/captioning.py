@@ -23,8 +23,8 @@ from ablate.systems.captions.captioner import Captioner
 from ablate.systems.captions.figures import caption_drawer
 from ablate.task.attention import attention_maps
 from ablate.task.presenter import Draw, val_example
-from ablate.task.seq2seq import SHOWN, Links, PairPresenter, SequenceToSequence
-from ablate.task.translate import set_search, write_best
+from ablate.task.seq2seq import Links, SequenceToSequence
+from ablate.task.translate import SHOWN, PairPresenter
 
 
 class CaptionPresenter(PairPresenter):
@@ -40,12 +40,12 @@ class CaptionPresenter(PairPresenter):
         """Yield a line per hypothesis for --image or --index, with its score after a tab."""
         if ("image" in arguments) == ("index" in arguments):
             raise UserError("--image FILE, or --index N of the validation split, is required")
-        set_search(self.task, arguments)
+        self.set_search(arguments)
         if "image" in arguments:
             read = self.task.read(arguments["image"])
         else:
             read = val_example(self.data, arguments["index"])["images"]
-        return write_best(self.task, arguments, folder, list(read), read)
+        return self.write_best(arguments, folder, list(read), read)
 
     def drawer(self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str) -> Draw:
         every = (attention_maps(self.task, example)[0].weights[0] for example in examples)

@@ -32,14 +32,8 @@ from ablate.systems.diffusion.paint import draw_samples, paint
 from ablate.task import Task
 from ablate.task.presenter import Draw, Presenter
 
-JUDGED = (
-    "exact_match",
-    "der",
-    "frechet",
-    "exact_match_reference",
-    "der_reference",
-    "frechet_reference",
-)
+JUDGED: tuple[str, ...] = ("exact_match", "der", "frechet")
+JUDGED += tuple(f"{name}_reference" for name in JUDGED)
 FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
 
 

@@ -22,14 +22,12 @@ from ablate.task.presenter import val_example
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ablate.systems.diffusion.diffusion import Diffusion
-
 CAPTIONS = ("7", "3 1", "4 5", "2 0 2", "1 2 3 4")
 GUIDANCE = (0.0, 1.0, 3.0, 7.0)
 SHOWN = 6  # steps of one sample
 
 
-def paint(task: Diffusion, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def paint(task: Any, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """Write the image for --prompt, and yield its path."""
     if "prompt" not in arguments:
         raise UserError('--prompt "...", the caption of the image, is required')
@@ -56,7 +54,7 @@ def paint(task: Diffusion, arguments: Mapping[str, Any], folder: Path) -> Iterat
     yield str(target)
 
 
-def to_fill(task: Diffusion, arguments: Mapping[str, Any]) -> Tensor | None:
+def to_fill(task: Any, arguments: Mapping[str, Any]) -> Tensor | None:
     """The image of --inpaint or --index, 1 y x; None without either."""
     if {"inpaint", "index"} <= arguments.keys():
         raise UserError("--inpaint FILE and --index N of the validation split exclude each other")
@@ -67,7 +65,7 @@ def to_fill(task: Diffusion, arguments: Mapping[str, Any]) -> Tensor | None:
     return None
 
 
-def mask_of(task: Diffusion, arguments: Mapping[str, Any]) -> Tensor:
+def mask_of(task: Any, arguments: Mapping[str, Any]) -> Tensor:
     """1 y x, True in the region to generate: a half of it, or the white pixels of a file."""
     if "mask" not in arguments:
         raise UserError(
@@ -80,26 +78,26 @@ def mask_of(task: Diffusion, arguments: Mapping[str, Any]) -> Tensor:
     return task.data.read_pixels(Path(arguments["mask"]), key="--mask") > 0.5
 
 
-def draw_samples(task: Diffusion, folder: Path) -> list[Path]:
+def draw_samples(task: Any, folder: Path) -> list[Path]:
     """Write samples.png, denoising.png and inpainting.png; return their paths."""
     figures = {"samples": samples, "denoising": denoising, "inpainting": inpainting}
     return [save(draw(task), folder / f"{name}.png") for name, draw in figures.items()]
 
 
-def captions(task: Diffusion) -> list[str]:
+def captions(task: Any) -> list[str]:
     """Those of `CAPTIONS` that the data could have, or one that it has."""
     data = task.data
     fitting = [text for text in CAPTIONS if data.least <= len(text.split()) <= data.most]
     return fitting or [data.reference("val", 0)]
 
 
-def drawn(task: Diffusion, text: str, **how: Any) -> Tensor:
+def drawn(task: Any, text: str, **how: Any) -> Tensor:
     """The image generated for a caption, y x, from the noise that all figures have."""
     images = task.sample(task.caption(text), [derive(0, "drawn")], **how)
     return task.data.to_pixels(images)[0]
 
 
-def samples(task: Diffusion) -> Figure:
+def samples(task: Any) -> Figure:
     """Captions from top to bottom, guidance from left to right, in each row the same noise."""
     texts = captions(task)
     guided = GUIDANCE if task.drop_caption else (1.0,)
@@ -112,7 +110,7 @@ def samples(task: Diffusion) -> Figure:
     )
 
 
-def denoising(task: Diffusion) -> Figure:
+def denoising(task: Any) -> Figure:
     """The noisy images of some steps of one sample, and the result."""
     text, path = captions(task)[-1], list[Tensor]()
     last = drawn(task, text, path=path)
@@ -125,7 +123,7 @@ def denoising(task: Diffusion) -> Figure:
     )
 
 
-def inpainting(task: Diffusion) -> Figure:
+def inpainting(task: Any) -> Figure:
     """A validation image, and its right half generated again for several captions."""
     known = task.data.originals("val", torch.tensor([0]))
     middle = known.shape[2] // 2

@@ -23,8 +23,8 @@ from ablate.systems.speech.data.speech import SpokenPairs
 from ablate.systems.speech.figures import draw_speech
 from ablate.systems.speech.mel import RATE, cepstra, distortion, frame_distortion
 from ablate.systems.speech.vocoder import sound, write_wav
-from ablate.task.seq2seq import PairPresenter, SequenceToSequence
-from ablate.task.translate import draw, set_search
+from ablate.task.seq2seq import SequenceToSequence
+from ablate.task.translate import PairPresenter
 
 EXAMPLES = 3  # validation texts that are spoken at the end of a run
 
@@ -45,7 +45,7 @@ class SpeechPresenter(PairPresenter):
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         if not {"text", "audio"} <= arguments.keys():
             raise UserError('--text "..." and --audio FILE.wav are required')
-        set_search(self.task, arguments)
+        self.set_search(arguments)
         text, path = arguments["text"].strip(), Path(arguments["audio"])
         return self._say(text, path, show="show" in arguments, folder=folder)
 
@@ -66,7 +66,7 @@ class SpeechPresenter(PairPresenter):
         if show:
             tokens = self.data.target_tokenizer.encode(codes)
             example = self.task.example(text, tokens)
-            drawn = draw(self.task, example, folder / "figures" / "generated")
+            drawn = self.draw(example, folder / "figures" / "generated")
             if not drawn:
                 raise UserError(f"--show: {folder} has no attention to the text to plot")
             yield from map(str, drawn)
