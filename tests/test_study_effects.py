@@ -12,10 +12,10 @@ from statsmodels.stats.anova import AnovaRM
 
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.confounding import inestimable
+from ablate.study.analysis.crossed import crossed_effects, in_short
 from ablate.study.analysis.effects import effects
 from ablate.study.analysis.rows import assemble
 from ablate.study.analysis.stats import holm
-from ablate.study.report.crossed import crossed_effects, in_short
 
 # Box, Hunter and Hunter 2005, section 5.3: yield of a pilot plant, two runs of each cell, in grams.
 PLANT = {"T": ["160", "180"], "C": ["20", "40"], "K": ["A", "B"]}

@@ -18,13 +18,7 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.confounding import (
-    TIMES,
-    Factors,
-    Term,
-    design_matrix,
-    taken_as_zero,
-)
+from ablate.study.analysis.confounding import TIMES, Factors, Term, design_matrix, taken_as_zero
 from ablate.study.analysis.noise import FEWEST, Error, error
 from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels

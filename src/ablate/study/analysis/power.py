@@ -14,13 +14,7 @@ from math import inf
 import numpy as np
 from scipy import stats
 
-from ablate.study.analysis.noise import (
-    ARM,
-    FEWEST,
-    FEWEST_KNOWN,
-    level_of_baseline,
-    two_sided,
-)
+from ablate.study.analysis.noise import ARM, FEWEST, FEWEST_KNOWN, level_of_baseline, two_sided
 from ablate.study.analysis.stats import LEVEL
 
 POWER = 0.8

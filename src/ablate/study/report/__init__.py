@@ -12,18 +12,17 @@ from ablate.run_files import write_text
 from ablate.study.analysis import known
 from ablate.study.analysis.collect import Run, Study, collect
 from ablate.study.analysis.comparable import lines
+from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.examples import over_examples
 from ablate.study.analysis.rows import Report, assemble
 from ablate.study.report import figures
 from ablate.study.report.chart_data import gather
 from ablate.study.report.content import content
-from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.render import FIGURES, latex, markdown, page
 from ablate.study.report.runs import pictures, samples
 from ablate.study.report.runs_csv import runs_csv
 from ablate.study.report.to_json import to_json
 
-Losses = Callable[[Run], Sequence[float]]
 # Written for results of other programs: their folder may already have a runs.csv or figures/.
 FOREIGN = ("report.html", "report.json", "table.tex")
 
@@ -45,7 +44,7 @@ def write(
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
-    losses: Losses | None = None,
+    losses: Callable[[Run], Sequence[float]] | None = None,
 ) -> WrittenReport:
     """Write the files, each atomically; of another metric or baseline next to those of the plan's
     (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,
@@ -67,17 +66,15 @@ def write_report(report: Report, allow: Collection[str] = ()) -> WrittenReport:
     folder = None if study.source else study.folder / "figures"
     drawn, charts = figures.draw(report, points, crossed, folder)
     shown = content(report, points, crossed)
-    shown_figures = [
-        (f"figures/{path.name}", FIGURES[name])
-        for name in FIGURES
-        for path in drawn
-        if path.name == report.named(name)
-    ]
+    in_markdown = {
+        file: words
+        for name, words in FIGURES.items()
+        if study.folder / (file := f"figures/{report.named(name)}") in drawn
+    }
+    of_runs = {"pictures": pictures(report), "samples": samples(report)}
     named = {
-        "report.html": page(
-            shown, charts=charts, pictures=pictures(report), samples=samples(report)
-        ),
-        "report.md": markdown(shown, shown_figures),
+        "report.html": page(shown, charts=charts, **of_runs),
+        "report.md": markdown(shown, in_markdown),
         "table.tex": latex(shown),
         "report.json": json.dumps(to_json(report, crossed), indent=1, allow_nan=False) + "\n",
     }

@@ -8,25 +8,16 @@ from itertools import islice
 from typing import Any
 
 from ablate.study.analysis.collect import Seed
+from ablate.study.analysis.crossed import TESTS, in_short, ranked
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import direction
-from ablate.study.numbers import (
-    NOTHING,
-    amount,
-    duration,
-    interval,
-    number,
-    probability,
-    signed,
-)
+from ablate.study.numbers import NOTHING, amount, duration, interval, number, probability, signed
 from ablate.study.report import runs, sentences, tables
 from ablate.study.report.chart_data import Points
-from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.verdict_words import VERDICT_WORDS
 
 LISTED = 20  # seeds of an arm that a tip lists
-UNFINISHED = "no finished run"
 
 
 @dataclass(frozen=True)
@@ -109,8 +100,7 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
         "blocks": [*tables.blocks(report)],
         "block_pages": [
             (block, f"{part.study.folder.name}/report.html")
-            for block, part in report.blocks.items()
-            if not study.source
+            for block, part in (report.blocks.items() if not study.source else ())
         ],
         "metrics": [*tables.metrics(report)],
         "is_crossed": crossed is not None,
@@ -128,7 +118,8 @@ def _line(row: Row, report: Report) -> ArmLine:
     name, summary, digits = row.arm.name, row.summary, report.decimals
     color = report.colors.get(name)
     first = islice(row.values.items(), LISTED)
-    values = "\n".join(f"seed {seed}: {number(value, digits)}" for seed, value in first)
+    seeds = [f"seed {seed}: {number(value, digits)}" for seed, value in first]
+    tip = "\n".join(seeds or ["no finished run"])
     spread = "" if summary.sd is None else f"± {number(summary.sd, digits)}"
     return ArmLine(
         name=name,
@@ -137,7 +128,7 @@ def _line(row: Row, report: Report) -> ArmLine:
         color="base" if row.arm.is_baseline else f"c{color}" if color else "rest",
         badges=row.badges,
         n=summary.n,
-        metric=TableCell(number(summary.mean, digits), summary.mean, spread, values or UNFINISHED),
+        metric=TableCell(number(summary.mean, digits), summary.mean, spread, tip),
         difference=_difference(row, digits),
         relative=sentences.relative(row, report),
         **_statistics(row),

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from ablate.figures.save import save, saved_as
+from ablate.study.analysis.crossed import ranked
 from ablate.study.analysis.curves import Cost
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.analysis.rows import MOST_COLORS, Report, Row
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
 from ablate.study.report.chart_data import FactorPanel, Limits, Points, limits_of, robust
-from ablate.study.report.crossed import ranked
 from ablate.study.report.inline import (
     BACK,
     BASE,
@@ -285,15 +285,9 @@ BEYOND = "outside the axis"
 
 
 def _beyond(
-    drawing: Drawing,
-    axes: "Axes",
-    x: float,
-    values: Iterable[float],
-    mark: Mark,
-    report: Report,
-    *,
-    named: bool = False,
-) -> None:
+    drawing: Drawing, axes: "Axes", x: float, values: Iterable[float], mark: Mark, report: Report,
+    *, named: bool = False,
+) -> None:  # fmt: skip
     """Mark values beyond the vertical axis by a triangle at its edge, with their mean next to it
     unless a name has it. mark: with the head of the tip."""
     every, limits = list(values), Limits(*axes.get_ylim())
@@ -428,21 +422,16 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
             if (at := of(cost)) is None:
                 continue
             arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread
-            tip = (
-                f"{arm}\n{name} {number(mean, report.decimals)} ± {number(spread, report.decimals)}"
-            )
-            mark, ends = (
-                Mark(kind, arm, f"{tip}\n{what}: {show(at)}"),
-                [mean - spread, mean + spread],
-            )
+            words = f"{number(mean, report.decimals)} ± {number(spread, report.decimals)}"
+            mark = Mark(kind, arm, f"{arm}\n{name} {words}\n{what}: {show(at)}")
+            ends = [mean - spread, mean + spread]
             if limits.inside(mean):
                 drawing.plot(axes, [at, at], ends, "-", mark, linewidth=1.2)
                 face = BACK if kind == "base" else None
                 drawing.plot(axes, [at], [mean], "o", mark, markersize=7, markerfacecolor=face)
             else:
-                named = kind != "rest"
                 mark = Mark(kind, arm, f"{arm}\n")
-                _beyond(drawing, axes, at, [mean], mark, report, named=named)
+                _beyond(drawing, axes, at, [mean], mark, report, named=kind != "rest")
             if kind != "rest":
                 words = shortened(report.labels[arm], 24) + _far(mean, limits, report)
                 spots.append(Spot(at, mean, words, kind, arm))

@@ -63,7 +63,7 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def markdown(texts: Texts, figures: Sequence[tuple[str, str]] | None = None) -> str:
+def markdown(texts: Texts, figures: Mapping[str, str] | None = None) -> str:
     """report.md, for GitHub. figures: files next to it and their descriptions, to be shown with the
     caption of the curves; None shows neither."""
     text = _fill("report.md", _markdown, texts, figures=figures)

@@ -57,11 +57,10 @@ def pictures(report: Report) -> list[Picture]:
     names = names if len(names) <= MOST_FIGURES else names[:half] + names[-half:]
     by_name = []
     for name in names:
-        files = [(arm, run.folder / "figures" / name) for arm, run in runs.items()]
         copies = [
             (report.labels[arm], link(report, file), small)
-            for arm, file in files
-            if (small := embedded(file)) is not None
+            for arm, run in runs.items()
+            if (small := embedded(file := run.folder / "figures" / name))
         ]
         by_name += [(name, copies)] if copies else []
     return by_name
@@ -87,9 +86,8 @@ def samples(report: Report) -> list[Sample]:
     """The beginnings of the samples (sample.txt) of these runs."""
     every = []
     for arm, run in shown(report).items():
-        file = run.folder / "sample.txt"
         try:
-            text = read_text(file, longest=LONGEST)
+            text = read_text(file := run.folder / "sample.txt", longest=LONGEST)
         except (CorruptFile, OSError):
             continue
         text = text[:LETTERS] + " …" * (len(text) > LETTERS)

@@ -28,11 +28,11 @@ def _rows(kind: str, runs: Iterable[Run], study: Study) -> list[dict[str, Any]]:
         cells.setdefault(run.folder, []).append(run)
     return [
         {
+            **dict.fromkeys(("arm", "same_as", "seed")),  # the first columns
+            **study.options(run.arm, run.block),
             "arm": run.arm,
             "same_as": "; ".join(other.arm for other in others),
             "seed": run.seed,
-            **{key: option for key, option in study.options(run.arm, run.block).items()
-               if key not in ("arm", "same_as", "seed")},
             "kind": kind,
             "state": run.state,
             "run_id": run.run_id,

@@ -9,14 +9,7 @@ from ablate.machine.terminal.say import command_line
 from ablate.study.analysis.curves import TRAINING
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import BUDGETS, direction, metric_words
-from ablate.study.numbers import (
-    counted,
-    listed,
-    number,
-    share,
-    shortened,
-    signed,
-)
+from ablate.study.numbers import counted, listed, number, share, shortened, signed
 from ablate.study.report.chart_data import Points
 from ablate.study.report.verdict_words import VERDICT_WORDS
 
@@ -27,12 +20,8 @@ DESIGNS = {
     "factorial": "in every combination of",
 }
 # Rules that an arm breaks; of missing seeds the reason is as short: "all 2 seeds failed".
-BROKEN = {
-    "data": "other data",
-    "code": "other code",
-    "budget": "other budget",
-    "leakage": "label leakage",
-}
+BROKEN = {rule: f"other {rule}" for rule in ("data", "code", "budget")}
+BROKEN["leakage"] = "label leakage"
 # Overrides of the study's folder and logging, which do not describe its baseline.
 BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
 # The settings of a training that readers look for first.
@@ -155,8 +144,7 @@ def sure(report: Report) -> list[str]:
                 f"; p values and the 95 % intervals are Holm-corrected for {len(comparisons)}"
                 " arms, so an interval excludes zero exactly if a difference is shown"
             )
-    text += "."
-    return [text, *(f"{line}." for line in report.warnings)]
+    return [f"{line}." for line in (text, *report.warnings)]
 
 
 def curve_words(report: Report, points: Points) -> str:
@@ -196,6 +184,7 @@ def relative(row: Row, report: Report) -> str:
 def plan_lines(report: Report) -> list[tuple[str, str]]:
     """Describe the plan in a few lines: (heading, text)."""
     study, plan = report.study, report.study.plan
+    states = Counter(run.state for run in study.runs)
     each = study.compared_seeds
     seeds = ", ".join(map(str, each))
     if len(each) > 12:
@@ -216,7 +205,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         ("Arms", f"{len(study.arms)}, including the baseline"),
         ("Seeds", seeds),
         ("Metric", metric_name(report)),
-        ("Runs", runs_in_words(report)),
+        ("Runs", ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))),
     ]
     lines = [(what, words) for what, words in lines if words]
     if plan.get("margin") is not None:
@@ -229,12 +218,6 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
         lines.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
     return lines
-
-
-def runs_in_words(report: Report) -> str:
-    """Count the runs by state, as "28 finished, 2 failed"."""
-    counts = Counter(run.state for run in report.study.runs)
-    return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
 
 
 def commands(report: Report) -> Sequence[str]:

@@ -71,9 +71,8 @@ def blocks(report: Report) -> Iterator[Table]:
 
 
 def _times(speedup: Speedup | None) -> str:
-    if speedup is None:
-        return "-"
-    return f"{speedup.factor:.3g} times{'*' if speedup.extrapolated else ''}"
+    mark = "*" if speedup and speedup.extrapolated else ""
+    return f"{speedup.factor:.3g} times{mark}" if speedup else "-"
 
 
 def metrics(report: Report) -> Iterator[Table]:

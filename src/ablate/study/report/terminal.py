@@ -12,7 +12,7 @@ from ablate.study.report import WrittenReport
 from ablate.study.report.verdict_words import CLAIM_COLORS, VERDICT_WORDS
 
 WIDE = 100  # columns of a terminal that shows relative differences as well
-LONGEST_NAME = 32  # of an arm that is not broken, in columns
+LONGEST_NAME = 32  # columns of an unbroken name; `min_width` would push verdicts off a screen
 
 
 def show(written: WrittenReport) -> None:
@@ -21,8 +21,7 @@ def show(written: WrittenReport) -> None:
     console = Console(highlight=False, markup=False)
     is_wide = console.width >= WIDE
     longest = max(len(line.name) for line in content["arms"])
-    most = min(LONGEST_NAME, console.width // 3)  # `min_width` would push the verdicts off a screen
-    width = longest if longest <= most else None
+    width = longest if longest <= min(LONGEST_NAME, console.width // 3) else None
     table = RichTable(
         Column("arm", overflow="fold", width=width),
         Column("n", justify="right", overflow="fold"),

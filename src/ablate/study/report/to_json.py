@@ -3,14 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
-from ablate.study.analysis.claims import ClaimResult
+from ablate.study.analysis.crossed import in_short
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.judged_claims import JudgedClaim
 from ablate.study.analysis.ladder import ladder
-from ablate.study.analysis.noise import Noise, Part
+from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.stats import Interval
-from ablate.study.report.crossed import in_short
 from ablate.study.report.sentences import sure
 
 VERSION = 2
@@ -79,21 +78,20 @@ def arm_content(row: Row) -> dict[str, Any]:
 
 
 def _noise(noise: Noise) -> dict[str, Any]:
+    found, assumed = (
+        {"sd": part.variance**0.5, "df": part.df} if part.df else None
+        for part in (noise.found, noise.assumed)
+    )
     return {
-        "found": _part(noise.found),
-        "assumed": _part(noise.assumed),
+        "found": found,
+        "assumed": assumed,
         "p": noise.agreement if noise.assumed.df else None,
         "assumed_used": bool(noise.known.df),
     }
 
 
-def _part(part: Part) -> dict[str, float] | None:
-    return {"sd": part.variance**0.5, "df": part.df} if part.df else None
-
-
 def _claim(entry: JudgedClaim) -> dict[str, Any]:
-    settled: ClaimResult = entry.settled
-    claim = settled.claim
+    settled, claim = entry.settled, entry.settled.claim
     return {
         "statement": claim.statement,
         "source": claim.source,
