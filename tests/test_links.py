@@ -14,7 +14,7 @@ from ways import WAYS, called
 import ablate
 from ablate import diff, evaluate, export, report
 from ablate.run_files import CorruptFile
-from ablate.study.launch.claim import RunLock
+from ablate.study.launch.locks import RunLock
 from ablate.study.plan import planfile
 
 SECRET = "what nobody should see"

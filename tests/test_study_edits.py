@@ -13,7 +13,7 @@ from refusals import refused
 from ablate.config.composition import Composition, compose
 from ablate.run_files import write_json
 from ablate.study import sweeper
-from ablate.study.launch.claim import one_plan
+from ablate.study.launch.locks import one_plan
 from ablate.training.train import finished
 
 pytest_plugins = ["command_line"]

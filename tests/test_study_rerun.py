@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from ablate.errors import Interrupted
-from ablate.study.launch.claim import RunLock
+from ablate.study.launch.locks import RunLock
 from ablate.study.launch.running import MOVED, SINCE, end_rerun, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun

@@ -16,8 +16,8 @@ from make_study import arm, make_study
 
 from ablate.run_files import PLANNED
 from ablate.study.launch import state as state_module
-from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import mark, record_exit
+from ablate.study.launch.locks import RunLock
 from ablate.study.launch.state import RESUMES, State, held, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
@@ -81,7 +81,7 @@ def test_a_run_that_was_not_started_leaves_no_folder_and_one_with_more_stays(tmp
 
 
 CLAIMS = """
-import sys; from pathlib import Path; from ablate.study.launch.claim import RunLock
+import sys; from pathlib import Path; from ablate.study.launch.locks import RunLock
 taken = [RunLock.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]
 print([n for n, claim in enumerate(taken) if claim], flush=True); input()
 """

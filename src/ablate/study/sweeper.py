@@ -22,8 +22,8 @@ from ablate.machine.terminal.pipe import Output
 from ablate.machine.terminal.say import command_line, say
 from ablate.run_files.created import created
 from ablate.study.analysis import derived, known
-from ablate.study.launch.claim import one_plan
 from ablate.study.launch.local import LocalSettings
+from ablate.study.launch.locks import one_plan
 from ablate.study.launch.running import (
     end_rerun,
     launch,

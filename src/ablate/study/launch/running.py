@@ -20,7 +20,7 @@ from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.machine.terminal.say import say
 from ablate.run_files import RESULT, write_json
-from ablate.study.launch.claim import RunLock
+from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State, state, state_alone, state_of
 from ablate.study.numbers import counted

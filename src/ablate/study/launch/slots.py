@@ -8,10 +8,10 @@ from typing import Protocol
 
 from ablate.errors import RunFailed
 from ablate.machine.stop import Stop
-from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import Mark, mark, record_exit
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
+from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import RESUMES, state_alone
 

@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.errors import Interrupted, UserError
 from ablate.machine.stop import Stop, stopping
-from ablate.study.launch.claim import RunLock
 from ablate.study.launch.ending import record_exit
 from ablate.study.launch.live import View
+from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import State, queued, state, state_alone
 
