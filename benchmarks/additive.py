@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ablate.kernel import AttentionInputs, Parts
+from ablate.kernel import AttentionInputs
 from ablate.kernel.chunked import Chunked
 from ablate.model.attention.additive import Additive
 from ablate.model.mask.none import NoMask
@@ -39,7 +39,7 @@ def fastest(size: tuple[int, int, int, int], rounds: int) -> dict[str, float]:
         layer=0,
     )
     kernels = {
-        name: Chunked(chunk=None, compile=compile).resolve(Parts(score, pos))  # type: ignore[arg-type]
+        name: Chunked(chunk=None, compile=compile).resolve(score.needs | pos.needs)  # type: ignore[arg-type]
         for name, compile in WAYS.items()
     }
     seconds: dict[str, float] = {}

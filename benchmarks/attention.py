@@ -125,7 +125,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     from omegaconf import OmegaConf
 
     from ablate.config.tree import config_dir
-    from ablate.kernel import AttentionInputs, Parts
+    from ablate.kernel import AttentionInputs
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
     from ablate.model.normalizer.softmax import Softmax
@@ -144,7 +144,7 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     for parameter in (*made.parameters(), *pos.parameters()):
         parameter.data.normal_(std=WIDTH**-0.5, generator=generator)
     made, pos = made.to(leaves[0].to(dtype)), pos.to(leaves[0].to(dtype))
-    how = part("kernel", setting.kernel).resolve(Parts(made, pos))
+    how = part("kernel", setting.kernel).resolve(made.needs | pos.needs)
     mask = Causal(causal=True) if setting.causal else NoMask(causal=False)
     parts: dict[str, Any] = {"score": made, "normalizer": Softmax(), "mask": mask, "pos": pos}
 
@@ -183,9 +183,9 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
     chosen = [PLAIN]
     for score in scores or known:
         names = ["reference", "chunked"]
-        names += ["sdpa"] * classes[score].lowers
-        names += ["flex"] * (classes[score].lowers and device == "cuda")
-        names += ["triton"] * (classes[score].sums and device == "cuda")
+        names += ["sdpa"] * ("dot_product" in classes[score].needs)
+        names += ["flex"] * ("dot_product" in classes[score].needs and device == "cuda")
+        names += ["triton"] * ("sum" in classes[score].needs and device == "cuda")
         names += ["auto"] * ("auto" in kernels)
         chosen += [(score, name) for name in names if name in (kernels or names)]
     return chosen

@@ -53,7 +53,7 @@ def lowered() -> dict[str, Any]:
     return {
         name: instantiate(config)
         for name, config in found.items()
-        if get_class(config["_target_"]).lowers and get_class(config["_target_"]).weighs
+        if "dot_product" in get_class(config["_target_"]).needs
     }
 
 

@@ -75,13 +75,13 @@ def test_what_kernels_compute_with_is_forward(case):
     """sum_d v_d f(q_id + k_jd), or a product of matrices with the same gradients."""
     score, q, k = made(case)
     expected = score(q, k)
-    if score.sums:
+    if "sum" in score.needs:
         q_, k_, v, slope = score.summed(q, score.keys(k))
         x = q_[:, :, :, None] + k_[:, :, None]
         y = x.tanh() if slope is None else torch.where(x > 0, x, slope * x)
         assert_close(torch.einsum("bhijd,hd->bhij", y, v), expected)
     lowered = score.lower(q, k)
-    assert (lowered is not None) == score.lowers
+    assert (lowered is not None) == ("dot_product" in score.needs)
     if lowered is None:
         return
     found = lowered[2] * lowered[0] @ lowered[1].mT

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
+from ablate.kernel import Kernel, additive_cpu, chunked, heap
 from ablate.kernel.additive_cpu import LIMITS, tanh_sum
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
@@ -140,7 +140,7 @@ def test_a_fused_score_is_the_score(score, chunk, elements, monkeypatch):
     monkeypatch.setattr(additive_cpu, "ELEMENTS", elements)
     for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
         attend = make(score, "alibi", "causal", shape=shape, padding=padding)
-        run = kernel("chunked", chunk=chunk).resolve(Parts(attend.score, attend.pos))
+        run = kernel("chunked", chunk=chunk).resolve(attend.score.needs | attend.pos.needs)
         assert_as_reference(attend, run)
         assert run.describe() == "chunked (fused)"
 
@@ -159,7 +159,9 @@ def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch):
 def test_compiled_chunks_equal_eager_ones():
     for shape, padding in (("square", "some"), ("cached", "none")):
         attend = make("additive", "t5", "causal", shape=shape, padding=padding)
-        run = kernel("chunked", chunk=4, compile=True).resolve(Parts(attend.score, attend.pos))
+        run = kernel("chunked", chunk=4, compile=True).resolve(
+            attend.score.needs | attend.pos.needs
+        )
         assert_as_reference(attend, run)
         assert run.describe() == "chunked (compiled)"
 
@@ -171,7 +173,7 @@ def test_it_compiles_in_training_if_asked(monkeypatch):
     monkeypatch.setattr(chunked, "compiled_score", compiled)
     monkeypatch.setattr(Chunked, "ELEMENTS", 1)  # every call is a large one
     attend = make("gatv2")
-    layer = Parts(attend.score, attend.pos)
+    layer = attend.score.needs | attend.pos.needs
     for unasked in (Auto(), kernel("chunked"), kernel("chunked", compile=False)):
         run = unasked.resolve(layer)
         run(attend)
@@ -187,7 +189,9 @@ def test_it_compiles_in_training_if_asked(monkeypatch):
 def test_it_refuses_to_compile_without_a_compiler(monkeypatch):
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
     with pytest.raises(UserError, match=r"kernel\.compile=true needs a C"):
-        kernel("chunked", compile=True).resolve(Parts(make_score("additive"), make_pos("none")))
+        kernel("chunked", compile=True).resolve(
+            make_score("additive").needs | make_pos("none").needs
+        )
 
 
 # Sums of tanh without a tanh for every pair

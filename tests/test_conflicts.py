@@ -29,7 +29,7 @@ REFUSED = """
 2 model.mixer=latent model.attention=location model.connection=rezero model.residual=false
 3 model.norm_type=batch model.bias=false model.activation_checkpointing=true trainer.max_steps=-1
 4 model.mixer=differential model.dim=20 model.kv_heads=2 pos_enc=alibi model.softcap=2 kernel=sdpa
-5 model.mixer=gla model.dim=20 model.connection=hyper model.norm=post model.sink=zero kernel=flex
+4 model.mixer=gla model.dim=20 model.connection=hyper model.norm=post model.sink=zero kernel=flex
 3 model.mixer=retention pos_enc=alibi model.norm_type=dyt model.norm=none optimizer=schedule_free
 4 model.sink=zero model.normalizer=sigmoid pos_enc=rotary model.dim=36 model.heads=12 data=digits
 3 model=vit model.mixer.key_shift=true model.mixer.short_conv=2 model.mask=window
@@ -79,7 +79,7 @@ REFUSED = """
 1 model=transformer kernel=triton model.attention=gatv2 model.cross_attention=dot trainer=gpu
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu
-2 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
+1 model=transformer kernel=flex model.cross_attention=additive trainer=gpu
 1 init_optimizer=true
 1 trainer.strategy=fsdp trainer.devices=2 init_from=RUN init_optimizer=true
 2 trainer.shards=2

@@ -24,7 +24,7 @@ from make_model import (
     transformer,
 )
 from make_systems import rows_of_systems
-from test_kernel import KERNELS, Parts, Reference, make
+from test_kernel import KERNELS, Reference, make
 from test_rnn_seq2seq import source, target
 from torch.testing import assert_close
 
@@ -132,7 +132,7 @@ RANDOM = {"dropout": {"dropout": 0.4}, "hard": {"normalizer": part("model.normal
 
 
 def results(run, attend):
-    out = run.resolve(Parts(attend.score, attend.pos))(attend)
+    out = run.resolve(attend.score.needs | attend.pos.needs)(attend)
     leaves = [attend.q, attend.k, attend.v, *attend.score.parameters()]
     loss = (out * normal(*out.shape, seed=9)).sum()
     return [out, *filter(torch.is_tensor, torch.autograd.grad(loss, leaves, allow_unused=True))]

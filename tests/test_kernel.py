@@ -15,8 +15,11 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing import assert_close
 
+from ablate.config.keys import option_content
+from ablate.config.parts import locate
+from ablate.config.tree import config_files
 from ablate.errors import UserError
-from ablate.kernel import AttentionInputs, Kernel, Parts
+from ablate.kernel import FEATURES, AttentionInputs, Kernel
 from ablate.kernel import flex as flex_module
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
@@ -122,8 +125,8 @@ def assert_as_reference(attend: AttentionInputs, *runs: Kernel) -> None:
 
 def resolved(score, pos):
     """Every kernel that accepts the parts."""
-    parts = Parts(make_score(score), make_pos(pos))
-    return [each.resolve(parts) for each in KERNELS.values() if each.refuses(parts) is None]
+    parts = make_score(score).needs | make_pos(pos).needs
+    return [each.resolve(parts) for each in KERNELS.values() if parts <= each.provides]
 
 
 def combined():
@@ -147,7 +150,7 @@ def test_every_kernel_equals_the_reference(score, pos, mask):
     """Every shape and every padding; between them the masks have every pair of the two."""
     kernels = resolved(score, pos)
     assert len(kernels) >= len(KERNELS) - 1  # sdpa alone may refuse
-    flex = Flex().refuses(Parts(make_score(score), make_pos(pos))) is None
+    flex = make_score(score).needs | make_pos(pos).needs <= Flex.provides
     turn = list(MASKS).index(mask) % len(PADDING)
     for shape, padding in zip(SHAPES, PADDING[turn:] + PADDING[:turn], strict=True):
         attend = make(score, pos, mask, shape=shape, padding=padding)
@@ -189,42 +192,55 @@ def test_the_reference_is_the_formula(mask, shape):
         assert_close(context[b, h, n], expected)
 
 
-# Kernel, score, positions, other facts of the layer, why it cannot be.
+# Kernel, score, positions, other needs of the layer, what the kernel does not support.
 REFUSED = [
-    ("sdpa", "additive", "none", {}, "the score Additive is not a scaled dot product"),
-    ("flex", "additive", "none", {}, "the score Additive is not a scaled dot product"),
-    ("triton", "dot", "none", {}, "the score Dot is not a sum over a width"),
-    ("sdpa", "dot", "relative", {}, "Relative positions add to the values"),
-    ("sdpa", "dot", "none", {"softmax": False}, "it supports softmax only"),
-    ("sdpa", "dot", "none", {"factors": True}, "multiplied by factors"),
-    ("flex", "dot", "relative", {}, "Relative positions add to the values"),
-    ("flex", "dot", "none", {"edges": True}, "along the edges of a graph"),
-    ("triton", "additive", "none", {"softmax": False}, "it supports softmax only"),
-    ("triton", "additive", "none", {"ranges": False}, "more than one range of keys"),
-    ("sdpa", "dot", "none", {"softcap": True}, "scores are capped"),
-    ("flex", "dot", "none", {"sink": True}, "there is a sink"),
+    ("sdpa", "additive", "none", "", "scores that are sums over a width"),
+    ("flex", "additive", "none", "", "scores that are sums over a width"),
+    ("triton", "dot", "none", "", "scaled dot products"),
+    ("sdpa", "dot", "relative", "", "access to the attention weights"),
+    ("sdpa", "dot", "none", "normalizer", "a normalizer other than softmax"),
+    ("sdpa", "dot", "none", "weights", "access to the attention weights"),
+    ("flex", "dot", "relative", "", "access to the attention weights"),
+    ("flex", "dot", "none", "bias", "not a function of the distance"),
+    ("flex", "dot", "none", "edges", "the edges of a graph"),
+    ("flex", "dot", "none", "dropout", "dropout of the attention weights"),
+    ("triton", "additive", "none", "normalizer", "a normalizer other than softmax"),
+    ("triton", "additive", "none", "mask", "several ranges of keys"),
+    ("sdpa", "dot", "none", "softcap", "soft capping"),
+    ("flex", "dot", "none", "sink", "a sink"),
 ]
 
 
-@pytest.mark.parametrize(("name", "score", "pos", "facts", "says"), REFUSED)
-def test_what_a_kernel_cannot_compute_is_refused(name, score, pos, facts, says):
-    parts = Parts(make_score(score), make_pos(pos), **facts)
-    with pytest.raises(UserError, match=rf"^kernel={name} cannot .*{says}.*; use kernel=auto$"):
-        kernel(name).resolve(parts)
-    assert not isinstance(Auto().resolve(parts), type(kernel(name)))
+@pytest.mark.parametrize(("name", "score", "pos", "more", "says"), REFUSED)
+def test_what_a_kernel_cannot_compute_is_refused(name, score, pos, more, says):
+    needs = make_score(score).needs | make_pos(pos).needs | set(more.split())
+    with pytest.raises(UserError, match=rf"^kernel={name} does not .*{says}.*; use kernel=auto$"):
+        kernel(name).resolve(needs)
+    assert not isinstance(Auto().resolve(needs), type(kernel(name)))
+
+
+def test_needs_and_abilities_are_known_features():
+    """A misspelt feature would be one that no kernel lacks, or none has."""
+    targets = [option_content(file)[0].get("_target_") or "" for file in config_files("*/*.yaml")]
+    parts = [locate(target) for target in targets if target.startswith("ablate.")]
+    named = {feature for part in parts for feature in getattr(part, "needs", ())}
+    named |= {f for part in parts for f in getattr(part, "needs_if", {}).values()}
+    assert named == FEATURES.keys() - {"score"}  # of a score from outside
+    provided = {feature for part in parts for feature in getattr(part, "provides", ())}
+    assert provided == FEATURES.keys() | {"groups", "float64", "cpu", "interpreter"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it could train")
 def test_without_a_gpu_flex_is_refused():
     with pytest.raises(UserError, match=r"kernel=flex cannot run here: it trains on a GPU"):
-        Flex().resolve(Parts(make_score("dot"), make_pos("alibi")))
+        Flex().resolve(make_score("dot").needs | make_pos("alibi").needs)
 
 
 def test_auto_takes_the_fastest_that_is_exact():
     none, values = make_pos("none"), make_pos("relative")
-    assert isinstance(Auto().resolve(Parts(make_score("cosine"), none)), SDPA)
-    assert isinstance(Auto().resolve(Parts(make_score("cosine"), values)), Reference)
-    additive = Auto().resolve(Parts(make_score("additive"), none))
+    assert isinstance(Auto().resolve(make_score("cosine").needs | none.needs), SDPA)
+    assert isinstance(Auto().resolve(make_score("cosine").needs | values.needs), Reference)
+    additive = Auto().resolve(make_score("additive").needs | none.needs)
     assert isinstance(additive, Chunked)
     assert additive.describe() == "chunked"  # so far
 
@@ -254,14 +270,14 @@ def test_on_a_gpu_auto_fuses_additive_scores(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for score in ("additive", "gatv2", "gat"):
-        assert Auto().resolve(Parts(make_score(score), make_pos("t5"))).name == "triton"
+        assert Auto().resolve(make_score(score).needs | make_pos("t5").needs).name == "triton"
     attend = make("additive", "t5")
-    run = Auto().resolve(Parts(attend.score, attend.pos))
+    run = Auto().resolve(attend.score.needs | attend.pos.needs)
     assert run.describe() == "triton"  # nothing so far
     assert_as_reference(attend, run)
     assert run.describe() == "chunked (fused)"
-    for score, facts in (("additive", {"softmax": False}), ("dot", {})):
-        parts = Parts(make_score(score), make_pos("none"), **facts)
+    for score, facts in (("additive", {"normalizer"}), ("dot", set())):
+        parts = make_score(score).needs | make_pos("none").needs | facts
         assert Auto().resolve(parts).name in ("chunked", "sdpa")
 
 
@@ -292,7 +308,7 @@ def test_flex_is_compiled_with_all_the_rest(monkeypatch, bias, padding):
 def test_sdpa_says_which_backend_ran(given, backend):
     """By torch's own rules on a CPU (sdp_utils_cpp.cpp): the profiler saw the operation."""
     attend = make(*given, padding="some" if "alibi" in given else "none")
-    run = SDPA().resolve(Parts(attend.score, attend.pos))
+    run = SDPA().resolve(attend.score.needs | attend.pos.needs)
     assert run.describe() == "sdpa"  # nothing so far
     with torch.profiler.profile() as seen:
         run(attend)
@@ -310,7 +326,7 @@ def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed, pos):
     exact = make("dot", pos, "causal", padding="some")
     leaves = [x.detach().bfloat16().requires_grad_() for x in (exact.q, exact.k, exact.v)]
     q, k, v = leaves
-    run = SDPA().resolve(Parts(exact.score, exact.pos))
+    run = SDPA().resolve(exact.score.needs | exact.pos.needs)
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         found = run(replace(exact, q=q, k=k, v=v, training=True))
     assert run.describe() == "sdpa (flash in float32)"
@@ -340,6 +356,6 @@ def test_sdpa_in_float32_rounds_nothing_that_is_lowered():
 def test_sdpa_stays_in_bfloat16_for_many_keys(score, pos):
     attend = make(score, pos)
     q, k, v = (torch.randn(1, H, SHORT + 1, K, dtype=torch.bfloat16) for _ in range(3))
-    run = SDPA().resolve(Parts(attend.score, attend.pos))
+    run = SDPA().resolve(attend.score.needs | attend.pos.needs)
     run(replace(attend, q=q, k=k, v=v, training=True))
     assert run.describe() == "sdpa (flash)"

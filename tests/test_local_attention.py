@@ -47,7 +47,7 @@ def test_a_patch_sees_a_square_and_a_class_token_all(size, extra):
     for i, j in product(range(length), repeat=2):
         assert bool(allowed[i, j]) == near(where[i], where[j], size), (where[i], where[j])
     assert mask.look_ahead == bool(allowed.triu(1).any())
-    assert not mask.ranges
+    assert "range" not in mask.needs
     for first, last in combinations(range(length + 1), 2):
         low, high = mask.span(first, last, length)
         assert 0 <= low <= high <= length

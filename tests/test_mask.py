@@ -49,7 +49,7 @@ def test_what_a_mask_says_of_itself_is_what_its_matrix_shows(mask):
     """Its span: the tightest range."""
     i, j = torch.arange(3, 9), torch.arange(12)
     begin, end = mask.between(i, len(j))
-    assert mask.ranges
+    assert "range" in mask.needs
     assert torch.equal((j >= begin[:, None]) & (j < end[:, None]), mask.allowed(i, j))
     full = square(mask, 12)
     assert mask.look_ahead == bool(full.triu(1).any())

@@ -44,7 +44,7 @@ def test_the_hooks_keep_shape_and_dtype(name):
     pairs = [(part.embed(x), x), *((turned, q) for turned in part.rotate(q, q, *at))]
     if (bias := part.bias(q, *at, 0)) is not None:
         pairs.append((bias.expand(B, H, N, N), weights))
-    if part.value_term:
+    if "weights" in part.needs:
         pairs.append((part.values(weights, *at, 0), q))
     assert all((out.shape, out.dtype) == (like.shape, dtype) for out, like in pairs)
 
@@ -62,7 +62,7 @@ def test_a_part_is_that_of_the_whole_and_distances_count_alone(name, causal):
         assert_close(scores(part, q, k, moved, moved), whole)
         x = normal(B, N, D)
         assert_close(part.embed(x[:, 3:], start=3), part.embed(x)[:, 3:])
-    if part.value_term:
+    if "weights" in part.needs:
         values = part.values(weights, POSITIONS, POSITIONS, 1)
         some = part.values(weights[:, :, rows], rows + later, POSITIONS + later, 1)
         assert_close(some, values[:, :, rows])
@@ -73,7 +73,7 @@ def test_a_part_is_that_of_the_whole_and_distances_count_alone(name, causal):
 def test_a_bias_by_distance_is_the_bias(name, causal):
     part, i, j, q = build(name, causal=causal), torch.arange(2, 6), POSITIONS, normal(B, H, 4, K)
     bias = part.bias(q, i, j, 1)
-    if not part.distances:
+    if "distance_bias" not in part.needs:
         assert bias is None or name == "relative_2d"
         return
     table, rows = part.by_distance(q, torch.arange(1 - len(i), len(j)) - 2, 1)
@@ -215,7 +215,7 @@ def test_relative_creates_only_what_it_uses(keys, values):
     part = build("relative", max_distance=4, keys=keys, values=values)
     assert [p.shape for p in part.parameters()] == [(9, K)] * DEPTH * (keys + values)
     bias = part.bias(normal(B, H, N, K), POSITIONS, POSITIONS, 0)
-    assert (bias is not None, part.value_term) == (keys, values)
+    assert (bias is not None, "weights" in part.needs) == (keys, values)
 
 
 def published_bucket(ahead, *, causal, buckets, max_distance):

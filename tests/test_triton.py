@@ -20,7 +20,7 @@ import ablate
 from ablate.config.saved import counted
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
-from ablate.kernel import Parts, attention_weights
+from ablate.kernel import attention_weights
 from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
@@ -50,7 +50,7 @@ def placed(attend, dtype, device=DEVICE):
 def assert_equal(attend, dtype=EXACT):
     """In that precision, to the reference in float64 of the same numbers."""
     mine = placed(attend, dtype)
-    run = kernel("triton").resolve(Parts(mine.score, mine.pos, ranges=mine.mask.ranges))
+    run = kernel("triton").resolve(mine.score.needs.union(mine.pos.needs, mine.mask.needs))
     found = results(run, mine)
     assert run.describe() == ("triton (interpreted)" if interpreted() else "triton")
     assert [x.dtype for x in found] == [dtype] * len(found)
@@ -135,7 +135,7 @@ def test_auto_leaves_small_calls_to_the_reference(monkeypatch, chosen, small):
     attend = placed(make("additive", "t5", "causal", padding="some"), EXACT)
     size = attend.score.keys(attend.k).numel() * attend.queries
     monkeypatch.setattr(Triton, "SMALL", size if small else size - 1)
-    run = Triton().resolve(Parts(attend.score, attend.pos))
+    run = Triton().resolve(attend.score.needs | attend.pos.needs)
     run.chosen = chosen
     assert_close(run(attend), Reference()(attend), atol=NEAR[EXACT], rtol=NEAR[EXACT])
     name = "triton (interpreted)" if interpreted() else "triton"
@@ -187,7 +187,7 @@ def test_memory_grows_with_the_length_alone(monkeypatch):
 def test_it_refuses_a_machine_that_cannot_run_it(monkeypatch, name, missing, says):
     monkeypatch.setattr(f"{module.__name__}.{name}", missing)
     with pytest.raises(UserError, match=rf"^kernel=triton cannot run here: {says}; use kernel=au"):
-        kernel("triton").resolve(Parts(make_score("additive"), make_pos("none")))
+        kernel("triton").resolve(make_score("additive").needs | make_pos("none").needs)
 
 
 @pytest.mark.usefixtures("no_interpreter")

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ablate.config.keys import MISSING, option_content, to_dict
-from ablate.config.parts import OURS, Unreadable, class_attribute
+from ablate.config.keys import MISSING, option_content, targets, to_dict
+from ablate.config.overrides import value_text
+from ablate.config.parts import OURS, Unreadable, class_attribute, locate
 from ablate.config.rules import OneOf
 from ablate.config.schema import ruled
 from ablate.config.tree import config_files
@@ -156,6 +157,24 @@ class CompositionView:
     def across(self) -> int:
         """Patches along an image's side."""
         return int((self.side - self("model.patch")) // self.stride + 1)
+
+    @property
+    def unsupported(self) -> str:
+        """The features of attention that components need and the kernel does not provide, each with
+        the options that need it."""
+        provides, names = (self.attribute("kernel", key) for key in ("provides", "features"))
+        lines = []
+        for path, target in targets(self.values).items():
+            if path.startswith(("model", "pos_enc")):
+                part, option = locate(target), f"{path}={self.name(path)}"
+                by_key = {
+                    feature: f"{option}, {key}={value_text(value)}"
+                    for key, feature in getattr(part, "needs_if", {}).items()
+                    if (value := self.get(key, None))
+                }
+                needs = dict.fromkeys(sorted(getattr(part, "needs", ())), option) | by_key
+                lines += [f"{names[f]} ({why})" for f, why in needs.items() if f not in provides]
+        return " and ".join(lines)
 
     @property
     def interpreted(self) -> bool:

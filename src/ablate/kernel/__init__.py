@@ -6,6 +6,7 @@ or rejects the layer. Letters: b batch, i query, j key, h heads, k head width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -30,7 +31,7 @@ class AttentionInputs:
     """The inputs of one attention layer for a whole batch: everything that a kernel needs."""
 
     q: Float[Tensor, "b h i k"]  # width 0 if the score does not use the query
-    k: Float[Tensor, "b g j l"]  # the same for the key; g = h, but in kernels with `groups`
+    k: Float[Tensor, "b g j l"]  # the same for the key; g = h, but in kernels that provide "groups"
     v: Float[Tensor, "b g j w"]
     score: Score
     normalizer: Normalizer
@@ -132,53 +133,23 @@ def every_head(x: Float[Tensor, "b g j k"], heads: int) -> Float[Tensor, "b {hea
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a layer that determine its kernel, before any tensor exists."""
-
-    score: Score
-    pos: PosEnc
-    factors: bool = False  # the weights are multiplied by factors
-    softcap: bool = False  # the scores are capped
-    sink: bool = False  # there is one more key, without a value
-    softmax: bool = True  # the weights are the softmax of the scores
-    edges: bool = False  # queries attend only along the edges of a graph
-    ranges: bool = True  # each query attends to one range of keys; see Mask.ranges
-
-
-def hides_weights(layer: Parts) -> str | None:
-    """Why a fused softmax kernel, which never returns the weights, cannot compute a layer."""
-    if not layer.softmax:
-        return "it supports softmax only, and the normalizer is another"
-    if layer.pos.value_term:
-        return f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
-    if layer.factors:
-        return "the weights are multiplied by factors, and it does not return them"
-    return None
-
-
-def goes_by_ranges(layer: Parts) -> str | None:
-    """Why a kernel that takes one range of keys per query and a bias by distance cannot compute
-    a layer."""
-    if layer.edges:
-        return "queries attend along the edges of a graph, and it takes one range of keys for each"
-    if not layer.ranges:
-        return "the mask lets queries see more than one range of keys"
-    if type(layer.pos).bias is not PosEnc.bias and not layer.pos.distances:
-        name = type(layer.pos).__name__
-        return f"the bias of {name} positions is not a function of the distance j - i"
-    return None
-
-
-SLOTS = ("model.attention", "model.cross_attention")
-DOT_PRODUCTS_ONLY = tuple(
-    Conflict(
-        lambda c, slot=slot: c.declares(slot, "weighs") and not c.declares(slot, "lowers"),  # type: ignore[misc]
-        f"kernel={{kernel}} computes scaled dot products only, not {slot}={{{slot}}}; use"
-        " kernel=auto",
-    )
-    for slot in SLOTS
-)
+# What a layer may need of a kernel: a component names it in `needs`, or in `needs_if` after the key
+# that needs it, unless that is null, false or 0.
+FEATURES = {
+    "dot_product": "scaled dot products",
+    "sum": "scores that are sums over a width",
+    "score": "scores other than scaled dot products and sums over a width",
+    "softcap": "soft capping of scores",
+    "sink": "a sink, a key without a value",
+    "distance_bias": "a bias of the scores",
+    "bias": "a bias that is not a function of the distance j - i",
+    "normalizer": "a normalizer other than softmax",
+    "weights": "access to the attention weights",
+    "dropout": "dropout of the attention weights",
+    "range": "keys other than neighbors in a graph",
+    "mask": "a mask with several ranges of keys for a query",
+    "edges": "the edges of a graph",
+}
 
 
 class Kernel:
@@ -186,15 +157,11 @@ class Kernel:
     layer."""
 
     name: ClassVar[str]
-    # Whether it never returns the weights, and computes only the softmax of scores.
-    hides_weights: ClassVar[bool] = False
-    # Whether it takes one range of keys per query and a bias by the distance j - i.
-    by_ranges: ClassVar[bool] = False
-    # Whether it caps scores, and whether it takes a sink.
-    caps: ClassVar[bool] = True
-    sinks: ClassVar[bool] = True
-    # Whether keys and values may have fewer heads than queries, each for several of theirs in turn.
-    groups: ClassVar[bool] = False
+    # The features that it computes, and of its own: "groups" (keys and values may have fewer heads
+    # than queries, each for several of theirs in turn), "float64", "cpu", "interpreter" (Triton's).
+    provides: ClassVar[frozenset[str]] = frozenset(FEATURES) | {"float64", "cpu"}
+    # Their names in messages.
+    features: ClassVar[Mapping[str, str]] = FEATURES
     # Whether kernel=auto, which is the default, chooses among others.
     chooses: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = (
@@ -204,67 +171,40 @@ class Kernel:
             " use kernel=auto",
         ),
         Conflict(
-            lambda c: (
-                c.declares("kernel", "hides_weights")
-                and not c.declares("model.normalizer", "fused")
-            ),
-            "kernel={kernel} supports softmax only, not model.normalizer={model.normalizer}; use"
-            " kernel=auto",
-        ),
-        Conflict(
-            lambda c: not c.declares("kernel", "caps") and c.get("model.softcap", None) is not None,
-            "kernel={kernel} cannot cap scores, and model.softcap={model.softcap}; use kernel=auto",
-        ),
-        Conflict(
-            lambda c: not c.declares("kernel", "sinks") and c.get("model.sink", None) is not None,
-            "kernel={kernel} has no sink, and model.sink={model.sink}; use kernel=auto",
+            lambda c: bool(c.unsupported),
+            "kernel={kernel} does not support {:unsupported}; use kernel=auto",
         ),
         Conflict(
             lambda c: (
-                c.declares("kernel", "hides_weights") and c.declares("model.window", "weighs")
+                "float64" not in c.attribute("kernel", "provides")
+                and c("trainer.precision") == "64-true"
             ),
-            "kernel={kernel} does not return the weights, which model.window={model.window}"
-            " multiplies; use kernel=auto",
-        ),
-        Conflict(
-            lambda c: c.declares("kernel", "by_ranges") and c("trainer.precision") == "64-true",
             "kernel={kernel} computes in float32, which trainer.precision=64-true excludes; use"
             " kernel=auto",
         ),
         Conflict(
             lambda c: (
-                c.declares("kernel", "by_ranges")
-                and not (c.declares("kernel", "interprets") and c.interpreted)
+                "cpu" not in c.attribute("kernel", "provides")
+                and not ("interpreter" in c.attribute("kernel", "provides") and c.interpreted)
                 and c("trainer.accelerator") in ("cpu", "mps", "tpu")
             ),
             "kernel={kernel} runs on GPUs of NVIDIA and AMD, and trainer.accelerator="
             "{trainer.accelerator} is none; use kernel=auto, or trainer=gpu",
         ),
     )
-    # Whether it runs on a CPU in Triton's interpreter.
-    interprets: ClassVar[bool] = False
     # Whether the whole model, this kernel included, is compiled in training; set by the training.
     # A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False
-
-    def refuses(self, layer: Parts) -> str | None:
-        """Why this kernel cannot compute this layer exactly; None if it can."""
-        if layer.softcap and not self.caps:
-            return "scores are capped before the softmax, which it does not do"
-        if layer.sink and not self.sinks:
-            return "there is a sink, a key without a value, which it does not have"
-        return None
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run this kernel; None if it can."""
         return None
 
-    def resolve(self, layer: Parts) -> Kernel:
-        """The kernel that this layer will use; UserError if there is none."""
-        if reason := self.refuses(layer):
-            raise UserError(
-                f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
-            )
+    def resolve(self, needs: frozenset[str]) -> Kernel:
+        """The kernel that a layer with these needs will use; UserError if there is none."""
+        if lacking := needs - self.provides:
+            named = ", ".join(FEATURES[feature] for feature in sorted(lacking))
+            raise UserError(f"kernel={self.name} does not support {named}; use kernel=auto")
         if reason := self.unavailable():
             raise UserError(f"kernel={self.name} cannot run here: {reason}; use kernel=auto")
         return self
@@ -307,7 +247,7 @@ def mix(attend: AttentionInputs, weights: Float[Tensor, "b h i j"]) -> Float[Ten
     if attend.dropout:
         weights = dropout(weights, attend.dropout, attend.source)
     context = weights @ attend.v
-    if attend.pos.value_term:
+    if "weights" in attend.pos.needs:
         i, j = attend.positions()
         context = context + attend.pos.values(weights, i, j, attend.layer)
     return context

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ablate.kernel import Kernel, Parts
+from ablate.kernel import Kernel
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
@@ -19,14 +19,14 @@ class Auto(Kernel):
     name: ClassVar[str] = "auto"
     chooses = True
 
-    def resolve(self, layer: Parts) -> Kernel:
-        if SDPA().refuses(layer) is None:
+    def resolve(self, needs: frozenset[str]) -> Kernel:
+        if needs <= SDPA.provides:
             return SDPA()
-        if layer.score.lowers:  # the weights are needed, but the scores need no tensor with a width
+        if "dot_product" in needs:  # the scores need no tensor with a width
             return Reference()
         triton = Triton()
-        if not (triton.refuses(layer) or triton.unavailable() or interpreted()):
-            triton = triton.resolve(layer)
+        if needs <= triton.provides and not (triton.unavailable() or interpreted()):
+            triton = triton.resolve(needs)
             triton.chosen = True
             return triton
-        return Chunked(chunk=None, compile="auto").resolve(layer)
+        return Chunked(chunk=None, compile="auto").resolve(needs)

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.config.rules import Count
 from ablate.errors import UserError
-from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights, mix
+from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
 from ablate.kernel.heap import HeapTrimmer
 from ablate.kernel.interface.score import Score
 
@@ -49,7 +49,7 @@ class Chunked(Kernel):
         # Whether the score was compiled or fused: set by the first call.
         self.compiled = self.fused = False
 
-    def resolve(self, layer: Parts) -> Kernel:
+    def resolve(self, needs: frozenset[str]) -> Kernel:
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")
         return Chunked(chunk=self.chunk, compile=self.compile)

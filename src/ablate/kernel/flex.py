@@ -17,15 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from ablate.config.conflicts import Conflict
-from ablate.kernel import (
-    DOT_PRODUCTS_ONLY,
-    AttentionInputs,
-    Kernel,
-    Parts,
-    goes_by_ranges,
-    hides_weights,
-)
+from ablate.kernel import AttentionInputs, Kernel
 
 PLAIN = {"cpu"}  # devices on which it runs uncompiled
 BLOCK = 128  # queries and keys of a block of the mask
@@ -47,24 +39,7 @@ class Flex(Kernel):
     """
 
     name: ClassVar[str] = "flex"
-    hides_weights = True
-    by_ranges = True
-    sinks = False
-    conflicts = (
-        *DOT_PRODUCTS_ONLY,
-        Conflict(
-            lambda c: c("model.dropout") > 0,
-            "kernel=flex has no dropout of the weights, and model.dropout={model.dropout}; use"
-            " kernel=auto, or model.dropout=0",
-        ),
-    )
-
-    def refuses(self, layer: Parts) -> str | None:
-        if reason := super().refuses(layer):
-            return reason
-        if not layer.score.lowers:
-            return f"the score {type(layer.score).__name__} is not a scaled dot product"
-        return hides_weights(layer) or goes_by_ranges(layer)
+    provides = frozenset({"dot_product", "softcap", "distance_bias", "range"})
 
     def unavailable(self) -> str | None:
         if not torch.cuda.is_available():
@@ -73,7 +48,7 @@ class Flex(Kernel):
 
     def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.first_key == 0
-        assert not attend.dropout  # rejected: ablate.config.conflicts.kernel
+        assert not attend.dropout
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         v = attend.v
@@ -85,7 +60,7 @@ class Flex(Kernel):
         run = flex_attention if plain else compiled()
         context = run(
             q, k, wide, score_mod=biased(attend), block_mask=seen(attend), scale=float(lowered[2]),
-            kernel_options=OF_BIAS if attend.pos.distances else None,
+            kernel_options=OF_BIAS if "distance_bias" in attend.pos.needs else None,
         )  # fmt: skip
         return context[..., : v.shape[-1]]
 
@@ -115,7 +90,7 @@ def biased(attend: AttentionInputs) -> Any:
         return score if cap is None else cap * (score / cap).tanh()
 
     plain = None if cap is None else capped
-    if not attend.pos.distances:
+    if "distance_bias" not in attend.pos.needs:
         return plain
     ahead = torch.arange(1 - attend.queries, attend.keys, device=attend.v.device) - attend.start
     if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:

@@ -8,15 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from ablate.kernel import (
-    DOT_PRODUCTS_ONLY,
-    AttentionInputs,
-    Kernel,
-    Parts,
-    attention_weights,
-    hides_weights,
-    mix,
-)
+from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
 
 SHORT = 256  # keys
 
@@ -30,25 +22,15 @@ class SDPA(Kernel):
     """
 
     name: ClassVar[str] = "sdpa"
-    hides_weights = True
-    caps = False
-    groups = True
-    conflicts = DOT_PRODUCTS_ONLY
+    provides = Kernel.provides - {"sum", "score", "softcap", "normalizer", "weights"} | {"groups"}
 
     def __init__(self) -> None:
         # The backends that ran in "training" and in "evaluation".
         self.ran: dict[str, set[str]] = {}
 
-    def resolve(self, layer: Parts) -> Kernel:
-        super().resolve(layer)
+    def resolve(self, needs: frozenset[str]) -> Kernel:
+        super().resolve(needs)
         return SDPA()  # each layer records its own backends
-
-    def refuses(self, layer: Parts) -> str | None:
-        if reason := super().refuses(layer):
-            return reason
-        if not layer.score.lowers:
-            return f"the score {type(layer.score).__name__} is not a scaled dot product"
-        return hides_weights(layer)
 
     def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         if attend.dropout:

@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
-from ablate.kernel import SLOTS, AttentionInputs, Kernel, Parts, goes_by_ranges, hides_weights
+from ablate.kernel import AttentionInputs, Kernel
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 
@@ -30,19 +29,9 @@ class Triton(Kernel):
     """
 
     name: ClassVar[str] = "triton"
-    hides_weights = True
-    by_ranges = True
+    provides = frozenset({"sum", "distance_bias", "range", "dropout", "interpreter"})
     # Numbers in the tensor of queries x keys x width that the reference makes: 64 MB of float32.
     SMALL: ClassVar[int] = 2**24
-    caps = sinks = False
-    interprets = True
-    conflicts = tuple(
-        Conflict(
-            lambda c, slot=slot: c.declares(slot, "weighs") and not c.declares(slot, "sums"),  # type: ignore[misc]
-            f"kernel=triton computes additive scores only, not {slot}={{{slot}}}; use kernel=auto",
-        )
-        for slot in SLOTS
-    )
 
     def __init__(self) -> None:
         self.chosen = False
@@ -50,18 +39,11 @@ class Triton(Kernel):
         self.reference = Reference()
         self.ran: set[Kernel] = set()  # the kernels that computed the calls so far
 
-    def resolve(self, layer: Parts) -> "Triton":
-        super().resolve(layer)
+    def resolve(self, needs: frozenset[str]) -> "Triton":
+        super().resolve(needs)
         kernel = Triton()  # each layer records its own `ran`
-        kernel.chunked = self.chunked.resolve(layer)
+        kernel.chunked = self.chunked.resolve(needs)
         return kernel
-
-    def refuses(self, layer: Parts) -> str | None:
-        if reason := super().refuses(layer):
-            return reason
-        if not layer.score.sums:
-            return f"the score {type(layer.score).__name__} is not a sum over a width"
-        return hides_weights(layer) or goes_by_ranges(layer)
 
     def unavailable(self) -> str | None:
         if find_spec("triton") is None:
@@ -105,7 +87,7 @@ class Triton(Kernel):
         ends = attend.mask.between(i, attend.keys)
         begin, end = (edge.clamp(0, attend.keys).int() for edge in ends)
         table = rows = None
-        if attend.pos.distances:
+        if "distance_bias" in attend.pos.needs:
             ahead = torch.arange(1 - attend.queries, attend.keys, device=i.device) - attend.start
             if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is not None:
                 table, rows = by_distance[0], by_distance[1].int()

@@ -67,16 +67,16 @@ class PosEnc(nn.Module):
             " model.attention={model.attention} does not compare them",
         ),
     )
-    # True: `values` adds a term to the output, which needs the attention weights.
-    value_term: bool = False
+    # Features of the kernel: "distance_bias" if there is a bias that depends on the distance j - i
+    # (and the query), and `by_distance` is implemented; "bias" for another; "weights" if `values`
+    # adds a term to the output.
+    needs: frozenset[str] = frozenset()
     # True: it acts on queries and keys, so it has no effect on a score that ignores either.
     compares: ClassVar[bool] = False
     # True: `rotate` turns queries and keys, of any even width.
     rotates: ClassVar[bool] = False
     # Keys without an effect on parameters, with which a finished run can be measured.
     measured_with: ClassVar[tuple[str, ...]] = ()
-    # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.
-    distances: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class PosEnc(nn.Module):
         self, q: Float[Tensor, "b h i k"], ahead: Int[Tensor, " *n"], layer: int
     ) -> tuple[Float[Tensor, "#b #h #i r"], Int[Tensor, " *n"]] | None:
         """The bias as a table, and the row `r` of each of the distances j - i in `ahead`. None: no
-        bias. Only if `distances`.
+        bias. Only if `needs` has "distance_bias".
         """
         raise NotImplementedError
 
@@ -143,7 +143,7 @@ class PosEnc(nn.Module):
         j: Int[Tensor, " j"],
         layer: int,
     ) -> Float[Tensor, "b h i {self.head_dim}"]:
-        """A term for the context of a layer; only if `value_term`."""
+        """A term for the context of a layer; only if `needs` has "weights"."""
         raise NotImplementedError
 
 

@@ -9,7 +9,7 @@ two sequences have no distance: cross-attention has no such penalty.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ from ablate.pos_enc import PosEnc
 class Alibi(PosEnc):
     """A penalty that grows with the distance; no parameters, any length."""
 
-    distances: ClassVar[bool] = True
+    needs = frozenset({"distance_bias"})
     steepness: Float[Tensor, " h"]
 
     def __init__(self, **sizes: Any) -> None:

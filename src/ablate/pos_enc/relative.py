@@ -9,6 +9,7 @@ Positions of two sequences have no distance: cross-attention has no such terms.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -27,17 +28,13 @@ class Relative(PosEnc):
     With causal attention there are none for keys ahead of the query.
     """
 
-    distances: ClassVar[bool] = True
+    needs = frozenset({"distance_bias"})
+    needs_if: ClassVar[Mapping[str, str]] = {"pos_enc.values": "weights"}
     conflicts = (
         Conflict(
             lambda c: c("pos_enc.keys") and not c.declares("model.attention", "query"),
             "pos_enc=relative with pos_enc.keys=true needs a score that reads the query, and"
             " model.attention={model.attention} does not; set pos_enc.keys=false",
-        ),
-        Conflict(
-            lambda c: c.declares("kernel", "hides_weights") and c("pos_enc.values"),
-            "kernel={kernel} does not return the weights, which pos_enc=relative with"
-            " pos_enc.values=true needs; use kernel=auto or pos_enc.values=false",
         ),
     )
 
@@ -48,7 +45,8 @@ class Relative(PosEnc):
                 "pos_enc=relative with pos_enc.keys=false and pos_enc.values=false encodes "
                 "nothing; set one to true, or use pos_enc=none"
             )
-        self.value_term = values
+        if values:
+            self.needs = Relative.needs | {"weights"}
         self.max_distance = max_distance
         self.ahead = 0 if self.causal else max_distance
         self.key_tables = self.tables() if keys else None

@@ -25,6 +25,7 @@ from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
 class Relative2d(PosEnc):
     """A vector learned for each offset between rows, and for each between columns."""
 
+    needs = frozenset({"bias"})
     conflicts = (
         Conflict(
             lambda c: not c.declares("model.attention", "query"),
@@ -38,11 +39,6 @@ class Relative2d(PosEnc):
             ),
             "pos_enc=relative_2d splits each head between rows and columns: the head width must"
             " be even; here it is model.dim={model.dim} / model.heads={model.heads}",
-        ),
-        Conflict(
-            lambda c: c.declares("kernel", "by_ranges"),
-            "kernel={kernel} supports biases of the distance j - i, and pos_enc=relative_2d depends"
-            " on rows and columns; use kernel=auto",
         ),
         NEEDS_GRID,
     )

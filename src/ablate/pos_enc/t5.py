@@ -9,7 +9,7 @@ Hugging Face transformers. T5's dot product has no scale: that is model.attentio
 Positions of two sequences have no distance: cross-attention has no such bias, as in T5.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from einops import rearrange
@@ -25,7 +25,7 @@ from ablate.pos_enc import PosEnc
 class T5(PosEnc):
     """A table with a number for each of `buckets` and each head."""
 
-    distances: ClassVar[bool] = True
+    needs = frozenset({"distance_bias"})
     edges: Integer[Tensor, " edges"]
 
     def __init__(

@@ -23,8 +23,8 @@ FILES = {"karate": {}, "planetoid": {"root": "planetoid"}}
 UNKEPT = dict.fromkeys(FILES)  # read again
 COMPILED = [("gat", "kernel=sparse")]
 REFUSED = """
-4 model=gat model.mask=causal model.attention=location model.normalizer=sigmoid kernel=sparse
-4 model=gat kernel=triton trainer=gpu model.depth=1 model.attention=uniform model.shared=false
+3 model=gat model.mask=causal model.attention=location model.normalizer=sigmoid kernel=sparse
+3 model=gat kernel=triton trainer=gpu model.depth=1 model.attention=uniform model.shared=false
 1 model=gat trainer=ddp trainer.accelerator=cpu trainer.devices=2
 1 model.mask=neighbors
 1 kernel=sparse

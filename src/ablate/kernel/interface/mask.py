@@ -22,10 +22,10 @@ class Mask:
     looks_ahead: ClassVar[bool | None] = None
     # Whether a query attends to every key up to its own position, and to no other.
     lower_triangle: ClassVar[bool] = False
-    # Whether queries attend only along the edges of a graph; see `AttentionInputs.edges`.
-    edges: ClassVar[bool] = False
-    # Whether the keys of each query are one contiguous range, which `between` returns.
-    ranges: bool = False
+    # The feature of a kernel that computes it: "range" if the keys of each query are one contiguous
+    # range, which `between` returns, "edges" for those of a graph (`AttentionInputs.edges`), else
+    # "mask".
+    needs: frozenset[str] = frozenset({"mask"})
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Mask:
         self, i: Int[Tensor, " i"], keys: int
     ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
         """The half-open range of keys that each query attends to; it may reach beyond the `keys`
-        positions. Only if `ranges`.
+        positions. Only if `needs` has "range".
         """
         raise NotImplementedError
 

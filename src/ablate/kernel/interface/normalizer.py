@@ -17,8 +17,8 @@ from ablate.random.draws import Source
 class Normalizer:
     """Without parameters. A subclass implements `normalize`."""
 
-    # Whether it is the softmax, which fused kernels implement.
-    fused: ClassVar[bool] = False
+    # Features of the kernel: of the softmax none.
+    needs: ClassVar[frozenset[str]] = frozenset({"normalizer"})
     # Whether one more key takes a share of the weights of a query.
     shares: ClassVar[bool] = True
     # Whether it samples in training.

@@ -31,10 +31,9 @@ class Score(nn.Module):
     # tensor of width 0, so that no parameter is without a gradient.
     query: ClassVar[bool] = True
     key: ClassVar[bool] = True
-    # Whether `lower` is implemented.
-    lowers: ClassVar[bool] = False
-    # Whether `summed` is implemented.
-    sums: ClassVar[bool] = False
+    # The feature of a kernel that computes it: "dot_product" if `lower` is implemented, "sum" if
+    # `summed` is, else "score".
+    needs: ClassVar[frozenset[str]] = frozenset({"score"})
     # Whether `fused` is implemented.
     fuses: ClassVar[bool] = False
     # Whether there are attention weights: attention=none has none.
@@ -99,7 +98,7 @@ class Score(nn.Module):
         raise NotImplementedError
 
     def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
-        """compare(q, prepared) as sums over a width, for a kernel; only if `sums`."""
+        """compare(q, prepared) as sums over a width, for a kernel; only if `needs` has "sum"."""
         raise NotImplementedError
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered | None:

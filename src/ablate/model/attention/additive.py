@@ -27,9 +27,8 @@ class Additive(Score):
     directly; otherwise the hidden width is that of the query.
     """
 
-    lowers: ClassVar[bool] = False
     option: ClassVar[str] = "additive"
-    sums: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"sum"})
     fuses: ClassVar[bool] = True
     # Negative slope of the LeakyReLU of the hidden layer; None: tanh.
     slope: ClassVar[float | None] = None

@@ -29,7 +29,7 @@ class Cosine(Score):
     A zero vector scores 0 with every other.
     """
 
-    lowers: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.get("model.qk_norm", None) == "l2",

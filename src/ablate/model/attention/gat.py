@@ -21,8 +21,7 @@ SLOPE = 0.2  # negative slope of the LeakyReLU
 class GAT(Score):
     """The LeakyReLU of one number for the query plus one for the key."""
 
-    lowers: ClassVar[bool] = False
-    sums: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"sum"})
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -17,7 +17,7 @@ from ablate.model.attention import Lowered, Score
 class General(Score):
     """A learned bilinear form of queries and keys, which may differ in width."""
 
-    lowers: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -33,7 +33,7 @@ class Location(Score):
         ),
     )
     key: ClassVar[bool] = False
-    lowers: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
 
     def __init__(self, *, max_length: Count | None, **sizes: Any) -> None:
         super().__init__(**sizes)

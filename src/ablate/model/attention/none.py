@@ -18,6 +18,7 @@ class NoAttention(Score):
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
     conflicts = (
         Conflict(
             lambda c: not c.declares("model", "reads_without_attention"),

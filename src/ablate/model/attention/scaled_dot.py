@@ -17,7 +17,7 @@ from ablate.model.attention import Lowered, Score, require_equal_widths
 class ScaledDot(Score):
     """The inner product of queries and keys of equal width, over the square root of that width."""
 
-    lowers: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

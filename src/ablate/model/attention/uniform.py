@@ -21,7 +21,7 @@ class Uniform(Score):
 
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False
-    lowers: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
 
     def forward(
         self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]

@@ -17,7 +17,7 @@ of its features ("element") (Qiu et al. 2025, https://arxiv.org/abs/2505.06708).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
-from ablate.kernel import AttentionInputs, Parts, attention_weights, every_head
+from ablate.kernel import AttentionInputs, attention_weights, every_head
 from ablate.model.layers.layer import Context, Layer, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
@@ -48,6 +48,11 @@ class MultiHeadAttention(Layer):
     """
 
     attends = True
+    needs_if: ClassVar[Mapping[str, str]] = {
+        "model.softcap": "softcap",
+        "model.sink": "sink",
+        "model.dropout": "dropout",
+    }
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: (
@@ -110,16 +115,10 @@ class MultiHeadAttention(Layer):
         self.output_gate = linear(gates, std=place.std) if gates else None
         self.normalizer = place.normalizer
         self.draws = Stream()
-        self.kernel = place.kernel.resolve(
-            Parts(
-                self.score,
-                place.pos,
-                softmax=place.normalizer.fused,
-                ranges=place.mask.ranges,
-                softcap=place.softcap is not None,
-                sink=place.sink is not None,
-            )
-        )
+        own = {"softcap": place.softcap, "sink": place.sink, "dropout": place.dropout}
+        needs = frozenset(feature for feature, value in own.items() if value)
+        parts = (self.score, place.pos, place.normalizer, place.mask)
+        self.kernel = place.kernel.resolve(needs.union(*(part.needs for part in parts)))
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
@@ -209,7 +208,7 @@ class MultiHeadAttention(Layer):
         if self.recorded is not None:
             every = replace(attend.ungrouped(), training=False)
             self.recorded.append(attention_weights(every).detach())
-        grouped = self.kernel.groups and self.score.key and self.sink is None
+        grouped = "groups" in self.kernel.provides and self.score.key and self.sink is None
         return self.kernel(attend if grouped else attend.ungrouped())
 
     def read_sequence(
@@ -290,14 +289,14 @@ class CrossAttention(MultiHeadAttention):
         dot product, whose kernels take the plain keys.
         """
         k, v = self.keys(source), self.values(source)
-        if not self.score.lowers:
-            k, v = every_head(k, self.heads), every_head(v, self.heads)
-        return (k if self.score.lowers else self.score.keys(k)), v
+        if "dot_product" not in self.score.needs:
+            k, v = self.score.keys(every_head(k, self.heads)), every_head(v, self.heads)
+        return k, v
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         assert context.memory is not None
         k, v = context.memory.states[self]
-        prepared = None if self.score.lowers else k
+        prepared = None if "dot_product" in self.score.needs else k
         q, keep = self.queries(x), context.memory.keep
         y = self.context(q, k, v, self.pos, keep=keep, prepared=prepared, use=context.use)
         return self.join(y, x)

@@ -15,7 +15,7 @@ from ablate.model.mask import Mask
 class Causal(Mask):
     """Masks the future: every key after the query."""
 
-    ranges = True
+    needs = frozenset({"range"})
     lower_triangle: ClassVar[bool] = True
     looks_ahead = False
 

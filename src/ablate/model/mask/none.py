@@ -16,7 +16,7 @@ class NoMask(Mask):
     """The ablated mask; in a decoder it leaks the future."""
 
     restricts: ClassVar[bool] = False
-    ranges = True
+    needs = frozenset({"range"})
     looks_ahead: ClassVar[bool | None] = True
 
     @property

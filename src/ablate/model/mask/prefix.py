@@ -19,7 +19,7 @@ from ablate.model.mask import Mask
 class Prefix(Mask):
     """A query at i attends to the keys at j <= i and those at j < size."""
 
-    ranges = True
+    needs = frozenset({"range"})
 
     def __init__(self, *, size: Count, **layout: Any) -> None:
         super().__init__(**layout)

@@ -9,7 +9,8 @@ window w on text counts both sides, w = 2 (size - 1). The causal window is that 
 2023, "Mistral 7B", section 2, https://arxiv.org/abs/2310.06825.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -24,11 +25,6 @@ class Window(Mask):
 
     conflicts = (
         Conflict(
-            lambda c: c.declares("kernel", "by_ranges") and c.declares("model", "has_grid"),
-            "kernel={kernel} lets a query see one range of keys, and model.mask=window of an image"
-            " is several; use kernel=auto",
-        ),
-        Conflict(
             lambda c: c.declares("model", "has_grid") and c("model.mask.size") >= c.across > 0,
             "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches of"
             " model.patch={model.patch} on data={data} see all; set less than {:across}, or"
@@ -36,10 +32,14 @@ class Window(Mask):
         ),
     )
 
+    needs = frozenset({"range"})
+    needs_if: ClassVar[Mapping[str, str]] = {"model.patch": "mask"}
+
     def __init__(self, *, size: Count, **layout: Any) -> None:
         super().__init__(**layout)
         self.size = size
-        self.ranges = self.grid is None
+        if self.grid is not None:
+            self.needs = Mask.needs
 
     @property
     def look_ahead(self) -> bool:

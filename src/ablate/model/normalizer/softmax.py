@@ -12,7 +12,7 @@ from ablate.model.normalizer import Normalizer
 
 
 class Softmax(Normalizer):
-    fused: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def normalize(
         self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool

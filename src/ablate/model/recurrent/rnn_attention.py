@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
+from ablate.kernel import AttentionInputs, Kernel, attention_weights
 from ablate.kernel.interface.mask import combine
 from ablate.model.attention import Score
 from ablate.model.cell import decodes
@@ -76,13 +76,7 @@ class RNNAttention(nn.Module):
         # Recurrent states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
         self.kernel = kernel.resolve(
-            Parts(
-                score,
-                self.pos,
-                factors=self.window.weighs,
-                softmax=normalizer.fused,
-                ranges=self.mask.ranges,
-            )
+            score.needs | normalizer.needs | self.window.needs | self.mask.needs
         )
         self.chosen = not kernel.chooses  # by name: nothing else is to compute its steps
         # A list while `recording` collects the attention weights, else None.
@@ -98,7 +92,7 @@ class RNNAttention(nn.Module):
         self, query: Float[Tensor, "b i d"], memory: Memory, start: int
     ) -> Float[Tensor, "b i d"]:
         """The context of the steps `start`, `start` + 1 .."""
-        plain = not (self.chosen or self.window.weighs or self.recorded is not None)
+        plain = not (self.chosen or self.window.needs or self.recorded is not None)
         if plain and decodes(query):
             return self._step(query, memory, start)
         random = self.training and self.normalizer.samples

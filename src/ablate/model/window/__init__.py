@@ -17,8 +17,8 @@ from ablate.model.mask.none import NoMask
 class Window(nn.Module):
     """The whole source, unless a subclass overrides it; `dim` is the width of the decoder."""
 
-    # Whether `factors` is implemented: the kernel then has to compute explicit weights.
-    weighs: ClassVar[bool] = False
+    # Features of the kernel: "weights" if `factors` is implemented.
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *, dim: int) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from ablate.model.window import Window
 class LocalP(Window):
     """The center is predicted from the decoder state; the Gaussian makes it differentiable."""
 
-    weighs: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"weights"})
 
     def __init__(self, *, size: Count, dim: int) -> None:
         super().__init__(dim=dim)

@@ -5,10 +5,10 @@ and ELU; heads are concatenated, those of the last layer averaged. With model.ma
 attends to every other, and the graph is not used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Share, Width
-from ablate.kernel import AttentionInputs, Kernel, Parts, attention_weights
+from ablate.kernel import AttentionInputs, Kernel, attention_weights
 from ablate.kernel.interface.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -86,11 +86,10 @@ class GraphAttention(nn.Module):
         self.bias = Bias(outputs) if keys["bias"] else nn.Identity()
         self.dropout = Dropout(dropout)
         self.draws = Stream()
-        parts = Parts(
-            self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges
-        )
-        sparse = kernel.chooses and Sparse().refuses(parts) is None
-        self.kernel = Sparse() if sparse else kernel.resolve(parts)
+        needs = self.score.needs.union(pos.needs, normalizer.needs, mask.needs)
+        needs |= frozenset({"dropout"} if dropout else ())
+        sparse = kernel.chooses and needs <= Sparse.provides
+        self.kernel = Sparse() if sparse else kernel.resolve(needs)
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
@@ -139,6 +138,7 @@ class GAT(Model):
     """A graph in, logits of the classes of every node out."""
 
     outputs = ("classes of nodes",)
+    needs_if: ClassVar[Mapping[str, str]] = {"model.dropout": "dropout"}
     conflicts = (
         Conflict(
             lambda c: c.declares("model.mask", "restricts"),
@@ -218,7 +218,7 @@ class GAT(Model):
     ) -> Float[Tensor, "n classes"]:
         """edges: a node and a node that it attends to, each pair once, with self-loops."""
         x, count = features, len(features)
-        seen = Edges.of(edges, queries=count, keys=count) if self.mask.edges else None
+        seen = Edges.of(edges, queries=count, keys=count) if "edges" in self.mask.needs else None
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, seen)
             x = x if number == len(self.layers) else F.elu(x)

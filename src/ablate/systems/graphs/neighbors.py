@@ -13,17 +13,12 @@ from ablate.model.mask.none import NoMask
 class Neighbors(NoMask):
     """Allows every position, because the kernel gets the edges themselves."""
 
-    edges: ClassVar[bool] = True
+    needs = frozenset({"edges"})
     looks_ahead: ClassVar[bool | None] = None
     conflicts = (
         Conflict(
             lambda c: "a graph" not in c.attribute("model", "kinds"),
             "model.mask=neighbors needs a graph, and model={model} reads none; use model=gat, or"
             " another model.mask",
-        ),
-        Conflict(
-            lambda c: c.declares("kernel", "by_ranges"),
-            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbors follows"
-            " edges; use kernel=auto, or model.mask=none",
         ),
     )

@@ -10,8 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.config.conflicts import Conflict
-from ablate.kernel import AttentionInputs, Kernel, Parts, hides_weights
+from ablate.kernel import AttentionInputs, Kernel
 from ablate.kernel.interface.edges import Edges
 from ablate.random.dropout import dropout_at
 
@@ -23,22 +22,9 @@ class Sparse(Kernel):
     gets zeros."""
 
     name: ClassVar[str] = "sparse"
-    hides_weights = True
-    caps = sinks = False
-    conflicts = (
-        Conflict(
-            lambda c: not (c.has("model.mask") and c.declares("model.mask", "edges")),
-            "kernel=sparse supports the edges of a graph only, that is model=gat with"
-            " model.mask=neighbors; use kernel=auto",
-        ),
-    )
-
-    def refuses(self, layer: Parts) -> str | None:
-        if reason := super().refuses(layer):
-            return reason
-        if not layer.edges:
-            return "this kernel requires edges"
-        return hides_weights(layer)
+    provides = Kernel.provides - {
+        *("softcap", "sink", "distance_bias", "bias", "normalizer", "weights", "range", "mask")
+    }
 
     def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.edges is not None

@@ -127,7 +127,7 @@ def of_scores(attention: RNNAttention, keys: Float[Tensor, "b j p"]) -> Tensors 
     score: Score = attention.score
     if attention.chosen or attention.kernel.compiled or attention.recorded is not None:
         return None
-    if not attention.normalizer.fused or attention.window.weighs:
+    if attention.normalizer.needs or attention.window.needs:
         return None
     if type(score) is Dot:
         return [keys]
