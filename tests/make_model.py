@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
+from ablate.config.overrides import ALIASES
 from ablate.config.tree import config_file, config_files, groups
 from ablate.kernel import Kernel
 from ablate.model.layers.layer import Context, LayerSpec
@@ -86,7 +87,7 @@ BY_YAML = {"cell", "decoder", "ffn", "norm_type"}  # whose default is that of th
 
 def build(name: str, /, **keys: Any) -> Any:
     """The class of conf/model/NAME.yaml with its keys, some of them changed; what is the name of an
-    option becomes its part. Errors come bare."""
+    option becomes its part. Keys of attention have their short spelling. Errors come bare."""
     content, defaults = option_content(config_file(f"model/{name}.yaml"))
     chosen = {
         group.removeprefix("/model."): option
@@ -103,6 +104,8 @@ def build(name: str, /, **keys: Any) -> Any:
         if isinstance(option, str) and group in groups():
             near = {"size": 2} if slot == "window" and option != "none" else {}
             node[slot] = part(group, option, **near)
+    if own := {key: node.pop(key) for key in [*node] if f"model.{key}" in ALIASES}:
+        node["mixer"] = partial(node["mixer"], **own)
     return get_class(node.pop("_target_"))(**node)
 
 

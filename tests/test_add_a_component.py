@@ -102,6 +102,16 @@ def test_a_mixer_of_ones_own_is_refused_where_it_has_no_meaning(tmp_path: Path) 
         train(tmp_path, "model.mixer=decay", "model=bert", "pos_enc=learned")
 
 
+@pytest.mark.parametrize(("section", "count"), [(KEY, 3), (ATTENTION, 2)])
+def test_a_key_changes_few_files(section: tuple[str, str], count: int, tmp_path: Path) -> None:
+    files = {file for file, _ in blocks(SECTIONS[section])}
+    assert len(files) == count
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    change(SECTIONS[section], tmp_path)
+
+
 @pytest.mark.slow
 def test_every_walk_within_the_repository(tmp_path: Path) -> None:
     """All at once; the tests of the project find what was added, and every id stays."""
@@ -122,10 +132,11 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
         "every_parameter_gets_a_gradient[optimizer-nadam]",
         "every_key_of_a_model_acts[gpt-True]",
         "every_key_of_a_model_acts[transformer-True]",
+        "every_key_of_a_part_acts[model.mixer-attention]",
         "every_key_of_a_block_acts_by_layer",
         "the_axes_hold_every_value_that_is_allowed",
     ]
-    words = "l2 rotate nadam acts[gpt-True] acts[transformer-True] acts_by_layer"
+    words = "l2 rotate nadam acts[gpt-True] acts[transformer-True] acts_by_layer mixer-attention"
     chosen = " or ".join([*words.split(), "axes_hold"])
     files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "run_id", "pairs")]
     # Whether an option's turn comes by default depends on its place in a list: ask for all (-m "").

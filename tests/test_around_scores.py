@@ -13,6 +13,7 @@ from make_model import context, kernel, normal, part, place, random_parts
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from ablate.config.overrides import ALIASES
 from ablate.errors import UserError
 from ablate.model.layers.layer import Memory
 from ablate.model.layers.multi_head import CrossAttention, recording
@@ -48,7 +49,8 @@ def made(run, mask="causal", own=None, **changes):
         "mask": part("model.mask", mask)(causal=True),
         "kernel": kernel(run, **SETTINGS.get(run, {})),
     }
-    return random_parts(Attention(place(D, H, N, **parts, **changes), **(own or {})))
+    keys = {key: changes.pop(key) for key in [*changes] if f"model.{key}" in ALIASES}
+    return random_parts(Attention(place(D, H, N, **parts, **changes), **keys, **(own or {})))
 
 
 def normed(kind, whole, at, norm, root, head):
@@ -145,7 +147,7 @@ def test_cross_attention_is_the_formula_in_loops(score, keys, run):
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
     whole = {"kernel": kernel(run, **SETTINGS.get(run, {})), "score": score}
-    mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))
+    mine = random_parts(CrossAttention(place(D, H, N, **whole), **keys))
     x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
     with recording(mine) as recorded:
         output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
@@ -154,7 +156,7 @@ def test_cross_attention_is_the_formula_in_loops(score, keys, run):
         expected = reference(mine, *maps(mine, x, source), x, seen, keys)
         assert_close((output, recorded[0][0]), expected)
         return
-    every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
+    every = random_parts(CrossAttention(place(D, H, N, **whole), **keys | {"kv_heads": H}))
     every.load_state_dict(of_every_head(mine, "key.", "value."))
     same = every(x, context(memory=Memory({every: every.read(source)}, keep)))
     assert_close(output, same)
@@ -212,7 +214,7 @@ def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score):
 @pytest.mark.parametrize(("run", "keys"), [("sdpa", {"softcap": 1.0}), ("flex", {"sink": "zero"})])
 def test_a_layer_tells_its_kernel_what_acts(run, keys):
     with pytest.raises(UserError, match=r"soft capping|a sink"):
-        Attention(place(D, H, N, kernel=kernel(run), **keys))
+        Attention(place(D, H, N, kernel=kernel(run)), **keys)
 
 
 def test_recorded_weights_are_those_before_dropout_and_change_nothing():

@@ -158,7 +158,11 @@ def test_later_blocks_add_the_values_of_the_first(recomputed):
 
 def test_layers_that_do_not_fit_together_are_refused():
     own = part("model.mixer", "attention", value_residual=True)
-    mine = stack(mixer=own, depth=2, layers=[{}, {"kv_heads": 1}])
+    mine = stack(
+        mixer=own,
+        depth=2,
+        layers=[{}, {"mixer": part("model.mixer", "attention", value_residual=True, kv_heads=1)}],
+    )
     with pytest.raises(UserError, match="set the same heads"):
         mine(normal(B, N, D))
     with pytest.raises(UserError, match="as many residual streams, here 1 and 4"):

@@ -16,6 +16,7 @@ from tiny import overrides
 import ablate
 from ablate.config import composition
 from ablate.config.composition import Composition, compose
+from ablate.config.overrides import quote_override
 from ablate.config.tree import config_dir, config_dirs, config_file, open_tree
 from ablate.data.text import TextData
 from ablate.study.plan.blocks import Blocks
@@ -82,6 +83,35 @@ def test_a_model_loses_to_an_experiment_and_both_to_the_command_line(typed, expe
     cfg = compose(*typed.split(), config_dir=tmp_path)
     for key, value in (text.split("=") for text in expected.split()):
         assert str(cfg.choices.get(key, OmegaConf.select(cfg, key))) == value, key
+
+
+SHORT = """# @package _global_
+study:
+  factors: {model.softcap: [2, 3], sink: {zero: [model.sink=zero]}}
+  arms: [model.softcap=2]
+model: {kv_heads: 1, mixer: {exclusive: true}, qk_norm: rms}
+"""
+
+
+def test_a_short_spelling_of_a_key_is_the_key_in_full(tmp_path):
+    """In a file and on the command line, which wins in any spelling; in names of a study, too."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "short.yaml").write_text(SHORT)
+    (tmp_path / "experiment" / "full.yaml").write_text(
+        "# @package _global_\nmodel: {mixer: {kv_heads: 1, exclusive: true, qk_norm: rms}}\n"
+    )
+    for typed in ([], ["model.kv_heads=2"], ["model.mixer.kv_heads=2"]):
+        short, full = (
+            compose(f"experiment={name}", *typed, config_dir=tmp_path) for name in ("short", "full")
+        )
+        assert short.model == full.model
+        assert short.model.mixer.kv_heads == len(typed) + 1
+    factors = {"model.mixer.softcap": [2, 3], "sink": {"zero": ["model.mixer.sink=zero"]}}
+    assert short.study.factors == factors
+    assert short.study.arms == ["model.mixer.softcap=2"]
+    typed = "++study.factors={model.sink:[zero]}"
+    assert quote_override(typed) == "++study.factors={model.mixer.sink:[zero]}"
+    assert quote_override("study.name=model.sink") == "study.name=model.sink"
 
 
 def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):

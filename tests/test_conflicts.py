@@ -24,12 +24,13 @@ pytestmark = pytest.mark.usefixtures("no_interpreter")
 FILES = "model=transformer data=parallel data.source=a data.target=b"
 # Every conflict, in as few compositions as there may be: how many are refused, and which.
 REFUSED = """
-5 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent model.kv_heads=2
-4 model.kv_heads=3 model.mixer=differential pos_enc=rotary model.dim=24 model.output_gate=head
+3 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent
+1 model.mixer=differential pos_enc=rotary model.dim=24
+1 model.kv_heads=3
 2 model.mixer=latent model.attention=location model.connection=rezero model.residual=false
 3 model.norm_type=batch model.bias=false model.activation_checkpointing=true trainer.max_steps=-1
-4 model.mixer=differential model.dim=20 model.kv_heads=2 pos_enc=alibi model.softcap=2 kernel=sdpa
-4 model.mixer=gla model.dim=20 model.connection=hyper model.norm=post model.sink=zero kernel=flex
+3 model.mixer=differential model.dim=20 pos_enc=alibi model.softcap=2 kernel=sdpa
+4 model.mixer=gla model.dim=20 model.connection=hyper model.norm=post kernel=flex
 3 model.mixer=retention pos_enc=alibi model.norm_type=dyt model.norm=none optimizer=schedule_free
 4 model.sink=zero model.normalizer=sigmoid pos_enc=rotary model.dim=36 model.heads=12 data=digits
 3 model=vit model.mixer.key_shift=true model.mixer.short_conv=2 model.mask=window

@@ -111,9 +111,9 @@ def qk_normed(kind: QKNorm, heads: int = 1) -> Any:
     return keys.double()(tensor([3.0, 4.0]).view(1, heads, 1, -1))
 
 
-def read(own: dict[str, Any], **around: Any) -> Any:
+def read(**own: Any) -> Any:
     """What a causal layer of one head gives for 1 and 3 when its maps change nothing."""
-    here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False, **around)
+    here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False)
     made = part("model.mixer", "attention", **own)(here).double()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -264,10 +264,10 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "QK norm, layer": lambda: qk_normed("layer"),
     "soft cap": lambda: attention(softcap=1.0),
     "sink": lambda: attention(sink=tensor(log(3.0))),
-    "output gate": lambda: read({}, output_gate="head"),
-    "key shift": lambda: read({"key_shift": True}),
-    "exclusive self-attention": lambda: read({"exclusive": True}),
-    "short convolution": lambda: read({"short_conv": 2}),
+    "output gate": lambda: read(output_gate="head"),
+    "key shift": lambda: read(key_shift=True),
+    "exclusive self-attention": lambda: read(exclusive=True),
+    "short convolution": lambda: read(short_conv=2),
     "fixed weights": lambda: mixed(
         "fixed", value_weight=1.0, out_weight=1.0, weight=[[1, 9, 9], [2, 3, 9], [4, 5, 6]]
     ),

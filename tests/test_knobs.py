@@ -19,6 +19,7 @@ from test_no_effect import after_two_steps, without
 
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
+from ablate.config.overrides import ALIASES
 from ablate.config.schema import ruled
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
@@ -119,23 +120,24 @@ def test_every_key_of_a_block_acts_by_layer() -> None:
     assert set(content) - set(content["layers"]) == {"layers", "init_depth_scale", *of_the_stack}
     known = {key: (now, rule) for key, now, rule in ruled(cfg)}
     for key in content["layers"].keys() - {"cross_attention"}:
-        path = key if key == "pos_enc" else f"model.{key}"
+        path = ALIASES.get(f"model.{key}", key if key == "pos_enc" else f"model.{key}")
         if path in GROUPS:
             # The streams of hyper-connections are those of all layers.
             now, others = cfg.choices[path], [o for o in axes_of("gpt")[path] if o != "hyper"]
         else:
             now, rule = known[path]
             others = [other(path, now, rule)]
-        assert_acts("gpt", ROTARY, f"model.layers.{key}", pattern(key, now, others))
+        slot = "mixer" if path in ALIASES.values() else key
+        assert_acts("gpt", ROTARY, f"model.layers.{slot}", pattern(key, slot, now, others))
 
 
-def pattern(key: str, now: Any, others: list[Any]) -> Any:
+def pattern(key: str, slot: str, now: Any, others: list[Any]) -> Any:
     """A pattern of the first that may stand beside the usual one, as the command line reads it."""
     for another in others:
         typed = f"model.layers.{key}=[{written(now)},{written(another)}]"
         with suppress(UserError):
             if another != now:
-                return compose(*base_overrides("gpt"), "pos_enc=rotary", typed).model.layers[key]
+                return compose(*base_overrides("gpt"), "pos_enc=rotary", typed).model.layers[slot]
     raise AssertionError(f"{key} takes no second value")
 
 

@@ -172,6 +172,17 @@ def test_options_are_named_as_on_the_command_line():
     assert [own["heads"] for own in layers] == [4, 8, 4, 8]
 
 
+def test_keys_of_the_mixer_differ_by_layer_in_those_that_have_them():
+    """The model's option keeps its values."""
+    mixed = node("model.layers.kv_heads=[4,1]", "model.layers.mixer=[gla,attention,attention]",
+                 "model.qk_norm=rms", "model.depth=6")  # fmt: skip
+    layers = mixed.model.layers
+    found = [(layer.get("kv_heads"), layer.get("qk_norm")) for layer in layers.mixer]
+    grouped = (1, "rms"), (4, "rms")
+    assert found == [(None, None), *grouped, (None, None), *grouped[::-1]]
+    assert layers.kv_heads is None
+
+
 def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives():
     def ids(*patterns):
         return {run_id(node(f"model.layers.{pattern}"), "data") for pattern in patterns}
@@ -187,6 +198,9 @@ REFUSED = [
     ("heads=[3,4]", "block 0: model.heads=3 does not divide model.dim=128"),
     ("heads=[4,4]", "has one value for all blocks; set model.heads instead"),
     ("heads=[1,2,4,8,1]", "has 5 values for 4 blocks"),
+    ("kv_heads=4", "kv_heads=4: must be a list of per-block values"),
+    ("kv_heads=[2,2]", "has one value for all blocks; set model.kv_heads instead"),
+    ("kv_heads=[1,3]", "block 1: model.mixer.kv_heads=3 does not divide model.heads=4"),
     ("mask=[windw,causal]", "unknown option model.mask=windw; allowed: .* did you mean 'window'"),
     ("mask=[{window:{sise:8}},causal]", "window has no key sise; allowed: size"),
     ("pos_enc=[rotary,learned] pos_enc=rotary", "pos_enc=learned is added to the input"),

@@ -50,6 +50,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
     [
         "model.ffn=moe model.ffn.balance=0.5",  # a loss of the layers
         "model.normalizer=hard model.normalizer.temperature=2.0",  # the gradient alone
+        "model.depth=2 model.kv_heads=1 model.layers.mixer=[none,attention]",
     ],
 )
 def test_what_acts_in_training_alone_is_accepted(tmp_path: Path, given: str) -> None:

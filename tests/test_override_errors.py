@@ -28,8 +28,13 @@ MISTAKES = {
     "model.norm_type=my.norm.DyT": "allowed: batch, dyt, layer, rms"
     " | write `_target_: my.norm.DyT` to DIR/model.norm_type/NAME.yaml",
     "model.head=4": "no key model.head (model=gpt; did you mean 'model.heads'?)",
+    "model.kv_head=2": "no key model.kv_head (model=gpt; did you mean 'model.kv_heads'?)",
+    "model.kv_heads=2 model.mixer=delta": "no key model.mixer.kv_heads (model.mixer=delta; it is a"
+    " key of model.mixer=attention); allowed: model.mixer.short_conv",
+    "model.kv_heads=2 model=rnn_lm": "no key model.mixer (model=rnn_lm); allowed: model.embedding",
+    "model.layers.kv_heads=[1,2] model.mixer=gla": "model.layers.kv_heads: gla has no key kv_heads",
     "optimizer.lr.x=3": "optimizer.lr is one value and has no keys",
-    "+model.head=4": "no key model.head; | did you mean 'model.heads'?",
+    "+model.head=4": "no key model.head (model=gpt; did you mean 'model.heads'?); allowed: ",
     "+data.root._target_=true": "data.root._target_=true: must be the path of a class",
     "hydra/launcher=slrum": "no such option (did you mean 'slurm'?); allowed: basic",
     "hydra.swep.dir=x": "no key hydra.swep | did you mean 'hydra.sweep.dir'?",

@@ -143,7 +143,7 @@ def test_a_key_that_is_added_later_must_change_nothing(monkeypatch):
     part = "ablate.model.whitening.{0}.Whitening"
     monkeypatch.setitem(NEUTRAL, "model.later", False)
     monkeypatch.setitem(NEUTRAL, "model.whitening", "none")
-    added = {"model.kv_heads": (None, 2, "null"), "model.later": (False, True, "false")}
+    added = {"model.init_scale": (None, 2, "null"), "model.later": (False, True, "false")}
     added["model.whitening._target_"] = (part.format("none"), part.format("rms"), "none")
     for key, (neutral, _, _) in added.items():
         OmegaConf.update(cfg, key, neutral, force_add=True)

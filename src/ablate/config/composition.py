@@ -171,7 +171,7 @@ def finalize(cfg: DictConfig, hydra: DictConfig) -> None:
             if typed.get(key, "null") != "null" and other not in typed:
                 OmegaConf.update(cfg, other, None)
     with interpolations():
-        expand(OmegaConf.select(cfg, "model.layers"), files)
+        expand(cfg, files)
 
 
 def as_typed(overrides: Any) -> list[str]:

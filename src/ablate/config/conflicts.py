@@ -129,15 +129,15 @@ CONFLICTS = [
         "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
     ),
     Conflict(
-        lambda c: c("model.share_layers") and c("model.depth") == 1,
-        "model.share_layers=true has no effect with model.depth=1",
+        lambda c: c("model.norm") == "none" and c.option("model.norm_type") != "layer",
+        "model.norm_type={model.norm_type} has no effect with model.norm=none",
     ),
     Conflict(
         lambda c: (
-            c("model.share_layers") and c("model.encoder.depth") == c("model.decoder.depth") == 1
+            c("model.share_layers")
+            and all(c.get(f"model.{node}depth", 1) == 1 for node in ("", "encoder.", "decoder."))
         ),
-        "model.share_layers=true has no effect with model.encoder.depth=1 and"
-        " model.decoder.depth=1",
+        "model.share_layers=true has no effect on a single block",
     ),
     Conflict(
         lambda c: c("model.activation_checkpointing") and c("model.freeze") == "encoder",

@@ -112,7 +112,7 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     yield from _wrong(cfg, "", allowed)
     for key in sorted(allowed - ROOT - FREE - {"study"}):
         if isinstance(cfg.get(key), dict):
-            yield from _in_node(cfg[key], key)
+            yield from _in_node(cfg[key], key, cfg.get("choices") or {})
     yield from unknown_study_keys(cfg)
 
 
@@ -146,11 +146,11 @@ def _values() -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
 
 
-def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
+def _in_node(node: Mapping[str, Any], path: str, choices: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every unread key of a part, and of the parts in it."""
-    target = node.get("_target_")
+    target, option = node.get("_target_"), choices.get(path)
     if target is None:
-        yield from _wrong(node, path, set())
+        yield from _wrong(node, path, set(), option)
         return
     if not isinstance(target, str):
         yield f"{path}._target_={value_text(target)}: must be the path of a class"
@@ -158,7 +158,7 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
     written = keys_of(target)
     rest = {str(key) for key in node} - written.keys()
     if rest and rest <= GIVEN.get(target, set()):
-        yield from _wrong(node, path, {*written})  # without an import of the class, of seconds
+        yield from _wrong(node, path, {*written}, option)  # without importing the class
     elif rest:
         allowed = {*written}
         if not (target.startswith(OURS) and written) or path.startswith("optimizer"):
@@ -166,11 +166,11 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
             given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
             allowed |= parameters(target) - given
         if "**" not in allowed:
-            yield from _wrong(node, path, allowed)
+            yield from _wrong(node, path, allowed, option)
     for key, value in node.items():
         inside, name = written.get(str(key)), f"{path}.{key}"
         if isinstance(value, dict) and "_target_" in value:
-            yield from _in_node(value, name)
+            yield from _in_node(value, name, choices)
         elif isinstance(value, dict) and inside:
             yield from _wrong(value, name, inside)
         elif inside:
@@ -188,7 +188,9 @@ def refused_key_message(key: str) -> str:
     return f"no key {key}: {REFUSED_KEYS[key]}"
 
 
-def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[str]:
+def _wrong(
+    node: Mapping[str, Any], path: str, allowed: Set[str], option: str | None = None
+) -> Iterator[str]:
     shown = sorted(f"{path}.{key}".lstrip(".") for key in allowed - EVERYWHERE - ROOT)
     for key in node:
         if str(key) not in allowed:
@@ -197,7 +199,9 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
                 yield refused_key_message(full)
                 continue
             known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
-            yield f"no key {full}; {known}{suggest(full, shown)}"
+            near = [f"{path}={option}" if option else "", suggest(full, shown).removeprefix("; ")]
+            said = f" ({'; '.join(filter(None, near))})" if any(near) else ""
+            yield f"no key {full}{said}; {known}"
 
 
 @cache

@@ -1,12 +1,14 @@
 """Values by layer: `model.layers.KEY=[A,B]` sets the blocks to A, B, A, B, ...
 
-KEY is a key of a block (heads, norm, ...), or a group, whose options are named as on the command
-line: `model.layers.mask=[window,window,window,causal]`, `model.layers.pos_enc=[rotary,none]`. An
-option with other values than those of its file is `{window: {size: 8}}`. In an encoder-decoder the
-pattern applies to each side; the mask is the decoder's.
+KEY is a key of a block (heads, norm, ...), the short spelling of a key of its mixer (kv_heads), or
+a group, whose options are named as on the command line: `model.layers.pos_enc=[rotary,none]`. The
+model's option keeps its values, another has those of its file, and either may name others:
+`{window: {size: 8}}`. In an encoder-decoder the pattern applies to each side; the mask is the
+decoder's.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.keys import option_content, shown
+from ablate.config.overrides import ALIASES
 from ablate.config.parts import class_attribute
 from ablate.config.tree import groups, readable_file
 from ablate.errors import UserError, suggest
@@ -43,21 +46,56 @@ def patterns(values: Values) -> dict[str, list[Any]]:
     return {key: pattern for key, pattern in items if isinstance(pattern, list) and pattern}
 
 
-def expand(node: Any, folders: Iterable[str | Path]) -> None:
-    """Replace the options named in the node model.layers, if it is one, by the content of their
-    files, in place.
+def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
+    """Replace in the node model.layers, if there is one, named options by their content, and keys
+    of the mixer by mixers with their values, in place.
 
     folders: those of the config tree. Raises UserError.
     """
+    node = OmegaConf.select(cfg, NODE)
     if not OmegaConf.is_dict(node):
         return
-    for key, pattern in node.items():
-        group = group_of(str(key))
-        if group and OmegaConf.is_list(pattern):
-            options = OmegaConf.to_container(pattern, resolve=True)
-            assert isinstance(options, list)
-            with open_dict(node):
-                node[key] = [_content(group, option, folders) for option in options]
+    lists: dict[str, list[Any]] = {
+        str(key): _plain(pattern) for key, pattern in node.items() if OmegaConf.is_list(pattern)
+    }
+    for key, pattern in lists.items():
+        if group := group_of(key):
+            lists[key] = [_content(cfg, group, option, folders) for option in pattern]
+    with open_dict(node):
+        for key, pattern in [*lists.items()]:
+            path, varies = ALIASES.get(f"model.{key}"), any(v != pattern[0] for v in pattern)
+            if path and varies and len(pattern) <= _depth(cfg):  # else see wrong_patterns
+                group, _, leaf = path.rpartition(".")
+                name = group.removeprefix("model.")
+                options = lists.get(name) or [_plain(OmegaConf.select(cfg, group))]
+                lists[name] = _with_values(options, leaf, pattern, _depth(cfg))
+                node[key] = None
+                del lists[key]
+        node.update(lists)
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True)
+
+
+def _with_values(
+    options: list[dict[str, Any]], key: str, values: list[Any], depth: int
+) -> list[dict[str, Any]]:
+    """The options of layers, those that have a key with its values in turn."""
+    if not any(key in option for option in options):
+        raise _no_key(f"{NODE}.{key}", shown({"_target_": options[0]["_target_"]}), key, options[0])
+    count = min(math.lcm(len(options), len(values)), max(depth, len(options), len(values)))
+    layers = [options[n % len(options)] for n in range(count)]
+    return [
+        option | {key: values[n % len(values)]} if key in option else option
+        for n, option in enumerate(layers)
+    ]
+
+
+def _no_key(name: str, option: str, key: str, content: Mapping[str, Any]) -> UserError:
+    keys = sorted(content.keys() - {"_target_", "_partial_"})
+    allowed = f"allowed: {', '.join(keys)}" if keys else "it has no keys to set"
+    return UserError(f"{name}: {option} has no key {key}; {allowed}")
 
 
 def folders(runtime: DictConfig) -> list[str]:
@@ -65,7 +103,7 @@ def folders(runtime: DictConfig) -> list[str]:
     return [source.path for source in runtime.config_sources if source.schema == "file"]
 
 
-def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
+def _content(cfg: DictConfig, group: str, option: Any, folders: Iterable[str | Path]) -> Any:
     changes: Mapping[str, Any] = {}
     if isinstance(option, Mapping):
         if "_target_" in option or len(option) != 1:
@@ -86,10 +124,10 @@ def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
         )
     with readable_file(file):
         content = option_content(file)[0]
+    if cfg.choices.get(group) == option:
+        content = _plain(OmegaConf.select(cfg, group))
     if unknown := sorted(changes.keys() - content.keys()):
-        keys = sorted(content.keys() - {"_target_", "_partial_"})
-        allowed = f"allowed: {', '.join(keys)}" if keys else "it has no keys to set"
-        raise UserError(f"{name}: {option} has no key {unknown[0]}; {allowed}")
+        raise _no_key(name, option, unknown[0], content)
     return {**content, **changes}
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from ablate.config.keys import REFUSED_KEYS, option_content, refused_key_message, unresolved
-from ablate.config.overrides import parse, require_few
+from ablate.config.overrides import ALIASES, parse, require_few
 from ablate.config.synonyms import key_hint, leaves, option_hint, same_name
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
 from ablate.errors import UserError, suggest
@@ -250,7 +250,9 @@ def _no_key(typed: str, path: str, node: DictConfig, value: str, tree: Tree) -> 
     elsewhere = "" if typed.startswith("hydra") else same_name(typed, value, root)
     hint = key_hint(typed, value, tree.groups, root)
     settable += [key for key in inside if key in tree.groups]
-    near = suggest(typed if path else part, settable)
+    settable += [short for short, key in ALIASES.items() if key in settable]
+    # A group of other models is not a typo.
+    near = "" if full in tree.groups else suggest(typed if path else part, settable)
     others = [o for o in tree.options(path) if part in _keys_of_option(path, o)] if path else []
     if others and f" {path}." not in elsewhere:  # unlike model.encoder.depth
         hint = f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"

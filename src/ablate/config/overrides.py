@@ -27,15 +27,27 @@ _LITERAL = re.compile(
     r"|true|false)(?![^,\]\s])",
     re.IGNORECASE,
 )
+# Short spellings of keys that are read by the mixer, in overrides and in files.
+ALIASES = {
+    f"model.{key}": f"model.mixer.{key}"
+    for key in ("kv_heads", "qk_norm", "softcap", "sink", "output_gate")
+}
+_ALIAS = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, ALIASES))})(?=\s*[=:])")
 TakesTexts: TypeAlias = Callable[[str, bool], bool]
 _TAKES_TEXTS: list[TakesTexts] = []  # schema.py's, which imports this module
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # unquoted
 
 
+def in_full(text: str) -> str:
+    """An override, or a text with several, without short spellings of keys."""
+    return _ALIAS.sub(lambda match: ALIASES[match[0]], text)
+
+
 def quote_override(text: str) -> str:
     """An override in Hydra's grammar: quoted if it is a path with = or ~, such as a run's folder,
     the name of an arm, or a string that looks like a number; a factor of a study as the item of a
-    mapping."""
+    mapping. Keys are in full."""
+    text = in_full(text)
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
         return f"++{node}={{{name}:{options}}}"  # also of one that does not exist

@@ -27,7 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.config.overrides import MOST, parse_all
+from ablate.config.overrides import ALIASES, MOST, in_full, parse_all
 from ablate.errors import UserError
 from ablate.machine.version import PACKAGE
 
@@ -105,7 +105,13 @@ class Repository(ConfigRepository):
                             f"{file}: an entry of the defaults list contains '..'; write"
                             " `- /GROUP: OPTION`"
                         )
-                _refuse_values(file, config_path.rpartition("/")[0].replace("/", "."), loaded)
+                group = config_path.rpartition("/")[0].replace("/", ".")
+                package = loaded.header.get("package") or "_group_"
+                place = package.replace("_group_", group).replace("_global_", "")
+                typed = OmegaConf.to_container(loaded.config)
+                if (content := _in_full(typed, place)) != typed:
+                    loaded.config = OmegaConf.create(content)
+                _refuse_values(file, content, place)
             self._read[key] = pickle.dumps(loaded)
         return pickle.loads(self._read[key])  # the reader changes it
 
@@ -170,11 +176,27 @@ def _refuse_endless(file: Path) -> None:
             raise ValueError(f"more than {LARGEST:,} values, with aliases written out")
 
 
-def _refuse_values(file: Path, group: str, loaded: ConfigResult) -> None:
-    """Raise UserError if a file sets a node to a value, such as `model: null`."""
-    package = loaded.header.get("package") or "_group_"
-    place = package.replace("_group_", group).replace("_global_", "")
-    content = OmegaConf.to_container(loaded.config)
+def _in_full(node: Any, path: str) -> Any:
+    """The content of a file at a path of the composition, without short spellings of keys."""
+    if isinstance(node, str):
+        return in_full(node)
+    if isinstance(node, list):
+        return [_in_full(item, path) for item in node]
+    if not isinstance(node, dict):
+        return node
+    full: dict[Any, Any] = {}
+    for key, value in node.items():
+        name, inner = f"{path}.{key}".lstrip("."), full
+        if path and name in ALIASES:
+            part, key = ALIASES[name].removeprefix(f"{path}.").split(".")
+            inner = full.setdefault(part, {})
+        key, value = ALIASES.get(key, key), _in_full(value, name)
+        inner[key] = inner[key] | value if isinstance(inner.get(key), dict) else value
+    return full
+
+
+def _refuse_values(file: Path, content: Any, place: str) -> None:
+    """Raise UserError if a file sets a node to a value, such as `model: null`. place: its path."""
     for node in ["study", *sorted(groups())]:
         value: Any = content if node.startswith(f"{place}." if place else "") else {}
         for name in node.removeprefix(f"{place}.").split(".") if value else ():
@@ -239,11 +261,12 @@ class Tree:
         first is done once for a choice.
         """
         parsed = parse_all(overrides)
+        lines = [override.input_line or "" for override in parsed]
         if any(o.key_or_group == "hydra.searchpath" for o in parsed):
             Repository._read.clear()  # their folders are not watched
-            return self._compose(overrides)
+            return self._compose(lines)
         if any(o.is_sweep_override() for o in parsed):
-            return self._compose(overrides)
+            return self._compose(lines)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
         composed, key = self.loader.composed, (self.config_name, self.search, options)
         if key not in composed:

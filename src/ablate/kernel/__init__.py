@@ -133,8 +133,8 @@ def every_head(x: Float[Tensor, "b g j k"], heads: int) -> Float[Tensor, "b {hea
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
-# What a layer may need of a kernel: a component names it in `needs`, or in `needs_if` after the key
-# that needs it, unless that is null, false or 0.
+# Features that a layer may need of a kernel: a component names them in `needs`, or in `needs_if`
+# after the key that needs one, unless its value is null, false or 0.
 FEATURES = {
     "dot_product": "scaled dot products",
     "sum": "scores that are sums over a width",
@@ -157,8 +157,9 @@ class Kernel:
     layer."""
 
     name: ClassVar[str]
-    # The features that it computes, and of its own: "groups" (keys and values may have fewer heads
-    # than queries, each for several of theirs in turn), "float64", "cpu", "interpreter" (Triton's).
+    # The features that it computes, and further ones: "groups" (keys and values may have fewer
+    # heads than queries, each for several of theirs in turn), "float64", "cpu", "interpreter"
+    # (Triton's).
     provides: ClassVar[frozenset[str]] = frozenset(FEATURES) | {"float64", "cpu"}
     # Their names in messages.
     features: ClassVar[Mapping[str, str]] = FEATURES

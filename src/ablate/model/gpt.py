@@ -32,7 +32,7 @@ UNLIKE: dict[Callable[[CompositionView], bool], str] = {
     lambda c: c.option("model.ffn") == "moe": "a model.ffn without a router",
     lambda c: c("model.ffn_dim") is not None: "model.ffn_dim=null, which grows with the width",
     lambda c: c("model.init_std") is not None: "model.init_std=null, which falls with the width",
-    lambda c: c("model.output_gate") is not None: "model.output_gate=null",
+    lambda c: c("model.mixer.output_gate") is not None: "model.mixer.output_gate=null",
     lambda c: c.option("pos_enc") == "relative": "positions other than pos_enc=relative",
 }
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from ablate.config.composition import Composition
 from ablate.config.conflicts import conflicts
 from ablate.config.keys import EVERYWHERE, flatten, option_content, shown
+from ablate.config.layers import NODE
 from ablate.config.parts import OURS
 from ablate.config.run_id import EXCLUDED, content
 from ablate.config.tree import config_file
@@ -123,4 +124,9 @@ def _replaced(
         OmegaConf.update(other, path, new, merge=False)
         if path in other.choices:
             other.choices[path] = default
+        group, _, key = path.rpartition(".")
+        target = OmegaConf.select(other, f"{group}._target_")
+        for node in OmegaConf.select(other, f"{NODE}.{group.removeprefix('model.')}") or ():
+            if node["_target_"] == target and node.get(key) == value:  # it has the model's value
+                node[key] = new
     yield f"{path}={shown(value)}", f"{path}={shown(default)}", other

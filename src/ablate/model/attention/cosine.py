@@ -32,9 +32,9 @@ class Cosine(Score):
     needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
-            lambda c: c.get("model.qk_norm", None) == "l2",
-            "model.qk_norm=l2 has no effect with model.attention=cosine, which normalizes"
-            " queries and keys; use model.qk_norm=rms, or model.attention=scaled_dot",
+            lambda c: c("model.mixer.qk_norm") == "l2",
+            "model.mixer.qk_norm=l2 has no effect with model.attention=cosine, which normalizes"
+            " queries and keys; use model.mixer.qk_norm=rms, or model.attention=scaled_dot",
         ),
     )
 

@@ -25,7 +25,6 @@ from ablate.model.layers.layer import Context, Layer, LayerSpec
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
-from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
 from ablate.model.mixer import MakeMixer
 from ablate.model.norm_type import MakeNorm
@@ -152,18 +151,12 @@ class Block(nn.ModuleDict):
 class BlockKeys(TypedDict):
     """The keys of a model's YAML that a block reads: lines of conf/_block.yaml, and groups.
 
-    kv_heads to output_gate: see MultiHeadAttention. init_depth_scale: scale the initial output maps
-    of sublayers by 1 / sqrt(their number). parallel: the mixer and the feed-forward network are one
-    sublayer.
+    init_depth_scale: scale the initial output maps of sublayers by 1 / sqrt(their number).
+    parallel: the mixer and the feed-forward network are one sublayer.
     """
 
     mixer: MakeMixer
     heads: Width
-    kv_heads: NotRequired[Width | None]
-    qk_norm: NotRequired[QKNorm | None]
-    softcap: NotRequired[Positive | None]
-    sink: NotRequired[Literal["zero", "learned"] | None]
-    output_gate: NotRequired[Literal["head", "element"] | None]
     normalizer: Normalizer
     kernel: Kernel
     ffn: MakeFeedForward
@@ -229,7 +222,9 @@ def make_block(
     )
     mix, cross = keys["mixer"](place), None
     if cross_attention is not None:
-        cross = CrossAttention(replace(place, score=cross_attention, length=memory_length))
+        shared = {} if mix is None else mix.attention_keys
+        place = replace(place, score=cross_attention, length=memory_length)
+        cross = CrossAttention(place, **shared)
     name = "attention" if mix is not None and mix.attends else "mixer"
     hidden = keys["ffn_dim"] or 4 * dim
     feed = keys["ffn"](dim, hidden=hidden, bias=bias, std=std, out_std=out_std)

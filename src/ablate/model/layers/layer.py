@@ -7,19 +7,18 @@ check of a composition reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import Positive, Width
+from ablate.config.rules import Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
@@ -34,8 +33,7 @@ class LayerSpec:
     length: positions in training, on an image the patches in the rows and columns of `grid`. std,
     out_std: standard deviation of initial linear maps, and of those whose output is added to the
     residual stream. score: makes the score of model.attention from its sizes. layer: index of the
-    layer among those that share `pos`. The last six keys act around the scores: see
-    MultiHeadAttention.
+    layer among those that share `pos`. query_scale: factor of the queries (muP).
     """
 
     dim: int
@@ -52,11 +50,6 @@ class LayerSpec:
     mask: Mask
     pos: PosEnc
     layer: int = 0
-    kv_heads: Width | None = None
-    qk_norm: QKNorm | None = None
-    softcap: Positive | None = None
-    sink: Literal["zero", "learned"] | None = None
-    output_gate: Literal["head", "element"] | None = None
     query_scale: float = 1.0
 
 
@@ -239,6 +232,8 @@ class Layer(nn.Module):
     reads_memory: ClassVar[bool] = False
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
+    # Its keys that the cross-attention of its block also has.
+    attention_keys: Mapping[str, Any] = {}
 
     @property
     def selects(self) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -30,14 +30,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
+from ablate.config.rules import Positive, Width
 from ablate.kernel import AttentionInputs, attention_weights, every_head
 from ablate.model.layers.layer import Context, Layer, LayerSpec, State
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.qk_norm import qk_norms
+from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 from ablate.random.draws import Stream
+
+
+class AttentionKeys(TypedDict, total=False):
+    """The keys of attention; of another mixer those that its YAML has."""
+
+    kv_heads: Width | None
+    qk_norm: QKNorm | None
+    softcap: Positive | None
+    sink: Literal["zero", "learned"] | None
+    output_gate: Literal["head", "element"] | None
 
 
 class MultiHeadAttention(Layer):
@@ -49,46 +60,47 @@ class MultiHeadAttention(Layer):
 
     attends = True
     needs_if: ClassVar[Mapping[str, str]] = {
-        "model.softcap": "softcap",
-        "model.sink": "sink",
+        "model.mixer.softcap": "softcap",
+        "model.mixer.sink": "sink",
         "model.dropout": "dropout",
     }
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: (
-                c.get("model.kv_heads", None) is not None
-                and c("model.heads") % c("model.kv_heads") != 0
+                c("model.mixer.kv_heads") is not None
+                and c("model.heads") % c("model.mixer.kv_heads") != 0
             ),
-            "model.kv_heads={model.kv_heads} does not divide model.heads={model.heads}",
+            "model.mixer.kv_heads={model.mixer.kv_heads} does not divide model.heads={model.heads}",
         ),
         Conflict(
             lambda c: (
-                c.get("model.qk_norm", None) is not None
+                c("model.mixer.qk_norm") is not None
                 and not (
                     c.declares("model.attention", "query") and c.declares("model.attention", "key")
                 )
             ),
-            "model.qk_norm={model.qk_norm} normalizes queries and keys, which"
-            " model.attention={model.attention} does not compare; set model.qk_norm=null",
+            "model.mixer.qk_norm={model.mixer.qk_norm} normalizes queries and keys, which"
+            " model.attention={model.attention} does not compare; set model.mixer.qk_norm=null",
         ),
         Conflict(
             lambda c: (
-                c.get("model.sink", None) is not None
+                c("model.mixer.sink") is not None
                 and c.attribute("model.normalizer", "shares") is False
             ),
-            "model.sink={model.sink} adds a key that shares the weights, and the weights"
-            " of model.normalizer={model.normalizer} are independent; use softmax, sparsemax or"
-            " entmax15, or model.sink=null",
+            "model.mixer.sink={model.mixer.sink} adds a key that shares the weights, and the"
+            " weights of model.normalizer={model.normalizer} are independent; use softmax,"
+            " sparsemax or entmax15, or model.mixer.sink=null",
         ),
     )
 
-    def __init__(self, place: LayerSpec):
+    def __init__(self, place: LayerSpec, **keys: Unpack[AttentionKeys]):
         super().__init__()
+        self.attention_keys = keys
         dim, heads = place.dim, place.heads
         assert dim % heads == 0
         self.head_dim = head_dim = dim // heads
         self.heads, self.layer, self.dropout = heads, place.layer, place.dropout
-        self.kv_heads = place.kv_heads or heads
+        self.kv_heads = keys.get("kv_heads") or heads
         assert heads % self.kv_heads == 0
         self.mask = place.mask
         self.score = place.score(
@@ -102,20 +114,21 @@ class MultiHeadAttention(Layer):
         self.out = linear(dim, std=place.out_std)
         compares = self.score.query and self.score.key
         self.query_norm, self.key_norm = qk_norms(
-            place.qk_norm if compares else None,
+            keys.get("qk_norm") if compares else None,
             head_dim,
             heads=heads,
             kv_heads=self.kv_heads,
             length=place.length,
         )
-        self.softcap = place.softcap
+        self.softcap = keys.get("softcap")
         self.query_scale = place.query_scale
-        self.sink = None if place.sink is None else Sink(heads, learned=place.sink == "learned")
-        gates = {None: 0, "head": heads, "element": dim}[place.output_gate]
+        sink = keys.get("sink")
+        self.sink = None if sink is None else Sink(heads, learned=sink == "learned")
+        gates = {None: 0, "head": heads, "element": dim}[keys.get("output_gate")]
         self.output_gate = linear(gates, std=place.std) if gates else None
         self.normalizer = place.normalizer
         self.draws = Stream()
-        own = {"softcap": place.softcap, "sink": place.sink, "dropout": place.dropout}
+        own = {"softcap": self.softcap, "sink": sink, "dropout": place.dropout}
         needs = frozenset(feature for feature, value in own.items() if value)
         parts = (self.score, place.pos, place.normalizer, place.mask)
         self.kernel = place.kernel.resolve(needs.union(*(part.needs for part in parts)))
@@ -274,10 +287,10 @@ class CrossAttention(MultiHeadAttention):
     mixes = False
     reads_memory = True
 
-    def __init__(self, place: LayerSpec):
+    def __init__(self, place: LayerSpec, **keys: Unpack[AttentionKeys]):
         dim, heads = place.dim, place.heads
         pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=place.length, depth=1)
-        super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
+        super().__init__(replace(place, mask=NoMask(causal=False), pos=pos), **keys)
         self.pos = pos
 
     @property

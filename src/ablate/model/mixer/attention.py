@@ -3,6 +3,8 @@
 Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 """
 
+from typing import Unpack
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -15,7 +17,7 @@ from ablate.errors import UserError
 from ablate.kernel import every_head
 from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.multi_head import MultiHeadAttention
+from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
 
 
@@ -80,8 +82,9 @@ class Attention(MultiHeadAttention):
         key_shift: bool = False,
         exclusive: bool = False,
         value_residual: bool = False,
+        **keys: Unpack[AttentionKeys],
     ):
-        super().__init__(place)
+        super().__init__(place, **keys)
         self.shift, self.exclusive = int(key_shift and self.score.key), exclusive
         self.value_residual = ValueResidual() if value_residual else None
         self.size = short_conv or 1

@@ -8,7 +8,7 @@ Both maps come from one call of the kernel: the output of a head is linear in it
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from einops import rearrange
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Real
 from ablate.model.layers.layer import Context, LayerSpec
-from ablate.model.layers.multi_head import MultiHeadAttention
+from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 
 STD = 0.1  # of the vectors of lambda
 
@@ -60,14 +60,6 @@ class DifferentialAttention(MultiHeadAttention):
             " width of a head, model.dim={model.dim} / model.heads={model.heads}, which must be a"
             " multiple of 4",
         ),
-        *(
-            Conflict(
-                lambda c, key=key: c.get(f"model.{key}", None) is not None,  # type: ignore[misc]
-                f"model.{key}={{model.{key}}} is not defined for model.mixer=differential; set"
-                f" model.{key}=null, or model.mixer=attention",
-            )
-            for key in ("kv_heads", "output_gate")
-        ),
         Conflict(
             lambda c: (
                 c.attribute("pos_enc", "acts_in") == "attention"
@@ -78,8 +70,15 @@ class DifferentialAttention(MultiHeadAttention):
         ),
     )
 
-    def __init__(self, place: LayerSpec, *, initial: Annotated[float, Real(0, 1, below=True)]):
-        super().__init__(replace(place, heads=2 * place.heads))
+    def __init__(
+        self,
+        place: LayerSpec,
+        *,
+        initial: Annotated[float, Real(0, 1, below=True)],
+        **keys: Unpack[AttentionKeys],
+    ):
+        assert not keys.keys() & {"kv_heads", "output_gate"}
+        super().__init__(replace(place, heads=2 * place.heads), **keys)
         self.difference = Difference(self.head_dim, initial)
         self.norm = nn.RMSNorm(2 * self.head_dim)
         self.initial = initial

@@ -7,7 +7,7 @@ whose key is one for all heads (decoupled rotary, equations 14 to 19), and is ca
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from ablate.config.rules import Int, Width
 from ablate.model.attention import Score
 from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.multi_head import MultiHeadAttention
+from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 
 
 class LatentAttention(MultiHeadAttention):
@@ -29,11 +29,6 @@ class LatentAttention(MultiHeadAttention):
     caches = True
     conflicts = (
         Conflict(
-            lambda c: c.get("model.kv_heads", None) is not None,
-            "model.kv_heads={model.kv_heads}: model.mixer=latent computes the keys of every head"
-            " from one latent; set model.mixer.rank, or model.mixer=attention",
-        ),
-        Conflict(
             lambda c: not c.declares("model.attention", "key"),
             "model.attention={model.attention} reads no keys, which model.mixer=latent makes; use"
             " model.mixer=attention",
@@ -41,7 +36,12 @@ class LatentAttention(MultiHeadAttention):
     )
 
     def __init__(
-        self, place: LayerSpec, *, rank: Width | None, rotary_dim: Annotated[int, Int(2)]
+        self,
+        place: LayerSpec,
+        *,
+        rank: Width | None,
+        rotary_dim: Annotated[int, Int(2)],
+        **keys: Unpack[AttentionKeys],
     ) -> None:
         rotated = rotary_dim if place.pos.rotates else 0
         wide = place.dim // place.heads + rotated
@@ -49,7 +49,8 @@ class LatentAttention(MultiHeadAttention):
         def score(**sizes: object) -> Score:
             return place.score(**sizes | {"query_dim": wide, "key_dim": wide})
 
-        super().__init__(replace(place, score=score))
+        assert "kv_heads" not in keys
+        super().__init__(replace(place, score=score), **keys)
         rank = rank or max(1, place.dim // 4)
         self.rotary_dim = rotated
         self.down = Linear(place.dim, rank, bias=False, std=place.std)

@@ -16,10 +16,6 @@ class BatchNorm(nn.Module):
 
     conflicts = (
         Conflict(
-            lambda c: c("model.norm") == "none",
-            "model.norm_type=batch has no effect with model.norm=none",
-        ),
-        Conflict(
             lambda c: c("model.norm") != "none" and not c("model.bias"),
             "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",
         ),

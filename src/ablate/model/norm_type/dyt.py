@@ -3,25 +3,16 @@
 Zhu et al. 2025, "Transformers without normalization", https://arxiv.org/abs/2503.10622.
 """
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.conflicts import Conflict
 from ablate.config.rules import Positive
 
 
 class DyT(nn.Module):
     """alpha: one learned number, which starts at this value. `eps` has nothing to do."""
 
-    conflicts: ClassVar[tuple[Conflict, ...]] = (
-        Conflict(
-            lambda c: c("model.norm") == "none",
-            "model.norm_type=dyt has no effect with model.norm=none",
-        ),
-    )
     images = False
 
     def __init__(self, dim: int, *, bias: bool, eps: float, alpha: Positive) -> None:

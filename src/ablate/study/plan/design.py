@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from ablate.config.overrides import key_of
+from ablate.config.overrides import in_full, key_of
 from ablate.errors import UserError, suggest
 from ablate.study.numbers import listed
 
@@ -51,6 +51,7 @@ class PlannedArm:
 def arm_named(name: str, arms: Collection[str], where: str) -> str:
     """The arm of this name, or the only one of this option: model.attention=dot of dot. Raises
     UserError with the prefix `where`."""
+    name = in_full(name)
     options = [arm for arm in arms if arm.partition("=")[2] == name]
     if name in arms:
         return name
