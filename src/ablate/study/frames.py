@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.run_files import read_text
-from ablate.study.analysis.collect import Run, Study, collect
+from ablate.study.analysis.collect import Study, StudyRun, collect
 from ablate.study.analysis.derived import COSTS
 from ablate.study.analysis.rows import Report, assemble
 from ablate.study.numbers import counted
@@ -64,7 +64,7 @@ class LoadedStudy:
                 frames.append(frame)
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def _head(self, run: Run) -> dict[str, Any]:
+    def _head(self, run: StudyRun) -> dict[str, Any]:
         own = {"arm": run.arm, "seed": run.seed}
         return own | self._study.options(run.arm, run.block) | own
 

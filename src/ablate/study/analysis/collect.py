@@ -1,7 +1,7 @@
 """Read a study's folder: its plan, the state of every run, and the curves.
 
 A run's folder that is half written, foreign or gone is not an error: it is a run without a result,
-and `Run.detail` describes it. Curves are read on demand.
+and `StudyRun.detail` describes it. Curves are read on demand.
 """
 
 import csv
@@ -103,7 +103,7 @@ Seed: TypeAlias = int | SeedInBlock  # of a study: all of one kind
 
 
 @dataclass(frozen=True)
-class Run(Folder):
+class StudyRun(Folder):
     """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
 
     arm: str
@@ -137,8 +137,8 @@ class Study:
     folder: Path
     plan: Mapping[str, Any]
     arms: tuple[Arm, ...]
-    runs: tuple[Run, ...]
-    tuning: tuple[Run, ...]
+    runs: tuple[StudyRun, ...]
+    tuning: tuple[StudyRun, ...]
 
     @property
     def name(self) -> str:
@@ -207,13 +207,13 @@ class Study:
         return tuple(arm for arm in self.arms if not arm.is_baseline)
 
     @cached_property
-    def _by_arm(self) -> dict[str, dict[Seed, Run]]:
-        by_arm: dict[str, dict[Seed, Run]] = {arm.name: {} for arm in self.arms}
+    def _by_arm(self) -> dict[str, dict[Seed, StudyRun]]:
+        by_arm: dict[str, dict[Seed, StudyRun]] = {arm.name: {} for arm in self.arms}
         for run in self.runs:
             by_arm[run.arm][run.key] = run
         return by_arm
 
-    def runs_of(self, arm: str) -> dict[Seed, Run]:
+    def runs_of(self, arm: str) -> dict[Seed, StudyRun]:
         """Seed -> run."""
         return self._by_arm[arm]
 
@@ -285,8 +285,8 @@ def collect(study_dir: str | Path) -> Study:
         raise UserError(not_a_study(folder))
     arms = tuple(_arm(content) for content in plan["arms"])
     require_consistent(folder, plan, arms)
-    read: dict[str, Run] = {}
-    runs: dict[str, list[Run]] = {"run": [], "tune": []}
+    read: dict[str, StudyRun] = {}
+    runs: dict[str, list[StudyRun]] = {"run": [], "tune": []}
     for cell in plan["cells"]:
         runs[cell["kind"]].append(_run(folder, cell, read))
     return Study(folder, plan, arms, tuple(runs["run"]), tuple(runs["tune"]))
@@ -367,7 +367,7 @@ def _arm(content: Mapping[str, Any]) -> Arm:
     return Arm(**(values | listed))
 
 
-def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
+def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, StudyRun]) -> StudyRun:
     """Read a cell's run; a folder that several arms share is read once."""
     entry = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
     entry["block"] = cell.get("block", "")
@@ -376,7 +376,7 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
         return replace(known, **entry)
     path = folder / cell["folder"]
     now = state_of(path, cell["run_id"])
-    read[cell["folder"]] = Run(
+    read[cell["folder"]] = StudyRun(
         **entry,
         folder=path,
         state=now.name,

@@ -12,7 +12,7 @@ from typing import Any
 from ablate.errors import UserError, suggest
 from ablate.machine.version import NAME
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Run, Seed, Study
+from ablate.study.analysis.collect import Seed, Study, StudyRun
 from ablate.study.metric_words import BUDGETS
 
 LEAKAGE = "leakage"
@@ -104,7 +104,7 @@ def _named(seeds: list[Seed], of: int) -> str:
     return f"seeds {few}" + (f" and {len(seeds) - 4} more" if len(seeds) > 4 else "")
 
 
-def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
+def _pairs(study: Study, arm: str, metric: str) -> list[tuple[StudyRun, StudyRun]]:
     """Pair the runs of the baseline and of the arm by seed, if both have a number."""
     of_baseline, of_arm = study.runs_of(study.baseline.name), study.runs_of(arm)
     without = {*missing(study, study.baseline.name, metric), *missing(study, arm, metric)}
@@ -112,7 +112,9 @@ def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
     return [(of_baseline[seed], of_arm[seed]) for seed in study.seeds_of(arm) if seed in both]
 
 
-def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:
+def _unequal(
+    what: str, pairs: list[tuple[StudyRun, StudyRun]], of: Callable[[StudyRun], str | None]
+) -> str:
     for of_baseline, of_arm in pairs:
         for run, whose in ((of_arm, "its"), (of_baseline, "the baseline's")):
             if of(run) is None:
@@ -122,12 +124,12 @@ def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | 
     return ""
 
 
-def _fingerprint(run: Run) -> str | None:
+def _fingerprint(run: StudyRun) -> str | None:
     recorded = run.provenance.get("data_fingerprint")
     return None if recorded is None else str(recorded)
 
 
-def _code(run: Run) -> str | None:
+def _code(run: StudyRun) -> str | None:
     """Describe a run's code, as "69eaca4d77, torch 2.15.0" or "69eaca4d77 with changes (source
     0b1f), torch 2.15.0"; None if it is not recorded."""
     git, source = run.provenance.get("git"), run.provenance.get("source")
@@ -144,7 +146,7 @@ def _code(run: Run) -> str | None:
     return f"{ours}, torch {packages.get('torch')}"
 
 
-def _edited(pairs: list[tuple[Run, Run]]) -> str:
+def _edited(pairs: list[tuple[StudyRun, StudyRun]]) -> str:
     """Describe a custom component whose file was edited between two of the runs."""
     seeds: dict[str, dict[str, set[int]]] = {}  # module -> hash of its file -> seeds
     for run in (run for pair in pairs for run in pair):
@@ -159,7 +161,7 @@ def _edited(pairs: list[tuple[Run, Run]]) -> str:
     )
 
 
-def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
+def _budget(study: Study, pairs: list[tuple[StudyRun, StudyRun]]) -> str:
     for of_baseline, of_arm in pairs:
         if of_baseline.number("steps") != of_arm.number("steps"):
             steps = [f"{run.number('steps') or 0:,.0f}" for run in (of_arm, of_baseline)]
@@ -181,7 +183,7 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
     return next(filter(None, offs), "")
 
 
-def _leakage(pairs: list[tuple[Run, Run]]) -> str:
+def _leakage(pairs: list[tuple[StudyRun, StudyRun]]) -> str:
     """Describe a leak of targets that only one of two arms has."""
     for of_baseline, of_arm in pairs:
         theirs, own = (run.result.get("caution") for run in (of_baseline, of_arm))
@@ -197,13 +199,13 @@ def _off(target: float | None, value: float | None, unit: str) -> str:
     return f"{value:,.0f} {unit}, {value / target - 1:+.1%} of the baseline's {target:,.0f}"
 
 
-def _read(run: Run) -> float | None:
+def _read(run: StudyRun) -> float | None:
     """Return the amount of training data, independent of the sizes of batches and windows."""
     rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
     return None if rate is None or seconds is None else rate * seconds
 
 
-def _unit(run: Run) -> str:
+def _unit(run: StudyRun) -> str:
     """Return the unit of `_read`, such as tokens or images."""
     unit: str = run.result.get("throughput", {}).get("unit", "examples")
     return unit.removesuffix("/s")
@@ -211,7 +213,7 @@ def _unit(run: Run) -> str:
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:
     """Return the environment of the finished runs: heading -> value -> arms that have it."""
-    heads: dict[str, Callable[[Run], str | None]] = {
+    heads: dict[str, Callable[[StudyRun], str | None]] = {
         "code": _code,
         "data": _fingerprint,
         "host": lambda run: str(run.provenance.get("host")),
@@ -229,6 +231,6 @@ def versions(study: Study) -> dict[str, dict[str, list[str]]]:
     return versions
 
 
-def _packages(run: Run) -> str:
+def _packages(run: StudyRun) -> str:
     packages = run.provenance.get("packages")
     return ", ".join(f"{k} {v}" for k, v in packages.items()) if isinstance(packages, dict) else ""

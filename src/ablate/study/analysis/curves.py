@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Arm, Run, Study
+from ablate.study.analysis.collect import Arm, Study, StudyRun
 
 TRAINING = "train/loss"
 
@@ -88,7 +88,7 @@ def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
     )
 
 
-def _flops(run: Run) -> float | None:
+def _flops(run: StudyRun) -> float | None:
     """Return the FLOPs of the whole training."""
     step, steps = run.number("flops_per_step"), run.number("steps")
     return None if step is None or steps is None else step * steps

@@ -24,7 +24,7 @@ from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
 from ablate.study.numbers import certain, interval_words, probability
 
-Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
+FactorialRun = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Effects:
 
 
 def effects(
-    runs: Iterable[Run],
+    runs: Iterable[FactorialRun],
     *,
     factors: Factors,
     mode: str,
@@ -131,7 +131,9 @@ def _repeated(estimates: np.ndarray) -> float:
     return float(stats.f.sf(f, epsilon * size, epsilon * size * (count - 1)))
 
 
-def _cells(runs: Iterable[Run], factors: Factors) -> tuple[dict[Term, dict[int, float]], int]:
+def _cells(
+    runs: Iterable[FactorialRun], factors: Factors
+) -> tuple[dict[Term, dict[int, float]], int]:
     """Return the numbers by cell and seed, and how many runs have none."""
     by_cell: dict[Term, dict[int, float | None]] = {}
     for options, seed, value in runs:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import stats
-from ablate.study.analysis.collect import Run, Study
+from ablate.study.analysis.collect import Study, StudyRun
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OverExamples:
 
 
 def over_examples(
-    study: Study, losses: Callable[[Run], Sequence[float]], mode: str = "min"
+    study: Study, losses: Callable[[StudyRun], Sequence[float]], mode: str = "min"
 ) -> tuple[OverExamples, ...]:
     """Of every arm with finished runs. losses: of the examples of a run; mode: whether less or more
     of it is better. Raises UserError for runs that were measured on other examples."""
@@ -69,5 +69,5 @@ def over_examples(
     return tuple(rows)
 
 
-def _key(run: Run) -> tuple[Path, str]:
+def _key(run: StudyRun) -> tuple[Path, str]:
     return run.folder, run.run_id

@@ -24,7 +24,7 @@ from ablate.config.keys import flatten
 from ablate.config.saved import names_file
 from ablate.errors import UserError, shortened, suggest
 from ablate.run_files import LARGEST, PLAN, read_json, read_text
-from ablate.study.analysis.collect import Arm, Run, Study
+from ablate.study.analysis.collect import Arm, Study, StudyRun
 from ablate.study.analysis.examples import OverExamples, over_examples
 from ablate.study.metric_words import mode_of
 from ablate.study.numbers import listed
@@ -65,7 +65,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class ForeignRun(Run):
+class ForeignRun(StudyRun):
     """A run of another program. rows: metrics by step; items: the study's metric by item."""
 
     rows: Sequence[dict[str, str]] = ()

@@ -10,7 +10,7 @@ from typing import Any
 from ablate.errors import UserError
 from ablate.run_files import write_text
 from ablate.study.analysis import known
-from ablate.study.analysis.collect import Run, Study, collect
+from ablate.study.analysis.collect import Study, StudyRun, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.examples import over_examples
@@ -44,7 +44,7 @@ def write(
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
-    losses: Callable[[Run], Sequence[float]] | None = None,
+    losses: Callable[[StudyRun], Sequence[float]] | None = None,
 ) -> WrittenReport:
     """Write the files, each atomically; of another metric or baseline next to those of the plan's
     (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,

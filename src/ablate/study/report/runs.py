@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ablate.run_files import CorruptFile, open_file, read_text
-from ablate.study.analysis.collect import Run
+from ablate.study.analysis.collect import StudyRun
 from ablate.study.analysis.rows import Report
 
 MOST_ARMS = 8  # side by side
@@ -29,12 +29,12 @@ def link(report: Report, path: Path) -> str:
     return quote(Path(os.path.relpath(path, report.study.folder)).as_posix(), safe="/=")
 
 
-def wandb_page(run: Run) -> str | None:
+def wandb_page(run: StudyRun) -> str | None:
     match = W_AND_B.search(str(run.result.get("logged_to")))
     return match[0] if match else None
 
 
-def shown(report: Report) -> dict[str, Run]:
+def shown(report: Report) -> dict[str, StudyRun]:
     """Map arms to their first finished run, each run once: the baseline, the largest differences,
     then arms that are not compared."""
     names = [report.study.baseline.name, *(row.arm.name for row in report.largest(MOST_ARMS - 1))]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablate.study.analysis.collect import Run, Study
+from ablate.study.analysis.collect import Study, StudyRun
 
 NUMBERS = (
     "flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds", "peak_memory_bytes"
@@ -21,9 +21,9 @@ def runs_csv(study: Study) -> str:
     return text
 
 
-def _rows(kind: str, runs: Iterable[Run], study: Study) -> list[dict[str, Any]]:
+def _rows(kind: str, runs: Iterable[StudyRun], study: Study) -> list[dict[str, Any]]:
     """Return a row per folder; of several cells, the first one's arm trained there (cells.py)."""
-    cells: dict[Path, list[Run]] = {}
+    cells: dict[Path, list[StudyRun]] = {}
     for run in runs:
         cells.setdefault(run.folder, []).append(run)
     return [

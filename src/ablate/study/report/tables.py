@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ablate.study.analysis.collect import Arm, Run
+from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
 from ablate.study.analysis.ladder import Speedup, ladder
 from ablate.study.analysis.rows import Report, Row
@@ -175,7 +175,7 @@ def _failures(report: Report) -> list[Sequence[str]]:
 STATES = {"missing": "not run yet", "queued": "waits", "running": "trains now"}
 
 
-def _grouped(runs: Sequence[Run], note: str = "") -> list[Sequence[str]]:
+def _grouped(runs: Sequence[StudyRun], note: str = "") -> list[Sequence[str]]:
     """Put runs of an arm that ended in the same way into one row."""
     by_outcome: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
