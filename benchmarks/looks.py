@@ -1,6 +1,6 @@
 """Studies that add seeds until their arms are decided: error rates, power and numbers of runs.
 
-    OMP_NUM_THREADS=1 python benchmarks/looks.py [--studies 20000]
+    OMP_NUM_THREADS=1 python benchmarks/looks.py [--studies 20000] [--claims]
 
 Simulates studies without any training, and writes docs/results/benchmarks/looks.csv and the tables
 of docs/results/error-rates.md and docs/how-to/choose-seeds-and-steps.md. Of each shape of noise
@@ -14,22 +14,32 @@ of docs/results/error-rates.md and docs/how-to/choose-seeds-and-steps.md. Of eac
   these effects and without any
 - excess: mean estimate of an arm with the effect 2 that is shown, as a multiple of the effect
 
+and of studies with claims (looks_claims.csv), whose arms get seeds for claims only:
+
+- false: share of studies whose claims are all true by nothing (the effect is the smallest that
+  counts, or the margin) in which one is confirmed or refuted
+- power: share of claims that are true by EXCESS which are confirmed; fixed_power, runs and
+  null_runs as above; refuted: share of studies in which such a claim is refuted
+
 The studies are computed at once by the formulas of ablate.study.analysis; of each cell, CHECKED
-studies are judged by `compare` too and have to agree.
+studies are judged by `compare` or `settle` too and have to agree.
 """
 
 import argparse
 import csv
 import runpy
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
+from ablate.study.analysis.claims import settle
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.looks import FUTILE, levels
-from ablate.study.analysis.noise import ARM, level_of_baseline
+from ablate.study.analysis.noise import ARM, Noise, level_of_baseline
 from ablate.study.analysis.stats import LEVEL
+from ablate.study.plan.claims import Claim, Term
 from ablate.study.plan.request import looks
 
 ROOT = Path(__file__).parents[1]
@@ -37,10 +47,13 @@ VERDICTS = runpy.run_path(str(Path(__file__).with_name("verdicts.py")))
 SHAPES, PAGE, HOW_TO = VERDICTS["SHAPES"], VERDICTS["PAGE"], VERDICTS["HOW_TO"]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "looks.csv"
 START, END = "<!-- benchmarks/looks.py -->\n", "<!-- end -->"
+CLAIMS = START.replace(" -->", ": claims -->")
 ARMS, UP_TO, FIRST = (2, 5, 10), (6, 12), 3
 EFFECTS = (0.0, 0.0, 1.0, 2.0, 4.0)  # of the arms in turn, in standard deviations of the residual
+EXCESS = 2.0  # of true claims over the smallest effect that counts, or under the margin
 CHECKED, CHUNK = 20, 2000
 Results = tuple[np.ndarray, ...]
+Claimed = tuple[np.ndarray, np.ndarray]  # smallest effects or margins; which are margins
 
 
 def residuals(y: np.ndarray, n: np.ndarray) -> Results:
@@ -68,66 +81,97 @@ def residuals(y: np.ndarray, n: np.ndarray) -> Results:
     return total[:, None], rest, df[:, None], df[:, None] - n + 1
 
 
-def tests(y: np.ndarray, n: np.ndarray) -> Results:
-    """Difference, standard error and degrees of freedom of arms with all seeds, as of `noise`."""
+def tests(y: np.ndarray, n: np.ndarray, weights: np.ndarray) -> Results:
+    """Mean, standard error and degrees of freedom of contrasts between arms with all seeds, as of
+    `noise`. weights: contrasts, arms."""
     total, rest, df, rest_df = residuals(y, n)
     own_squares, own_df, seeds = np.maximum(total - rest, 0.0), df - rest_df, y.shape[2]
     p = stats.f.sf(own_squares / own_df / (rest / rest_df), own_df, rest_df)
-    alike, first = rest[:, :1] / rest_df[:, :1], own_squares[:, :1] / own_df[:, :1]
-    apart_df = (alike + first) ** 2 / (alike**2 / rest_df[:, :1] + first**2 / own_df[:, :1])
-    differences = y[:, 1:] - y[:, :1]
-    own = differences.var(2, ddof=1)
-    noisy, alone = p[:, :1] <= level_of_baseline(seeds), p[:, 1:] <= ARM
-    variance = np.maximum(np.where(noisy, alike + first, 2 * total / df), own)
-    error = np.sqrt(np.where(alone, own, variance) / seeds)
-    return differences.mean(2), error, np.where(alone, seeds - 1, np.where(noisy, apart_df, df))
+    noisy = p[:, :1] <= level_of_baseline(seeds)
+    pooled_df = np.where(noisy, rest_df[:, :1], df)
+    pooled = np.where(noisy, rest[:, :1] / rest_df[:, :1], total / df)
+    first = np.where(noisy, own_squares[:, :1] / own_df[:, :1], pooled)
+    others, of_first = (weights[:, 1:] ** 2).sum(1) * pooled, weights[:, 0] ** 2 * first
+    apart_df = (others + of_first) ** 2 / (others**2 / pooled_df + of_first**2 / own_df[:, :1])
+    alone = (p[:, 1:] <= ARM) @ (weights[:, 1:] != 0).T | (weights.sum(1) != 0)
+    values = np.einsum("ca,nas->ncs", weights, y)
+    own = values.var(2, ddof=1)
+    error = np.sqrt(np.where(alone, own, np.maximum(others + of_first, own)) / seeds)
+    return values.mean(2), error, np.where(alone, seeds - 1, np.where(noisy, apart_df, pooled_df))
 
 
-def judge(y: np.ndarray, at: tuple[int, ...]) -> Results:
-    """Of each study and arm: whether it is shown, its difference, the half width of its interval,
-    and the number of its seeds; then the number of runs of the study."""
-    studies, count = len(y), y.shape[1] - 1
-    n = np.full((studies, count + 1), at[0])
-    shown, going = np.zeros((2, studies, count), bool)
-    going[:] = True
+def of_arms(count: int) -> np.ndarray:
+    """The differences of arms from the baseline."""
+    return np.c_[-np.ones(count), np.eye(count)]
+
+
+def families(
+    mean: np.ndarray, error: np.ndarray, df: np.ndarray, claimed: Claimed | None
+) -> list[tuple[np.ndarray, np.ndarray | int]]:
+    """p, and the sides of the test: of differences; of claims, of confirmations and refutations."""
+    if claimed is None:
+        return [(2 * stats.t.sf(np.abs(mean) / error, df), 2)]
+    bounds, equal = claimed
+    beyond = np.where(equal, bounds - np.abs(mean), mean - bounds)
+    p = 2 * stats.t.sf(np.abs(beyond) / error, df)
+    confirm = np.where(equal, stats.t.sf(beyond / error, df), np.where(beyond > 0, p, 1.0))
+    return [(confirm, np.where(equal, 1, 2)), (np.where(beyond > 0, 1.0, p), 2)]
+
+
+def judge(
+    y: np.ndarray, at: tuple[int, ...], weights: np.ndarray, claimed: Claimed | None = None
+) -> Results:
+    """Of each study and contrast: whether it is shown, by family; its mean, the half width of its
+    interval (without claims), and the number of its seeds; then that of each arm."""
+    studies, count = len(y), len(weights)
+    n = np.full(y.shape[:2], at[0])
+    shown = np.zeros((1 if claimed is None else 2, studies, count), bool)
+    going, last = np.ones((studies, count), bool), np.full((studies, count), at[0])
     difference, half = np.zeros((2, studies, count))
     steps = np.array([levels(LEVEL / family, at) for family in range(1, count + 1)])
     for number, seeds in enumerate(at):
         rows = np.flatnonzero(going.any(1))
         if not len(rows):
             break
-        tested, before = going[rows], count - shown[rows].sum(1)
-        n[rows] = np.where(np.c_[np.ones(len(rows), bool), tested], seeds, n[rows])
-        mean, error, df = tests(y[rows, :, :seeds], n[rows])
-        p = np.where(tested, 2 * stats.t.sf(np.abs(mean) / error, df), 2.0)
-        order = np.argsort(p, axis=1)
-        level = steps[np.maximum(before[:, None] - np.arange(count), 1) - 1, number]
-        passed = np.cumprod(np.take_along_axis(p, order, 1) <= level, axis=1).astype(bool)
-        missed = level[np.arange(len(rows)), np.minimum(passed.sum(1), count - 1)]
-        new, own = np.zeros_like(tested), np.zeros_like(p)
-        np.put_along_axis(new, order, passed, 1)
-        np.put_along_axis(own, order, np.where(passed, level, missed[:, None]), 1)
+        tested, share = going[rows], seeds / at[-1]
+        needed = (tested[:, :, None] & (weights != 0)).any(1) | (np.arange(y.shape[1]) == 0)
+        n[rows] = np.where(needed, seeds, n[rows])
+        last[rows] = np.where(tested, seeds, last[rows])
+        mean, error, df = tests(y[rows, :, :seeds], n[rows], weights)
         difference[rows] = np.where(tested, mean, difference[rows])
-        half[rows] = np.where(tested, stats.t.isf(own / 2, df) * error, half[rows])
-        shown[rows] |= new
-        share, left = seeds / at[-1], np.maximum(count - shown[rows].sum(1), 1)
-        if seeds < at[-1]:
-            needed = stats.norm.isf(steps[left - 1, -1] / 2)[:, None]
-            z = stats.norm.isf(np.clip(p, 1e-300, 1) / 2)
-            chance = stats.norm.cdf((z - needed * np.sqrt(share)) / np.sqrt(1 - share))
-            going[rows] = tested & ~new & (chance >= FUTILE)
-    return shown, difference, half, n[:, 1:], n.sum(1)
+        promising = np.zeros_like(tested)
+        for family, (p_, sides) in enumerate(families(mean, error, df, claimed)):
+            p, before = np.where(tested, p_, 2.0), count - shown[family, rows].sum(1)
+            order = np.argsort(p, axis=1, kind="stable")
+            level = steps[np.maximum(before[:, None] - np.arange(count), 1) - 1, number]
+            passed = np.cumprod(np.take_along_axis(p, order, 1) <= level, axis=1).astype(bool)
+            missed = level[np.arange(len(rows)), np.minimum(passed.sum(1), count - 1)]
+            new, own = np.zeros_like(tested), np.zeros_like(p)
+            np.put_along_axis(new, order, passed, 1)
+            np.put_along_axis(own, order, np.where(passed, level, missed[:, None]), 1)
+            half[rows] = np.where(tested, stats.t.isf(own / 2, df) * error, half[rows])
+            shown[family, rows] |= new
+            left = np.maximum(count - shown[family, rows].sum(1), 1)
+            if seeds < at[-1]:
+                bound = stats.norm.isf(steps[left - 1, -1][:, None] / sides)
+                z = stats.norm.isf(np.clip(p, 1e-300, 1) / sides)
+                chance = stats.norm.cdf((z - bound * np.sqrt(share)) / np.sqrt(1 - share))
+                promising |= chance >= FUTILE
+        going[rows] = tested & promising & ~shown[:, rows].any(0)
+    return shown, difference, half, last, n
 
 
-def agree(y: np.ndarray, at: tuple[int, ...], found: Results) -> None:
+def runs_of(y: np.ndarray, n: np.ndarray) -> dict[str, dict[int, float]]:
+    return {str(a): {s: float(y[a, s]) for s in range(count)} for a, count in enumerate(n)}
+
+
+def agree(y: np.ndarray, at: tuple[int, ...], found: Results, study: int) -> None:
     """Judge a study by the program, with the seeds that it got."""
-    shown, difference, half, n, _ = found
-    seeds = {"0": n.max()} | {str(arm): count for arm, count in enumerate(n, 1)}
-    values = {arm: {s: float(y[int(arm), s]) for s in range(k)} for arm, k in seeds.items()}
-    for arm in compare(values, baseline="0", mode="min", looks=at).arms:
+    shown, difference, half, last, n = (part[..., study, :] for part in found)
+    for arm in compare(runs_of(y, n), baseline="0", mode="min", looks=at).arms:
         own = int(arm.arm) - 1
         assert arm.interval
-        assert (arm.n, arm.tests.differs) == (n[own], shown[own])
+        assert (arm.n, arm.tests.differs) == (last[own], shown[0, own])
         assert np.allclose([arm.difference, arm.interval.half], [difference[own], half[own]])
 
 
@@ -138,18 +182,18 @@ def simulate(shape: str, arms: int, last: int, studies: int) -> dict[str, object
     for _ in range(0, studies, CHUNK):
         y = SHAPES[shape](rng, (min(CHUNK, studies), arms + 1, last))
         moved = y + np.r_[0.0, effects][:, None]
-        null, some = judge(y, at), judge(moved, at)
+        null, some = (judge(each, at, of_arms(arms)) for each in (y, moved))
         for study in range(CHECKED // (studies // CHUNK or 1) + 1):
-            agree(moved[study], at, tuple(part[study] for part in some))
-        shown, difference, half, _, runs = some
+            agree(moved[study], at, some, study)
+        (shown,), difference, half, _, n = some
         two = shown & (effects == 2)
         for name, part in {
-            "false": null[0].any(1),
+            "false": null[0][0].any(1),
             "covered": (np.abs(difference - effects) <= half).all(1),
-            "runs": runs / ((arms + 1) * last),
-            "null_runs": null[4] / ((arms + 1) * last),
+            "runs": n.sum(1) / ((arms + 1) * last),
+            "null_runs": null[4].sum(1) / ((arms + 1) * last),
             "shown": shown,
-            "fixed": judge(moved, (last,))[0],
+            "fixed": judge(moved, (last,), of_arms(arms))[0][0],
             "excess": difference[two] / 2,
         }.items():
             found.setdefault(name, []).append(part)
@@ -162,55 +206,147 @@ def simulate(shape: str, arms: int, last: int, studies: int) -> dict[str, object
     return row | {"excess": round(float(of["excess"].mean()), 3)}
 
 
+def claims_of(arms: int) -> tuple[np.ndarray, np.ndarray]:
+    """The contrasts of claims: of arms with the baseline and with each other, of an arm with a
+    number, from five arms on an interaction; and which are equivalences: the last."""
+    arm = np.eye(arms + 1)
+    rows = [arm[1] - arm[0], arm[2] - arm[1], arm[1]]
+    if arms > 4:
+        rows += [arm[1] - arm[0] - arm[2] + arm[3], *(arm[k] - arm[0] for k in range(4, arms))]
+    weights = np.array([*rows, arm[arms] - arm[0]])
+    return weights, np.arange(len(weights)) == len(weights) - 1
+
+
+def agree_on_claims(
+    y: np.ndarray, at: tuple[int, ...], weights: np.ndarray, claimed: Claimed, found: Results,
+    study: int,
+) -> None:  # fmt: skip
+    """Judge a study by the program, with the seeds that it got."""
+    shown, difference, _, last, n = (part[..., study, :] for part in found)
+    values = runs_of(y, n)
+    claims = [
+        Claim(
+            "", "", "equivalent" if equal else "higher",
+            tuple(Term(str(a) if a else None, None, float(row[a])) for a in np.flatnonzero(row)),
+            min_effect=0.0 if equal else float(bound), margin=float(bound) if equal else None,
+        )
+        for row, bound, equal in zip(weights, *claimed, strict=True)
+    ]  # fmt: skip
+
+    def seeds(claim: Claim) -> range:
+        return range(min(n[int(term.arm or 0)] for term in claim.terms))
+
+    for own, each in enumerate(
+        settle(
+            claims, lambda term: values[term.arm or "0"], lambda *of: Noise.of(values, "0"),
+            seeds=seeds, mode="min", looks=at,
+        )
+    ):  # fmt: skip
+        verdict = "confirmed" if shown[0, own] else "refuted" if shown[1, own] else "undecided"
+        assert (each.verdict, each.n) == (verdict, last[own])
+        assert each.effect is not None
+        assert np.isclose(each.effect, difference[own])
+
+
+def simulate_claims(shape: str, arms: int, last: int, studies: int) -> dict[str, object]:
+    """Claims that are true by nothing, of which any verdict is wrong, and by EXCESS."""
+    at, rng = looks(FIRST, last), np.random.default_rng([arms, last, [*SHAPES].index(shape)])
+    weights, equal = claims_of(arms)
+    effects = np.r_[np.zeros(arms), 1.0]
+    bounds = weights @ effects  # the margin of the equivalence is the effect of its arm
+    excess = bounds + np.where(equal, EXCESS, -EXCESS)
+    found: dict[str, list[np.ndarray]] = {}
+    for _ in range(0, studies, CHUNK):
+        y = SHAPES[shape](rng, (min(CHUNK, studies), arms + 1, last)) + effects[:, None]
+        null, some = (judge(y, at, weights, (bound, equal)) for bound in (bounds, excess))
+        for study in range(CHECKED // (studies // CHUNK or 1) + 1):
+            agree_on_claims(y[study], at, weights, (bounds, equal), null, study)
+            agree_on_claims(y[study], at, weights, (excess, equal), some, study)
+        for name, part in {
+            "false": null[0].any((0, 2)),
+            "null_runs": null[4].sum(1) / ((arms + 1) * last),
+            "runs": some[4].sum(1) / ((arms + 1) * last),
+            "power": some[0][0],
+            "fixed_power": judge(y, (last,), weights, (excess, equal))[0][0],
+            "refuted": some[0][1].any(1),
+        }.items():
+            found.setdefault(name, []).append(part)
+    row: dict[str, object] = {"noise": shape, "arms": arms, "claims": len(weights)}
+    row |= {"up_to": last, "studies": studies}
+    return row | {k: round(float(np.concatenate(v).mean()), 4) for k, v in found.items()}
+
+
 FIELDS = (
     "noise", "arms", "up_to", "studies", "false", "covered", "runs", "null_runs", "power_1",
     "power_2", "power_4", "fixed_power_1", "fixed_power_2", "fixed_power_4", "excess",
 )  # fmt: skip
 
 
-def tables(rows: list[dict[str, object]]) -> tuple[str, str]:
-    """False verdicts by shape; runs and power with normal noise: as tables of Markdown."""
-    cells = [(arms, last) for last in UP_TO for arms in ARMS]
+def table(lines: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+CELLS = [(arms, last) for last in UP_TO for arms in ARMS]
+
+
+def false_verdicts(rows: list[dict[str, object]]) -> str:
+    """Shares of studies with a false verdict, by shape, as a table of Markdown."""
     by_cell = {(row["noise"], row["arms"], row["up_to"]): row for row in rows}
-    heads = ["noise", *(f"{arms} arms, up to {last} seeds" for arms, last in cells)]
+    heads = ["noise", *(f"{arms} arms, up to {last} seeds" for arms, last in CELLS)]
     lines = [heads, ["---"] * len(heads)]
     for shape in SHAPES:
-        lines.append([shape, *(f"{by_cell[shape, *cell]['false']:.1%}" for cell in cells)])
+        lines.append([shape, *(f"{by_cell[shape, *cell]['false']:.1%}" for cell in CELLS)])
+    return table(lines)
+
+
+def runs_and_power(rows: list[dict[str, object]]) -> str:
+    """Runs and power with normal noise, as a table of Markdown."""
+    by_cell = {(row["arms"], row["up_to"]): row for row in rows if row["noise"] == "normal"}
     heads = [
         "seeds", "runs, some effects", "runs, no effect",
         "power at 1", "power at 2", "fixed: power at 1", "fixed: power at 2",
     ]  # fmt: skip
     runs = [heads, ["---"] * len(heads)]
-    for arms, last in cells:
-        row = by_cell["normal", arms, last]
+    for arms, last in CELLS:
+        row = by_cell[arms, last]
         if "power_1" in row:
             names = ("runs", "null_runs", "power_1", "power_2", "fixed_power_1", "fixed_power_2")
             runs.append([f"{arms} arms, 3 to {last}", *(f"{row[name]:.0%}" for name in names)])
-    first, second = ("".join(f"| {' | '.join(line)} |\n" for line in t) for t in (lines, runs))
-    return first, second
+    return table(runs)
 
 
-def put(page: Path, table: str) -> None:
-    before, part = page.read_text().split(START)
-    page.write_text(before + START + table + part[part.index(END) :])
+def put(page: Path, lines: str, start: str = START) -> None:
+    before, part = page.read_text().split(start)
+    page.write_text(before + start + lines + part[part.index(END) :])
+
+
+def write(file: Path, rows: list[dict[str, object]], fields: Sequence[str]) -> None:
+    with file.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, fields)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--studies", type=int, default=20_000)
-    studies = parser.parse_args().studies
-    rows = []
-    for last in UP_TO:
-        for arms in ARMS:
-            for shape in SHAPES:
-                rows.append(simulate(shape, arms, last, studies))
-                print(rows[-1], flush=True)
-    with DATA.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
-    for page, table in zip((PAGE, HOW_TO), tables(rows), strict=True):
-        put(page, table)
+    parser.add_argument("--claims", action="store_true", help="only claims")
+    args = parser.parse_args()
+    every = [(shape, arms, last, args.studies) for arms, last in CELLS for shape in SHAPES]
+    rows = [print_row(simulate_claims(*each)) for each in every]
+    write(DATA.with_name("looks_claims.csv"), rows, [*rows[0]])
+    put(PAGE, false_verdicts(rows), CLAIMS)
+    if args.claims:
+        return
+    rows = [print_row(simulate(*each)) for each in every]
+    write(DATA, rows, FIELDS)
+    put(PAGE, false_verdicts(rows))
+    put(HOW_TO, runs_and_power(rows))
+
+
+def print_row(row: dict[str, object]) -> dict[str, object]:
+    print(row, flush=True)
+    return row
 
 
 if __name__ == "__main__":

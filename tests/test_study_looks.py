@@ -11,11 +11,15 @@ from tiny import overrides
 
 from ablate.machine.version import PACKAGE
 from ablate.run_files.records import read_plan
-from ablate.study.analysis import rows
+from ablate.study.analysis import judged_claims, rows
+from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
+from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.looks import levels
+from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import assemble
+from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.request import looks
 from ablate.study.report.to_json import to_json
 
@@ -102,6 +106,68 @@ def test_an_equivalence_decides_too():
     assert each.verdict.kind == "no difference shown"
 
 
+def claimed(claims, y, seeds=None):
+    values = study(y, seeds)
+    names = [*values]
+    parsed = parse_claims([{"statement": "s", **claim} for claim in claims], names, "0")
+
+    def planned(claim):
+        arms = [values[term.arm or "0"] for term in claim.terms]
+        return [seed for seed in range(len(y[0])) if all(seed in own for own in arms)]
+
+    return settle(
+        parsed, lambda term: values[term.arm or "0"], lambda *of: Noise.of(values, "0"),
+        seeds=planned, mode="min", looks=LOOKS,
+    )  # fmt: skip
+
+
+CLAIMS = (
+    {"arm": "1", "direction": "worse", "min_effect": 10},
+    {"arm": "1", "direction": "better"},
+    {"arm": "2", "direction": "equivalent", "margin": 30},
+    {"arm": "3", "direction": "worse"},
+    {"arm": "3", "versus": "2", "direction": "worse", "more_than": {"arm": "2"}},
+    {"arm": "1", "versus": "2", "direction": "worse", "min_effect": 31},
+)
+
+
+def test_claims_are_decided_at_looks_too():
+    found = claimed(CLAIMS, FOUR)
+    assert [(each.verdict, each.n, each.look.outcome) for each in found] == [
+        ("confirmed", 4, "decided"),
+        ("refuted", 4, "decided"),
+        ("confirmed", 3, "decided"),
+        ("confirmed", 6, "decided"),
+        ("undecided", 6, "undecided"),
+        ("undecided", 4, "stopped"),
+    ]
+    for each in found:
+        if each.claim.margin is None:
+            outside = not each.interval.low <= each.claim.min_effect <= each.interval.high
+            assert outside == (each.verdict != "undecided") == (each.p <= LEVEL)
+
+
+def test_holm_counts_claims_that_were_stopped_but_not_those_confirmed():
+    """A single claim, and the one that is left of four."""
+    one = {"arm": "3", "direction": "worse"}
+    alone, among, beside_stopped = (
+        claimed([one, *others * 3], FOUR)[0].p
+        for others in ([], [CLAIMS[0]], [{"arm": "2", "direction": "worse"}])
+    )
+    assert among == pytest.approx(alone)
+    assert alone < beside_stopped
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("shape", ["normal", "baseline 2 times as noisy"])
+def test_claims_at_looks_keep_the_level(shape):
+    simulate = run_path(str(PACKAGE.parents[1] / "benchmarks" / "looks.py"))["simulate_claims"]
+    row = simulate(shape, 5, 12, 2000)
+    assert_within(round(row["false"] * 2000), 2000, LEVEL)
+    assert row["power"] > row["fixed_power"] - 0.05
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 @pytest.mark.parametrize(
@@ -158,6 +224,38 @@ def test_a_planned_seed_that_failed_is_missing(tmp_path):
     assert (objection.arm, objection.rule, objection.reason) == (ADDITIVE, "seeds", "seed 3 failed")
 
 
+def test_a_report_says_at_which_look_a_claim_was_decided(tmp_path):
+    y = FOUR * 0.01 + 1.5
+    values = dict(zip(("baseline", ADDITIVE, "pos_enc=none", "pos_enc=alibi"), y, strict=True))
+    values[ADDITIVE] = values[ADDITIVE][:3]
+    claims = [
+        {"statement": name, "arm": name, "direction": "worse"}
+        for name in (ADDITIVE, "pos_enc=none", "pos_enc=alibi")
+    ]
+    recorded = [{"claim": c, "made": "t", "after": False, "dropped": False} for c in claims]
+    report = report_of(tmp_path / "s", values, claims=recorded)
+    found = to_json(report)["claims"]
+    assert [each["look"]["outcome"] for each in found] == ["decided", "stopped", "decided"]
+    assert [each["n"] for each in found] == [3, 3, 6]
+    assert "stopped at look 1 of 3; 6 seeds are unlikely to decide it" in report.claims[1].evidence
+    assert not report.going()[1]
+    short = report_of(tmp_path / "t", {name: own[:3] for name, own in values.items()},
+                      claims=recorded)  # fmt: skip
+    assert short.going() == (1, {(None, "pos_enc=alibi"), (None, "baseline")})
+
+
+def test_effects_of_crossed_factors_use_the_seeds_of_the_first_look(tmp_path):
+    arms = ("baseline", "norm=post", "ffn=glu", "norm=post ffn=glu")
+    values = {name: [*y[:3], *[9.0] * more] for name, y, more in zip(
+        arms, noisy([0, 1, 2, 3]) * 0.01 + 1.5, (3, 0, 3, 0), strict=True)}  # fmt: skip
+    crossed = {"design": "factorial", "own": {"norm": "pre", "ffn": "mlp"}}
+    found = crossed_effects(report_of(tmp_path / "s", values, **crossed))
+    first = {name: own[:3] for name, own in values.items()}
+    expected = crossed_effects(report_of(tmp_path / "t", first, **crossed))
+    assert found == expected
+    assert len(found.effects) == 3
+
+
 # The command
 
 
@@ -166,9 +264,10 @@ def command(ablate_command, tmp_path, seen, monkeypatch):
     """Runs a study of three arms up to six seeds: one is far worse, one is alike, and one is
     undecided at first. The runs of the stand-in record neither data nor code."""
     rules = rows.objections
-    monkeypatch.setattr(
-        rows, "objections", lambda *of: [each for each in rules(*of) if each.rule == "seeds"]
-    )
+    for module in (rows, judged_claims):
+        monkeypatch.setattr(
+            module, "objections", lambda *of: [each for each in rules(*of) if each.rule == "seeds"]
+        )
     y = dict(zip(("learned", "none", "alibi", "rotary"), FOUR, strict=True))
     seen["measure"] = lambda cfg: float(y[cfg.choices.pos_enc][cfg.seed % 1000])
 
@@ -229,6 +328,36 @@ def test_a_stopped_study_continues_at_its_look(command, tmp_path, runs, seen):
     assert len(runs) - first == 4
 
 
+# Undecided until the last look; the verdicts of both arms are not.
+BETWEEN = (
+    "study.claims=[{statement: s, arm: 'pos_enc=none', versus: 'pos_enc=alibi', direction: worse,"
+    " min_effect: 29}]"
+)
+
+
+def test_an_arm_gets_seeds_for_a_claim_that_is_open(command, tmp_path, runs):
+    """A finished study continues with its runs, and is marked."""
+    assert command("study.seeds_up_to=null", BETWEEN)[0] == 0
+    assert len(runs) == 12
+    assert command(BETWEEN)[0] == 0
+    assert seeds_of(tmp_path / "outputs" / "s")[1] == dict.fromkeys(ALL[1], 6)
+    assert len(runs) == 24
+    plan = read_plan(tmp_path / "outputs" / "s")
+    assert (plan["looks"]["after"], plan["claims"][0]["after"]) == (True, False)
+
+
+def test_only_the_block_of_an_open_claim_gets_seeds(command, tmp_path, runs):
+    blocks = "study.blocks={optimizer.lr: [0.001, 0.002]}"
+    assert command(blocks, BETWEEN.replace("versus", "block: 0.001, versus"))[0] == 0
+    of_block = {"0.001": dict.fromkeys(ALL[1], 6), "0.002": ALL[1]}
+    for block, counts in of_block.items():
+        folder = tmp_path / "outputs" / "s" / f"optimizer.lr={block}"
+        assert seeds_of(folder)[1] == counts
+    assert len(runs) == 24 + 18
+    (entry,) = assemble(collect(tmp_path / "outputs" / "s")).claims
+    assert (entry.settled.n, entry.settled.look.outcome) == (6, "undecided")
+
+
 def test_all_runs_are_repeated_once_whatever_the_looks(command, tmp_path, runs):
     assert command()[0] == 0
     assert command("study.rerun=all")[0] == 0
@@ -252,11 +381,8 @@ def test_an_arm_that_fails_gets_no_more_seeds(command, tmp_path, fail, seen):
         ("study.seeds=2", "study.seeds=2 must be at least 3, the fewest for a verdict"),
         ("study.seeds=[0,1,2]", "study.seeds must be a number, the seeds of the first look"),
         ("study.seeds_up_to=few", "study.seeds_up_to=few: must be"),
-        ("study.blocks={data.seq_len: [8, 16]}", "study.seeds_up_to=6 with study.blocks"),
         ("study.arms=[none]", "study.seeds_up_to=6 with study.arms"),
-        ("study.claims=[{statement: s, arm: none, direction: worse}]", "with study.claims"),
         ("seed=0,1,2", "set one of them"),
-        ("model.norm=pre,post", "study.seeds_up_to=6 with crossed factors"),
     ],
 )
 def test_what_looks_exclude_is_refused(command, typed, says):

@@ -121,7 +121,7 @@ def run(
     the runs' states."""
     root, rerun = studies[0].root, request.node["rerun"]
     every, trouble = run_planned(studies, launcher, request, blocks)
-    while trouble is None and rerun != "failed" and studies[0].add_seeds():
+    while trouble is None and rerun != "failed" and add_seeds(studies, blocks):
         every, trouble = run_planned(studies, launcher, request, blocks, first=False)
     if trouble is None:
         end_rerun(root)
@@ -132,6 +132,29 @@ def run(
     if untuned := [reason for study in studies for reason in study.trials.untuned.values()]:
         raise RunFailed("; ".join(untuned))
     return list(states.values())
+
+
+def add_seeds(studies: Sequence["PlannedStudy"], blocks: Blocks) -> bool:
+    """Plan the next look: more seeds of the arms of open verdicts and claims, in the blocks that
+    need them. Whether there is one."""
+    looks = studies[0].request.looks
+    if not looks:
+        return False
+    from ablate.study.analysis.collect import collect
+    from ablate.study.analysis.rows import assemble
+
+    number, going = assemble(collect(studies[0].root)).going()
+    for study, block in zip(studies, blocks.names or ("",), strict=True):
+        if arms := {arm for of, arm in going if of in (None, block)}:
+            study.add_seeds(arms, looks[number])
+    if going:
+        more = counted(looks[number] - looks[number - 1], "more seed")
+        arms = {arm for _, arm in going} - {studies[0].layout.baseline.name}
+        say(
+            f"look {number} of {len(looks)}, with {looks[number - 1]} seeds: {more} of the baseline"
+            f" and {counted(len(arms), 'arm')}, as verdicts or claims are undecided"
+        )
+    return bool(going)
 
 
 def run_planned(
@@ -319,28 +342,9 @@ class PlannedStudy:
     def _cells(self) -> list[PlannedRun]:
         return self.cells.by_seed(self.layout.arms, self.layout.seeds)
 
-    def add_seeds(self) -> bool:
-        """Plan the next look, of the arms that are not decided. Whether there is one."""
-        looks = self.request.looks
-        if not looks:
-            return False
-        from ablate.study.analysis.collect import collect
-        from ablate.study.analysis.looks import OPEN
-        from ablate.study.analysis.rows import assemble
-
-        judged = [(row, row.comparison.look) for row in assemble(collect(self.folder)).compared
-                  if row.comparison and row.comparison.look]  # fmt: skip
-        going = [(row.arm.name, look) for row, look in judged if look.outcome == OPEN]
-        if not going:
-            return False
-        number = max(look.number for _, look in going)
-        names = {self.layout.baseline.name, *(name for name, _ in going)}
-        seeds = self.layout.seeds[: looks[number]]
-        say(
-            f"look {number} of {len(looks)}, with {looks[number - 1]} seeds: {len(going)} of"
-            f" {counted(len(judged), 'arm')} undecided; these and the baseline get"
-            f" {counted(looks[number] - looks[number - 1], 'more seed')}"
-        )
+    def add_seeds(self, arms: Collection[str], count: int) -> None:
+        """Plan the first `count` seeds of these arms and of the baseline."""
+        names, seeds = {self.layout.baseline.name, *arms}, self.layout.seeds[:count]
         known = {(cell.arm, cell.run_id) for cell in self.counted()}
         cells = [
             cell
@@ -348,7 +352,6 @@ class PlannedStudy:
             if (cell.arm, cell.run_id) in known or (cell.arm in names and cell.seed in seeds)
         ]
         planfile.write(self.folder, self._plan(_entries([*self.trials.cells, *cells])))
-        return True
 
     def named(self, cells: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The cells with their folders as `root` has them."""

@@ -8,17 +8,19 @@ one-sided t tests (Schuirmann 1987), and refuted if the difference is beyond its
 of a contrast comes from the noise of the whole study (`noise`), block by block if its terms are of
 several blocks; a contrast of several metrics, or one whose seeds do not cancel, has only its own
 spread. Holm's correction (1979) runs over the claims of the study, separately for confirmations and
-for refutations.
+for refutations, and within each look if seeds are added until claims are decided (`looks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 
 from ablate.study.analysis import derived
 from ablate.study.analysis.compare import seeds_needed
+from ablate.study.analysis.looks import Look, Tested, look_by_look
 from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
@@ -32,7 +34,8 @@ CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "
 class ClaimResult:
     """effect: mean contrast, positive in the sense of the claim; None without values. interval: at
     the level of its test. p: after Holm, of the verdict. seeds_needed: of an undecided one; None:
-    no number is suggested. why: of one that was not tested."""
+    no number is suggested. why: of one that was not tested. look: None if the number of seeds is
+    fixed."""
 
     claim: Claim
     verdict: str
@@ -42,6 +45,7 @@ class ClaimResult:
     p: float | None = None
     seeds_needed: int | None = None
     why: str = ""
+    look: Look | None = None
 
 
 Values = Callable[[Term], Mapping[int, float]]
@@ -86,36 +90,73 @@ def settle(
     seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
+    looks: tuple[int, ...] = (),
 ) -> list[ClaimResult]:
-    """values: of a term, by seed. noises: of the study. seeds: those that a claim needs. mode:
-    which value of the study's metric is better; of others their name tells it, or the claim.
-    refused: the reason why a claim cannot be tested, or ""."""
+    """values: of a term, by seed. noises: of the study. seeds: those planned for all arms of a
+    claim. mode: which value of the study's metric is better; of others their name tells it, or the
+    claim. refused: the reason why a claim cannot be tested, or "". looks: numbers of seeds at which
+    claims are tested; without them they are tested once."""
     contrasts = [_contrast(claim, values, mode) for claim in claims]
+    planned = [seeds(claim) for claim in claims]
     reasons = [
-        refused(claim) or _lacking(seeds(claim), contrast)
-        for claim, contrast in zip(claims, contrasts, strict=True)
+        refused(claim) or _lacking(of_claim, contrast)
+        for claim, of_claim, contrast in zip(claims, planned, contrasts, strict=True)
     ]
-    tested = [
-        _Tested(claim, contrast, error(contrast.differences, parts), known_df)
-        for claim, contrast, why in zip(claims, contrasts, reasons, strict=True)
-        if not why
-        for parts, known_df in [_parts(claim, noises)]
+    family = [number for number, why in enumerate(reasons) if not why]
+
+    @cache
+    def noise(metric: str | None, block: str | None, chosen: tuple[int, ...]) -> Noise:
+        return noises(metric, block).within(chosen)
+
+    def test(
+        testing: Sequence[int], count: int | None, *steps: Sequence[float]
+    ) -> list[Tested[ClaimResult]]:
+        tested = []
+        for number in testing:
+            claim, chosen = claims[number], tuple(planned[number][:count])
+            contrast = contrasts[number].within(chosen)
+            parts, known_df = _parts(claim, lambda *of, chosen=chosen: noise(*of, chosen))
+            tested.append(_Tested(claim, contrast, error(contrast.differences, parts), known_df))
+        return _judged(tested, len(family), *(steps or (None, None)))
+
+    if looks:
+        by_look = look_by_look({n: len(planned[n]) for n in family}, looks, test)
+        judged = {n: replace(found, look=look) for n, (found, look) in by_look.items()}
+    else:
+        tested = test(family, None)
+        judged = {n: each.result for n, each in zip(family, tested, strict=True)}
+    return [
+        judged.get(n) or ClaimResult(claim, UNTESTED, why=why or "fewer seeds than the first look")
+        for n, (claim, why) in enumerate(zip(claims, reasons, strict=True))
     ]
+
+
+def _judged(
+    tested: Sequence[_Tested],
+    family: int,
+    confirm_steps: Sequence[float] | None,
+    refute_steps: Sequence[float] | None,
+) -> list[Tested[ClaimResult]]:
+    """The steps: levels of `holm`, of confirmations and of refutations."""
     confirm, refute = ([each.p(confirms=c) for each in tested] for c in (True, False))
-    settled = (
-        _settled(each, len(tested), *of_claim)
+    results = (
+        _settled(each, family, *of_claim)
         for each, *of_claim in zip(
             tested,
-            holm(confirm),
-            holm(refute),
-            holm_levels(confirm),
-            holm_levels(refute),
+            holm(confirm, confirm_steps),
+            holm(refute, refute_steps),
+            holm_levels(confirm, confirm_steps),
+            holm_levels(refute, refute_steps),
             strict=True,
         )
     )
     return [
-        ClaimResult(claim, UNTESTED, why=why) if why else next(settled)
-        for claim, why in zip(claims, reasons, strict=True)
+        Tested(
+            result,
+            (result.verdict == CONFIRMED, result.verdict == REFUTED),
+            ((p, 2 if each.claim.margin is None else 1), (p_refute, 2)),
+        )
+        for result, each, p, p_refute in zip(results, tested, confirm, refute, strict=True)
     ]
 
 

@@ -154,6 +154,12 @@ class Study:
         """The numbers of seeds at which arms are tested (study.seeds_up_to); empty if fixed."""
         return tuple((self.plan.get("looks") or {"seeds": ()})["seeds"])
 
+    def planned(self, arm: str) -> list[int]:
+        """The seeds planned for an arm, in every block: with looks a decided one has fewer."""
+        lacking = {*self.seeds} - {*self.seeds_of(arm)}
+        lost = {key.seed if isinstance(key, SeedInBlock) else key for key in lacking}
+        return [seed for seed in self.plan["seeds"] if seed not in lost]
+
     def seeds_of(self, arm: str) -> list[Seed]:
         """The planned seeds of an arm: with looks a decided one has fewer than others."""
         return [s for s in self.seeds if not self.looks or s in self.runs_of(arm)]

@@ -9,21 +9,13 @@ is applied to its p values separately.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import power
-from ablate.study.analysis.looks import (
-    DECIDED,
-    FUTILE,
-    OPEN,
-    STOPPED,
-    UNDECIDED,
-    Look,
-    chance,
-    levels,
-)
+from ablate.study.analysis.looks import Look, Tested, look_by_look
 from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
@@ -154,52 +146,30 @@ def _pairs_at_looks(values: Values, baseline: str) -> list[Pairs]:
 def at_looks(
     values: Values, looks: tuple[int, ...], baseline: str, margin: float | None
 ) -> dict[str, tuple[Pairs, Tests, Look]]:
-    """Test the arms look after look, and return of each the look that decides it, or else its last.
+    """Test the arms look after look: differences and equivalences are two families."""
+    order, arms = [*values[baseline]], [arm for arm in values if arm != baseline]
+    planned = {arm: len([*takewhile(values[arm].__contains__, order)]) for arm in arms}
 
-    Differences and equivalences are two families, of all arms, without those shown before.
-    """
-    judged: dict[str, tuple[Pairs, Tests, Look]] = {}
-    order, family, shown, equal = [*values[baseline]], len(values) - 1, 0, 0
-    testing = [arm for arm in values if arm != baseline]
-
-    def steps(done: int, at: int) -> list[float]:
-        return [levels(LEVEL / n, looks)[at] for n in range(family - done, 0, -1)][: len(testing)]
-
-    for at, count in enumerate(looks):
+    def test(
+        testing: Sequence[str], count: int, steps: Sequence[float], equal_steps: Sequence[float]
+    ) -> list[Tested[tuple[Pairs, Tests]]]:
         seeds = order[:count]
-        testing = [arm for arm in testing if len(seeds) == count and {*seeds} <= {*values[arm]}]
-        if not testing:
-            break
         now = {arm: {s: own[s] for s in seeds if s in own} for arm, own in values.items()}
         paired = pair({arm: now[arm] for arm in (baseline, *testing)}, baseline)
         tested = decide(
-            paired, Noise.of(now, baseline), margin=margin,
-            steps=steps(shown, at), equal_steps=steps(equal, at),
-        )  # fmt: skip
-        shown += sum(tests.differs for tests in tested)
-        equal += sum(tests.equivalent for tests in tested)
-        last, equal_last = (
-            levels(LEVEL / max(family - done, 1), looks)[-1] for done in (shown, equal)
+            paired, Noise.of(now, baseline), margin=margin, steps=steps, equal_steps=equal_steps
         )
-        for each, tests in zip(paired, tested, strict=True):
-            outcome = OPEN
-            if tests.differs or tests.equivalent:
-                outcome = DECIDED
-            elif count == looks[-1]:
-                outcome = UNDECIDED
-            elif not _promising(tests, last, equal_last, count / looks[-1]):
-                outcome = STOPPED
-            look = Look(at + 1, len(looks), count, looks[-1], outcome)
-            judged[each.arm] = each, tests, look
-        testing = [arm for arm in testing if judged[arm][2].outcome == OPEN]
-    return judged
+        return [
+            Tested(
+                (each, tests),
+                (tests.differs, tests.equivalent),
+                ((tests.p, 2), None if tests.equivalent_p is None else (tests.equivalent_p, 1)),
+            )
+            for each, tests in zip(paired, tested, strict=True)
+        ]
 
-
-def _promising(tests: Tests, level: float, equal_level: float, share: float) -> bool:
-    """Whether more seeds may show a difference, or an equivalence. The levels: of the last look."""
-    differs = chance(tests.p / 2, level / 2, share) >= FUTILE
-    p = tests.equivalent_p
-    return differs or (p is not None and chance(p, equal_level, share) >= FUTILE)
+    judged = look_by_look(planned, looks, test)
+    return {arm: (*found, look) for arm, (found, look) in judged.items()}
 
 
 def decide(

@@ -24,7 +24,7 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     runs = [
         (cell, seed, study.by_seed(name, report.metric).get(seed))
         for name, cell in cells.items()
-        for seed in study.compared_seeds
+        for seed in study.compared_seeds[: next(iter(study.looks), None)]
     ]
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from ablate.study.analysis import known
 from ablate.study.analysis.claims import UNDECIDED, ClaimResult, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
+from ablate.study.analysis.looks import STOPPED
 from ablate.study.analysis.noise import Noise
 from ablate.study.numbers import amount, counted, estimate, probability
 from ablate.study.plan.claims import Claim, Term, parse_claims
@@ -58,7 +60,11 @@ class JudgedClaim:
             elif claim.min_effect:
                 amount += f", claimed to exceed {claim.min_effect:g}"
             parts = [amount, counted(settled.n, "seed"), f"Holm p {probability(settled.p)}"]
-        if settled.verdict == UNDECIDED:
+        if settled.look is not None:
+            parts.append(settled.look.words())
+        if settled.look is not None and settled.look.outcome == STOPPED:
+            parts.append(f"{settled.look.last} seeds are unlikely to decide it")
+        elif settled.verdict == UNDECIDED:
             needed = settled.seeds_needed
             parts.append(
                 f"about {needed} seeds would be needed"
@@ -95,12 +101,15 @@ def judged_claims(
         if gone(term):
             return {}
         part = study if term.block is None else study.blocks[term.block]
-        name = same[term.block][term.arm or study.planned_baseline]
-        return part.by_seed(name, term.metric or study.metric)
+        return part.by_seed(term.arm or study.planned_baseline, term.metric or study.metric)
 
     def seeds(claim: Claim) -> list[int]:
-        block = claim.terms[0].block
-        return (study if block is None else study.blocks[block]).compared_seeds
+        """The first seeds, as far as they are planned for every arm of the claim."""
+        parts = [(study.blocks[t.block] if t.block else study, t.arm) for t in claim.terms]
+        planned = [part.planned(arm or study.planned_baseline) for part, arm in parts]
+        return [
+            *takewhile(lambda seed: all(seed in of for of in planned), parts[0][0].compared_seeds)
+        ]
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}
@@ -142,7 +151,9 @@ def judged_claims(
             known.pooled(known.files(part.plan), name),
         )
 
-    settled = settle(claims, values, noise, seeds=seeds, mode=study.mode, refused=refused)
+    settled = settle(
+        claims, values, noise, seeds=seeds, mode=study.mode, refused=refused, looks=study.looks
+    )
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)
     return tuple(

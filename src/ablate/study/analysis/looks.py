@@ -1,4 +1,4 @@
-"""Tests at several numbers of seeds: a study that adds seeds until its arms are decided.
+"""Tests at several numbers of seeds: a study that adds seeds until its arms and claims are decided.
 
 The level that a hypothesis may use up to a look grows with the share of the seeds, to the power of
 SPENDING (Kim and DeMets 1987, Biometrika 74). The level of each look follows from the joint
@@ -7,31 +7,38 @@ and Rowe 1969, JRSS A 132). Holm's procedure runs within each look over the arms
 shown, as if their level had been that from the first look on (Maurer and Bretz 2013, Statistics in
 Biopharmaceutical Research 5).
 
-An arm gets no more seeds if it is decided, or if the probability that the last look shows it is
-below FUTILE. The latter only prevents rejections, so the levels need not consider it.
+An arm or a claim is tested at no further look if it is decided, or if the probability that the last
+look shows it is below FUTILE. The latter only prevents rejections, so the levels need not consider
+it.
 benchmarks/looks.py simulates error rates, power and numbers of runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Generic, TypeVar
 
 import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
+from ablate.study.analysis.stats import LEVEL
+
 SPENDING = 3
 FUTILE = 0.1
 NODES = 64  # of the quadrature
 DECIDED, STOPPED, UNDECIDED, OPEN = "decided", "stopped", "undecided", "open"
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Look:
-    """The look at which an arm was tested last. number: from 1; last: seeds of the last look;
-    outcome: decided, stopped (a difference is unlikely to be shown), undecided (at the last look)
-    or open (more seeds follow)."""
+    """The look at which an arm or a claim was tested last. number: from 1; last: seeds of the last
+    look; outcome: decided, stopped (unlikely to be shown), undecided (at the last look) or open
+    (more seeds follow)."""
 
     number: int
     of: int
@@ -42,6 +49,61 @@ class Look:
     def words(self) -> str:
         stopped = "stopped at " if self.outcome == STOPPED else ""
         return f"{stopped}look {self.number} of {self.of}"
+
+
+@dataclass(frozen=True)
+class Tested(Generic[R]):
+    """The result of a test at a look. It belongs to two families, such as differences and
+    equivalences: in each, whether it is shown, and its p without Holm's correction, with the sides
+    of that test; None: not tested."""
+
+    result: R
+    shown: tuple[bool, bool]
+    p: tuple[tuple[float, int] | None, tuple[float, int] | None]
+
+
+def look_by_look(
+    planned: Mapping[K, int],
+    looks: tuple[int, ...],
+    test: Callable[[Sequence[K], int, Sequence[float], Sequence[float]], Sequence[Tested[R]]],
+) -> dict[K, tuple[R, Look]]:
+    """Test look after look, and return of each the look that decides it, or else its last.
+
+    planned: how many of the first seeds each has. test: of some of them, with this number of seeds;
+    the levels are those of `holm`, of the two families, without those shown before.
+    """
+    judged: dict[K, tuple[R, Look]] = {}
+    family, done, testing = len(planned), [0, 0], [*planned]
+    for at, count in enumerate(looks):
+        testing = [each for each in testing if planned[each] >= count]
+        if not testing:
+            break
+        steps = [
+            [levels(LEVEL / n, looks)[at] for n in range(family - shown, 0, -1)][: len(testing)]
+            for shown in done
+        ]
+        tested = test(testing, count, *steps)
+        done = [before + sum(t.shown[f] for t in tested) for f, before in enumerate(done)]
+        last = [levels(LEVEL / max(family - shown, 1), looks)[-1] for shown in done]
+        for each, found in zip(testing, tested, strict=True):
+            outcome = OPEN
+            if any(found.shown):
+                outcome = DECIDED
+            elif count == looks[-1]:
+                outcome = UNDECIDED
+            elif not _promising(found, last, count / looks[-1]):
+                outcome = STOPPED
+            judged[each] = found.result, Look(at + 1, len(looks), count, looks[-1], outcome)
+        testing = [each for each in testing if judged[each][1].outcome == OPEN]
+    return judged
+
+
+def _promising(tested: Tested[R], last: Sequence[float], share: float) -> bool:
+    """Whether more seeds may show it. last: the levels of the last look; share: of the seeds."""
+    return any(
+        each is not None and chance(each[0] / each[1], level / each[1], share) >= FUTILE
+        for each, level in zip(tested.p, last, strict=True)
+    )
 
 
 @cache

@@ -23,7 +23,7 @@ benchmarks/verdicts.py simulates the error rates and the power.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -100,6 +100,14 @@ class Noise:
         """values: arm -> seed -> number; a value that is None or not finite is left out."""
         finite = {arm: found for arm, own in values.items() if (found := numbers(own))}
         return cls(finite, baseline, known or Part(0.0, 0))
+
+    def within(self, seeds: Collection[int]) -> Noise:
+        """The noise of the runs with these seeds."""
+        return Noise.of(
+            {arm: {s: own[s] for s in seeds if s in own} for arm, own in self.values.items()},
+            self.baseline,
+            self.assumed,
+        )
 
     @cached_property
     def found(self) -> Part:

@@ -5,9 +5,11 @@ data and the initial value of every parameter that both arms have, so that their
 this variation.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +37,16 @@ class Pairs:
     def complete(self) -> bool:
         """Whether every planned run of both has a number."""
         return not self.missing and not self.baseline_missing
+
+    def within(self, seeds: Collection[int]) -> Pairs:
+        """The pairs of these seeds."""
+        chosen = [n for n, seed in enumerate(self.seeds) if seed in seeds]
+        return replace(
+            self,
+            seeds=tuple(self.seeds[n] for n in chosen),
+            values=tuple(self.values[n] for n in chosen),
+            baseline=tuple(self.baseline[n] for n in chosen),
+        )
 
     @cached_property
     def grain(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from ablate.study.analysis.compare import Comparison, Comparisons, Summary, comp
 from ablate.study.analysis.curves import TRAINING, Cost, Curve, costs, curve_column, curve_of
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
-from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED
+from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED, Look
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
@@ -68,6 +68,10 @@ class Row:
         badges = ["baseline"] if self.arm.is_baseline else []
         badges += ["no effect"] if self.arm.no_effect else []
         return badges + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
+
+    @property
+    def look(self) -> Look | None:
+        return self.comparison.look if self.comparison else None
 
     @property
     def difference(self) -> float | None:
@@ -150,6 +154,22 @@ class Report:
     @property
     def others(self) -> list[Row]:
         return [row for row in self.rows if not row.arm.is_baseline]
+
+    def going(self) -> tuple[int, set[tuple[str | None, str]]]:
+        """How many looks there have been, and the arms with which open verdicts and claims go on,
+        each with its block, None: all; no arms if all are decided or stopped."""
+        found: list[tuple[Look | None, list[tuple[str | None, str]]]] = [
+            (row.look, [(None, row.arm.name)]) for row in self.compared
+        ]
+        for entry in self.claims:
+            of_claim = [
+                (term.block, term.arm or self.study.planned_baseline)
+                for term in entry.settled.claim.terms
+            ]
+            found.append((entry.settled.look, of_claim))
+        going = [(look.number, needed) for look, needed in found if look and look.outcome == OPEN]
+        arms = {arm for _, needed in going for arm in needed}
+        return max((number for number, _ in going), default=0), arms
 
     @property
     def compared(self) -> list[Row]:
@@ -256,12 +276,9 @@ class Report:
     def _of_looks(self) -> list[str]:
         """A line on the look at which each arm was decided, if the number of seeds is not fixed."""
         by_look: dict[str, list[str]] = {}
-        looks = [(row, row.comparison.look) for row in self.compared if row.comparison]
-        for row, look in sorted(looks, key=lambda of: of[1].seeds if of[1] else 0):
-            if look:
-                by_look.setdefault(f"{OUTCOMES[look.outcome]} {look.seeds} seeds", []).append(
-                    self.labels[row.arm.name]
-                )
+        looks = [(look, self.labels[row.arm.name]) for row in self.compared if (look := row.look)]
+        for look, name in sorted(looks, key=lambda of: of[0].seeds):
+            by_look.setdefault(f"{OUTCOMES[look.outcome]} {look.seeds} seeds", []).append(name)
         if not by_look:
             return []
         numbers = listed(map(str, self.study.looks))
@@ -367,14 +384,7 @@ def _compare(
     refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
     found = {name: study.by_seed(name, metric) for name in (baseline, *names)}
-    values = {
-        arm: {
-            seed: v.get(seed)
-            for seed in study.compared_seeds
-            if not study.looks or seed in study.runs_of(arm)
-        }
-        for arm, v in found.items()
-    }
+    values = {arm: {seed: v.get(seed) for seed in study.planned(arm)} for arm, v in found.items()}
     margin: Any = study.plan.get("margin") if metric == study.metric else None
     return compare(
         values,

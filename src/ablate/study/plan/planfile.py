@@ -183,6 +183,7 @@ def write_together(
     ]
     plan = plans[0] | {
         "study": request.name,
+        "seeds": [*dict.fromkeys(seed for plan in plans for seed in plan["seeds"])],
         "claims": _claims(folder, request),
         "tune": {},
         "arms": [_together(of_blocks) for of_blocks in zip(*arms, strict=True)],

@@ -26,12 +26,6 @@ DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its 
 NOT_WORK = ("study.", "output_dir", "run_dir", "logger", "checkpoint_every", "checkpoint_keep")
 # But for these, with which the arms are other runs.
 OTHER_RUNS = ("study.match", "study.tune")
-# Keys of `study` that exclude study.seeds_up_to.
-BESIDE_LOOKS = {
-    "blocks": "an arm is decided over all blocks, so their number of seeds must be fixed",
-    "claims": "claims are tested once, with a number of seeds that is fixed",
-    "arms": "arms are decided together",
-}
 # Typed in addition to a sweep's question: the same data may lie elsewhere.
 BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate", "data.path", "data.root", "trainer=")
 
@@ -106,14 +100,8 @@ def _with_looks(request: StudyRequest) -> StudyRequest:
         raise UserError(f"{key}: {first} must be at least {FEWEST}, the fewest for a verdict")
     if node["seeds"] >= last:
         raise UserError(f"{key}: must be above study.seeds={node['seeds']}, the first look")
-    for name, why in BESIDE_LOOKS.items():
-        if node[name]:
-            raise UserError(f"{key} with study.{name}: {why}; leave one out")
-    if request.design == "factorial" and len(request.factors) > 1:
-        raise UserError(
-            f"{key} with crossed factors: their effects need the same seeds in every arm; leave it"
-            " out, or use study.design=one_factor"
-        )
+    if node["arms"]:
+        raise UserError(f"{key} with study.arms: arms are decided together; leave one out")
     return replace(request, seeds=seeds_of(last), looks=looks(node["seeds"], last))
 
 

@@ -69,7 +69,7 @@ def arm_content(row: Row) -> dict[str, Any]:
         "p": comparison.p if comparison else None,
         "effect_size": comparison.size if comparison else None,
         "seeds_needed": comparison.verdict.seeds_needed if comparison else None,
-        "look": asdict(comparison.look) if comparison and comparison.look else None,
+        "look": asdict(row.look) if row.look else None,
         "parameters": row.arm.parameters,
         "flops_per_step": row.arm.flops_per_step,
         "steps": row.arm.steps,
@@ -108,6 +108,7 @@ def _claim(entry: JudgedClaim) -> dict[str, Any]:
         "n": settled.n,
         "seeds_needed": settled.seeds_needed,
         "why": settled.why,
+        "look": asdict(settled.look) if settled.look else None,
         "made": entry.made,
         "after_the_fact": entry.after,
     }
