@@ -17,7 +17,7 @@ from ablate.study.analysis.rows import assemble, unsettled
 from ablate.study.any_runs import show_runs
 from ablate.study.plan.tune import result_with
 from ablate.study.report import write
-from ablate.study.report.sentences import answers, sure
+from ablate.study.report.sentences import answers, certainty
 from ablate.study.report.terminal import show
 
 pytest_plugins = ["make_study"]
@@ -53,13 +53,13 @@ def test_verdicts_are_those_of_the_statistics(study):
 
 
 def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
-    assert not judged(study).marks
+    assert not judged(study).remarks
     for path in study.glob(f"{ADDITIVE}-*/result.json"):
         change(path, caution="it leaks_targets")
-    assert judged(study).marks == ["additive: it leaks_targets."]
+    assert judged(study).remarks == ["additive: it leaks_targets."]
     for path in study.glob(f"{ADDITIVE}-*/result.json"):
         change(path, not_evaluated={"long": "16 positions"})
-    leaks_targets, lacks = judged(study).marks
+    leaks_targets, lacks = judged(study).remarks
     assert (leaks_targets, lacks) == (
         "additive: it leaks_targets.",
         "additive: not evaluated under evaluate.long: 16 positions.",
@@ -67,24 +67,24 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
     for path in study.glob("*/result.json"):
         change(path, chosen_on={"examples": 5, "of": 2000, "value": 1.5})
     said = "the best weights were chosen on 5 of 2,000 validation examples (trainer.val_examples)"
-    assert any(said in line for line in judged(study).marks)
+    assert any(said in line for line in judged(study).remarks)
 
 
 def test_a_margin_of_another_metric_is_none(study):
     change(study / "plan.json", margin=0.05)
     report = assemble(collect(study), "val/perplexity")
-    assert "study.margin applies to val/loss, so equivalence is not tested" in report.marks[0]
+    assert "study.margin applies to val/loss, so equivalence is not tested" in report.remarks[0]
     assert {row.kind for row in report.others} & {"equivalent"} == set()
 
 
 def test_weights_that_another_metric_chose_are_marked(study):
     for path in study.glob("*/result.json"):
         change(path, metric={"name": "val/accuracy", "value": 0.5, "mode": "max"})
-    (mark,) = judged(study).marks
+    (mark,) = judged(study).remarks
     assert mark.startswith("val/loss is evaluated at the checkpoint with the best val/accuracy;")
     for path in study.glob("*/result.json"):
         change(path, metric={"name": "val/perplexity", "value": 1.5, "mode": "min"})
-    assert not judged(study).marks  # the loss is best where its exponential is
+    assert not judged(study).remarks  # the loss is best where its exponential is
 
 
 def test_a_result_that_cannot_be_read_is_named(study):
@@ -115,7 +115,7 @@ def test_one_seed_is_said_to_give_no_verdict(tmp_path):
         (3, "(3 pairs)", "from every arm of the study."),
     ):
         arms = {"baseline": arm(BASE[:n]), "a=1": arm(shifted(0.1)[:n])}
-        said, *_ = sure(judged(make_study(tmp_path / pairs, arms)))
+        said, *_ = certainty(judged(make_study(tmp_path / pairs, arms)))
         assert (pairs in said, said.endswith(ending)) == (True, True)
 
 
@@ -152,7 +152,7 @@ def test_a_difference_that_still_changes_is_marked(study, by, marked):
     rewrite(study, "model.attention=cosine", bent(10 * by))  # no difference is shown there
     rewrite(study, ADDITIVE, bent(by))
     arms = f"additive (from +{0.1 + by:.3f} at step 300 to +0.100 at step 400)."
-    found = judged(study).marks
+    found = judged(study).remarks
     assert [mark.startswith("Still changing") and mark.endswith(arms) for mark in found] == (
         [True] * marked
     )
@@ -176,7 +176,7 @@ STEPS = range(16)  # that a made-up run logs
 def test_arms_that_needed_more_steps_are_marked(study, losses, said):
     """Whose training loss falls still, or never fell, or was logged but once; it may be below 0."""
     rewrite(study, ADDITIVE, lambda n, row, last: [row[0], str(losses[n]), *row[2:]])
-    found = judged(study).marks
+    found = judged(study).remarks
     assert len(found) == bool(said)
     assert all(line.startswith(said) and "additive" in line for line in found)
 
@@ -380,7 +380,7 @@ def test_a_report_compares_by_what_was_reached_or_spent(study):
     assert set(never.baseline.values.values()) == {400.0}
     assert any(
         "Target value not reached" in line and "baseline (5 of 5 runs)" in line
-        for line in never.marks
+        for line in never.remarks
     )
     costs = judged(study, metric="cost/seconds")
     assert (costs.mode, len(costs.baseline.values)) == ("min", 5)

@@ -233,5 +233,5 @@ def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path, sign, kind
     assert last.startswith(
         "pos_enc=none norm=post: different from the baseline, although no effect of "
     )
-    (mark,) = (line for line in report.marks if f"({kind} by 0.1)" in line)
+    (mark,) = (line for line in report.remarks if f"({kind} by 0.1)" in line)
     assert "Smaller than the baseline's standard deviation between seeds, 0.42" in mark

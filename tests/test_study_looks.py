@@ -198,7 +198,7 @@ def test_a_report_says_when_each_arm_was_decided(tmp_path):
     values[ADDITIVE], values["pos_enc=none"] = values[ADDITIVE][:3], values["pos_enc=none"][:3]
     report = report_of(tmp_path / "s", values)
     assert not report.objections
-    (line,) = [line for line in report.marks if "seeds_up_to" in line]
+    (line,) = [line for line in report.remarks if "seeds_up_to" in line]
     assert line.startswith("Arms are tested at 3, 4 and 6 seeds (study.seeds_up_to);")
     assert line.endswith(
         "; stopped, as unlikely to be shown, with 3 seeds: pos_enc=none; decided with 3 seeds:"

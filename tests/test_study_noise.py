@@ -133,7 +133,7 @@ def test_a_noise_that_is_chosen_after_the_first_run_is_marked(ran, tmp_path):
         assert command(f"study.noise={folder}/noise.json")[0] == 0
         assert read_plan(tmp_path / "outputs" / "next")["noise"]["after"]
     report = assemble(collect(tmp_path / "outputs" / "next"))
-    assert "study.noise was set, or changed, after the first run." in report.marks
+    assert "study.noise was set, or changed, after the first run." in report.remarks
 
 
 @pytest.mark.ci

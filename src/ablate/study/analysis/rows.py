@@ -227,7 +227,7 @@ class Report:
         return sorted({metric["name"] for metric in metrics if "name" in metric})
 
     @cached_property
-    def marks(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
         in result.json), verdicts on small differences, differences that were still
         changing, and arms that needed more steps."""

@@ -91,8 +91,8 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
         "shown_effects": in_short(report, crossed),
         "results": sentences.answers(report),  # kind of verdict, heading, arms
         "reference": sentences.reference(report),
-        "remarks": report.marks,
-        "certainty": sentences.sure(report),
+        "remarks": report.remarks,
+        "certainty": sentences.certainty(report),
         "curves": sentences.curve_words(report, points),
         "arms": [_line(row, report) for row in report.rows],
         "seeds": study.seeds,

@@ -118,7 +118,7 @@ def reference(report: Report) -> str:
     return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {seeds}."
 
 
-def sure(report: Report) -> list[str]:
+def certainty(report: Report) -> list[str]:
     """Explain the intervals and verdicts, and their limits."""
     comparisons = [row.comparison for row in report.compared if row.comparison]
     if not comparisons:

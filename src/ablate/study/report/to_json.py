@@ -10,7 +10,7 @@ from ablate.study.analysis.ladder import ladder
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.stats import Interval
-from ablate.study.report.sentences import sure
+from ablate.study.report.sentences import certainty
 
 VERSION = 2
 
@@ -48,7 +48,7 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
             if of.noise
         },
         "effects": in_short(report, crossed),
-        "warnings": [*report.marks, *sure(report)],
+        "warnings": [*report.remarks, *certainty(report)],
     }
 
 
