@@ -76,7 +76,7 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
 SHARED = {
     "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
     "logger": ["role"],
-    "task": listed("""accumulation attention cross_entropy decoding experts parallel
+    "task": listed("""accumulation attention cross_entropy experts measures optimizing presenter
         text_metrics translate"""),
 }
 
