@@ -25,7 +25,7 @@ from make_rules import rules_of_keys
 from omegaconf import OmegaConf
 
 from ablate.config.composition import compose
-from ablate.config.rules import Bool, OneOf
+from ablate.config.rules import BOOL, OneOf
 from ablate.config.schema import ruled
 from ablate.kernel import chunked
 
@@ -219,8 +219,7 @@ def test_every_group_and_switch_of_a_model_is_an_axis(model: str) -> None:
         path
         for cfg in own
         for path, _, rule in ruled(cfg)
-        if path.split(".")[0] in ("model", "data", "task", "trainer")
-        and isinstance(rule, Bool | OneOf)
+        if path.split(".")[0] in ("model", "data", "task", "trainer") and isinstance(rule, OneOf)
     }
     of_options = {path for path in switches if path.rpartition(".")[0] in GROUPS}
     assert switches - of_options - NO_AXIS.keys() <= axes.keys()
@@ -237,7 +236,7 @@ def test_the_axes_hold_every_value_that_is_allowed() -> None:
         names = [rule.options for rule in rules if isinstance(rule, OneOf)]
         if names and len(names) == len(rules):
             assert set(choices) == set(chain(*names))
-        if Bool() in rules:
+        if BOOL in rules:
             assert set(choices) == {True, False}
 
 

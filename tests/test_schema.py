@@ -19,10 +19,10 @@ from ablate.config.composition import compose
 from ablate.config.keys import option_content
 from ablate.config.parts import Unreadable, parameter_rules
 from ablate.config.rules import (
-    Bool,
+    BOOL,
+    NULL,
     Count,
     Either,
-    Exactly,
     Int,
     ListOf,
     OneOf,
@@ -59,7 +59,7 @@ def test_a_rule_stands_at_the_parameter() -> None:
     assert bert["norm"] == OneOf(("pre", "post", "sandwich", "output", "none"))
     assert "layers" not in bert
     assert parameter_rules("ablate.model.transformer.Transformer")["decoder.depth"] == Int(1, 1000)
-    assert parameter_rules("ablate.data.mnist.FashionMnist")["flip"] == bert["bias"] == Bool()
+    assert parameter_rules("ablate.data.mnist.FashionMnist")["flip"] == bert["bias"] == BOOL
     assert rule_of("model.nobody_knows") is None
 
 
@@ -99,13 +99,13 @@ def test_files_are_read_as_omegaconf_reads_them():
         (Int(1), [1, 7], [0, True, 4.0, "2", None, -1]),
         (Real(0, 1, below=True), [0, 0.5], [1, 1.0, -0.1, True, "0.5", float("nan")]),
         (Real(0, above=True), [1e-9, 3], [0, float("inf")]),
-        (Bool(), [True, False], [0, 1, "true", None]),
+        (BOOL, [True, False], [0, 1, "true", None]),
         (String(), ["x"], ["", " ", 3, None]),
         (OneOf(("a", "b")), ["a"], ["c", "", None, ["a"]]),
         (ListOf(Int(1)), [[1], [2, 3]], [[], [0], 1, "1"]),
         (ListOf(Int(1), length=2), [[1, 2]], [[1], [1, 2, 3]]),
-        (Either((Int(1), Exactly(None))), [None, 2], [0, "null"]),
-        (Either((Int(1), Exactly(-1))), [1, -1], [-2, -1.0, True]),
+        (Either((Int(1), NULL)), [None, 2], [0, "null"]),
+        (Either((Int(1), OneOf((-1,)))), [1, -1], [-2, -1.0, True]),
     ],
 )
 def test_rules(rule, good, bad):

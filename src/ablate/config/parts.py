@@ -27,7 +27,7 @@ from typing import (
     is_typeddict,
 )
 
-from ablate.config.rules import OF_TYPE, Either, Exactly, ListOf, OneOf, Rule
+from ablate.config.rules import NULL, OF_TYPE, Either, ListOf, OneOf, Rule
 from ablate.errors import UserError, ended_by
 from ablate.machine.version import extra_with, install
 
@@ -143,11 +143,7 @@ def _rule(hint: Any) -> Rule | None:
     if origin is Annotated:
         return next((mark for mark in hint.__metadata__ if isinstance(mark, Rule)), None)
     if origin is Literal:
-        names = tuple(value for value in inside if isinstance(value, str))
-        others = tuple(Exactly(value) for value in inside if not isinstance(value, str))
-        if not others:
-            return OneOf(names)
-        return Either((OneOf(names), *others) if names else others)
+        return OneOf(inside)
     if origin in (Union, UnionType):
         of_types = [_rule(kind) for kind in inside]
         return None if None in of_types else Either(tuple(rule for rule in of_types if rule))
@@ -156,7 +152,7 @@ def _rule(hint: Any) -> Rule | None:
         length = len(inside) if origin is tuple and Ellipsis not in inside else None
         alike = all(other == item for other in more)
         return ListOf(item, length) if item is not None and alike else None
-    return Exactly(None) if hint is NoneType else OF_TYPE.get(hint)
+    return NULL if hint is NoneType else OF_TYPE.get(hint)
 
 
 def _is_declared(hint: Any) -> bool:

@@ -71,15 +71,6 @@ class Real:
 
 
 @dataclass(frozen=True)
-class Bool:
-    def allows(self, value: object) -> bool:
-        return isinstance(value, bool)
-
-    def __str__(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True)
 class String:
     text: str = "a text"
 
@@ -123,13 +114,13 @@ class Below:
 
 @dataclass(frozen=True)
 class OneOf:
-    options: tuple[str, ...]
+    options: tuple[str | int | None, ...]
 
     def allows(self, value: object) -> bool:
-        return isinstance(value, str) and value in self.options
+        return any(value == one and type(value) is type(one) for one in self.options)
 
     def __str__(self) -> str:
-        *most, last = self.options
+        *most, last = (one if isinstance(one, str) else value_text(one) for one in self.options)
         return f"{', '.join(most)} or {last}" if most else last
 
 
@@ -187,19 +178,9 @@ class Either:
         return ", or ".join(str(rule) for rule in self.rules)
 
 
-@dataclass(frozen=True)
-class Exactly:
-    value: int | str | bool | None
-
-    def allows(self, value: object) -> bool:
-        return value == self.value and type(value) is type(self.value)
-
-    def __str__(self) -> str:
-        return value_text(self.value)
-
-
+BOOL, NULL = OneOf((True, False)), OneOf((None,))
 # The rule that a type is.
-OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: String()}
+OF_TYPE: dict[type, Rule] = {bool: BOOL, int: Int(), float: Real(), str: String()}
 
 
 def names_run(rule: Rule | None) -> bool:
@@ -262,7 +243,8 @@ def refusal(path: str, value: object, rule: Rule) -> str:
 
 
 def names_of(rule: Rule) -> list[str]:
-    return [n for each in alternatives(rule) if isinstance(each, OneOf) for n in each.options]
+    every = [n for each in alternatives(rule) if isinstance(each, OneOf) for n in each.options]
+    return [name for name in every if isinstance(name, str)]
 
 
 HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub

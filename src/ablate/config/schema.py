@@ -20,11 +20,11 @@ from ablate.config.rules import (
     PROCESSES,
     Below,
     Count,
-    Exactly,
     Int,
     Keys,
     ListOf,
     NotNegative,
+    OneOf,
     Positive,
     Processes,
     Rule,
@@ -211,7 +211,7 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
         return ClassOf(group)
     if group and key == "_partial_":
         ways = {part.get(key, False) for part in parts_in(group)}
-        return Exactly(*ways) if len(ways) == 1 else None
+        return OneOf(tuple(ways)) if len(ways) == 1 else None
     if target.startswith(OURS) or (target and target not in classes_in(node)):
         return parameter_rules(target).get(path.removeprefix(f"{node}."))
     if node.split(".")[0] == "optimizer" and key in OPTIMIZER:
