@@ -47,8 +47,9 @@ run](../how-to/preregister-claims.md) of a study and [judged](../explanation/ver
 it. The models are small, so a verdict is about the settings of its sweep, not about the paper.
 
 [claims.csv](claims.csv) lists every claim. Effects are positive in the direction of the claim;
-accuracies and error rates are fractions. `python benchmarks/claims.py STUDY_DIRS` writes both
-files.
+accuracies and error rates are fractions. `scale` is the size and the training of the baseline's
+runs; it is empty for studies that were judged before reports recorded it. `python
+benchmarks/claims.py STUDY_DIRS` writes both files.
 """
 
 Row = dict[str, str]
@@ -79,6 +80,7 @@ def rows(study: Study) -> Iterator[Row]:
     found, _ = judged_claims(study)
     nodes = [entry["claim"] for entry in study.plan.get("claims") or () if not entry["dropped"]]
     code = {str(run.provenance.get("git", {}).get("commit") or "")[:7] for run in study.runs} - {""}
+    added = bool((study.plan.get("looks") or {}).get("after"))
     for entry, node in zip(found, nodes, strict=True):
         name, unit = measure(node, study.metric)
         yield {
@@ -89,18 +91,22 @@ def rows(study: Study) -> Iterator[Row]:
             "versus": str(node.get("versus") or "baseline"),
             "measure": name,
             "unit": unit,
-            **_outcome(entry),
+            **_outcome(entry, added),
             "date": str(study.plan["written"])[:10],
             "commit": " ".join(sorted(code)),
         }
 
 
-def _outcome(entry: JudgedClaim) -> Row:
+def _outcome(entry: JudgedClaim, added: bool) -> Row:
+    """added: whether seeds were added to a study that was planned with a fixed number."""
     settled, claim = entry.settled, entry.settled.claim
     known = settled.effect is not None
     bounds = (settled.interval.low, settled.interval.high) if settled.interval else ()
     low, high = [certain(bound, settled.interval) for bound in bounds] or ("", "")
     needed = f"about {settled.seeds_needed} seeds needed" if settled.seeds_needed else ""
+    look = (
+        f"{settled.look.words()}{', chosen after the first runs' * added}" if settled.look else ""
+    )
     return {
         "verdict": settled.verdict,
         "scale": entry.scale,
@@ -112,7 +118,7 @@ def _outcome(entry: JudgedClaim) -> Row:
         else f"within ±{claim.margin:g}",
         "seeds": str(settled.n),
         "p": probability(settled.p) if known else "",
-        "remark": "; ".join(filter(None, (settled.why, needed, entry.after and "post hoc"))),
+        "remark": "; ".join(filter(None, (settled.why, look, needed, entry.after and "post hoc"))),
     }
 
 

@@ -106,6 +106,12 @@ def test_an_equivalence_decides_too():
     assert each.verdict.kind == "no difference shown"
 
 
+def test_a_stopped_arm_needs_more_seeds_than_the_last_look():
+    arms = [each for seed in range(10) for each in judged(noisy([0, 0, 1, 1, 2, 2], seed)).arms]
+    needed = [e.verdict.seeds_needed for e in arms if e.look.outcome == "stopped"]
+    assert min(filter(None, needed)) > LOOKS[-1]
+
+
 def claimed(claims, y, seeds=None):
     values = study(y, seeds)
     names = [*values]
