@@ -4,14 +4,15 @@ An axis that is not here takes every option, alone; which pairs are refused, the
 config/conflicts.py say. Which data and tasks a model has follows from what their classes state.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from make_axes import MODELS
-from make_model import kernels, options, scores
+from make_model import kernels, options, part, scores
 from make_rules import rules_of_options
 from make_systems import systems
 
-from ablate.config.parts import class_attribute
+from ablate.config.parts import Unreadable, class_attribute
 from ablate.config.rules import OneOf
 
 Only = dict[str, list[Any]]
@@ -24,13 +25,21 @@ def of_data(model: str) -> Only:
         target = rules_of_options()[f"{group}/{option}.yaml"][f"{group}._target_"][0]
         return class_attribute(str(target), attribute)
 
+    def read_as(name: str) -> Any:
+        with suppress(Unreadable):
+            return state("data", name, "read_as")
+        return state("data", name, "kind")
+
     kinds, outputs = (state("model", model, name) for name in ("kinds", "outputs"))
-    data = [name for name in options("data") if state("data", name, "kind") in kinds]
-    tasks = [
-        name
-        for name in options("task")
-        if state("task", name, "output") in outputs and {*kinds} & {*state("task", name, "kinds")}
+    both = [
+        (name, task)
+        for name in options("data")
+        for task in options("task")
+        if read_as(name) in kinds
+        and state("data", name, "kind") in state("task", task, "kinds")
+        and state("task", task, "output") in outputs
     ]
+    data, tasks = ([*dict.fromkeys(names)] for names in zip(*both, strict=True))
     rules = (rules_of_options()[f"data/{name}.yaml"].get("data.tokenizer") for name in data)
     names = [rule for _, found in filter(None, rules) for rule in getattr(found, "rules", [found])]
     tokenizers = {name for rule in names if isinstance(rule, OneOf) for name in rule.options}
@@ -41,6 +50,7 @@ def but(group: str, *names: str) -> list[str]:
     return [name for name in options(group) if name not in names]
 
 
+ALONG_EDGES = [name for name in options("model.mask") if part("model.mask", name).func.edges]
 IN_2D = [name for name in options("pos_enc") if name.endswith("_2d")]
 DISTANCES = ["rotary", "alibi", "relative", "t5"]  # what says a distance has none to an image
 HERE: Only = {
@@ -51,7 +61,7 @@ NO_POSITIONS: Only = {"pos_enc": ["none"]}
 WITHOUT_ATTENTION = NO_POSITIONS | {"kernel": ["auto"]}
 KERNELS: Only = {"kernel": kernels()}  # some need a GPU; none works along edges without a graph
 BLOCKS: Only = KERNELS | {
-    "model.mask": but("model.mask", "neighbors", "source"),
+    "model.mask": but("model.mask", *ALONG_EDGES, "source"),
     "model.attention": scores(),
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
@@ -65,7 +75,7 @@ OWN: dict[str, Only] = {
     "transformer": ALONG | PADDED,
     "gpt_seq2seq": ALONG
     | PADDED
-    | {"model.mask": but("model.mask", "neighbors"), "model.mixer": but("model.mixer", "fixed")},
+    | {"model.mask": but("model.mask", *ALONG_EDGES), "model.mixer": but("model.mixer", "fixed")},
     **{model: only for system in systems() for model, only in system.accepted().items()},
 }
 ONLY: dict[str, Only] = {model: HERE | of_data(model) | OWN[model] for model in MODELS}

@@ -17,6 +17,7 @@ import make_files
 import pytest
 import torch
 from make_rows import base_overrides, inputs, needs
+from make_systems import rows_of_systems
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -26,8 +27,7 @@ from ablate.model.base import outputs
 from ablate.training.build import build, build_data
 
 GPU = torch.device("cuda:0")
-# torch has no fake of the fused cell of a GRU.
-CELL = {"model=rnn_forecaster": ["model.cell=lstm"]}
+OF_SYSTEMS = rows_of_systems("ON_FAKE_GPU")
 
 
 def there(tensor: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def move(model: nn.Module) -> None:
 
 def failure(override: str) -> str | None:
     """Why an option's forward pass, in training with trainer=gpu, fails; None: it does not."""
-    typed = [override, *needs(override), *CELL.get(override, []), "trainer=gpu"]
+    typed = [override, *needs(override), *OF_SYSTEMS.get(override, []), "trainer=gpu"]
     named = dict(text.split("=", 1) for text in typed)
     cfg = compose(*base_overrides(named.get("model", "gpt"), named.get("data")), *typed)
     data = build_data(cfg)

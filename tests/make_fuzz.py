@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 from make_model import options
+from make_systems import list_of_systems
 
 from ablate.config.keys import flatten, option_content
 from ablate.config.schema import VALUES
@@ -40,7 +41,7 @@ BENT = ["{}"] * 60 + ["{}.y", "{}.0", "{}.", ".{}", "{}@x", "{}x", "/{}", "{}._t
 DATA = [  # that reads one file or two
     "data=text data.seq_len=4 data.path={}",
     "data=text data.seq_len=4 data.tokenizer=bpe data.path={}",
-    "model=rnn_forecaster data=series data.path={} data.columns=[a] data.window=4 data.horizon=2",
+    *list_of_systems("FUZZED"),
     "model=transformer data=parallel data.source={} data.target={}",
 ]
 HUGE = [2**31 - 1, 2**31, 2**24, 10**9, 10**6, 1e9, 1e300, 1e-300]

@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from make_axes import EVERY_AXIS
 from make_rows import base_overrides
+from make_systems import rows_of_systems
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -30,7 +31,7 @@ OWN = {
     ],  # few are masked, so that others are replaced
     "vit": ["model.patch=4", "model.dropout=0"],
     "rnn_seq2seq": ["model.depth=1"],
-    "sam": ["task.clicks=1", "model.mask_prompt=false"],
+    **rows_of_systems("KNOBS_BESIDE"),
 }
 
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ablate.config.keys import option_content
 from ablate.config.overrides import ALIASES
 from ablate.config.tree import config_file, config_files, groups
+from ablate.data.pairs import BOS, PAD
 from ablate.kernel import Kernel
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.mask.none import NoMask
@@ -22,17 +23,18 @@ from ablate.pos_enc.none import NoPosEnc
 from ablate.training.flops import flops_per_step
 
 PAIRS = {"source_vocab": 12, "target_vocab": 11, "source_length": 8, "target_length": 7}
+VOCAB = 11
 # What each model is made of here, beside what its YAML says.
 SIZES: dict[str, dict[str, Any]] = {
-    "gpt": BLOCKS | {"vocab_size": 11, "length": 7, "mask": "causal"},
-    "bert": BLOCKS | {"vocab_size": 11, "length": 9, "segments": 2, "next_sentence": True},
+    "gpt": BLOCKS | {"vocab_size": VOCAB, "length": 7, "mask": "causal"},
+    "bert": BLOCKS | {"vocab_size": VOCAB, "length": 9, "segments": 2, "next_sentence": True},
     "gpt_seq2seq": BLOCKS | PAIRS | {"joint": False, "mask": "source", "dropout": 0.0},
     "vit": BLOCKS | {"image_size": (6, 6), "channels": 2, "classes": 3, "patch": 2, "dropout": 0.0},
     "transformer": {key: value for key, value in BLOCKS.items() if key != "depth"}
     | PAIRS
     | {"joint": False, "encoder": {"depth": 2}, "decoder": {"depth": 2}}
     | {"mask": "causal", "cross_attention": None, "dropout": 0.0},
-    "rnn_lm": {"vocab_size": 11, "length": 7, "dim": 12},
+    "rnn_lm": {"vocab_size": VOCAB, "length": 7, "dim": 12},
     "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
     "resnet": {"image_size": (9, 9), "channels": 2, "classes": 3, "dim": 4, "gate": "none"},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
@@ -59,7 +61,7 @@ KERNEL_NEEDS = {
 
 
 def kernels() -> list[str]:
-    """Those that need no graph, as kernel=sparse does, and no GPU."""
+    """Those that need no GPU and no other composition."""
     return [name for name in options("kernel") if name not in KERNEL_NEEDS]
 
 
@@ -115,17 +117,12 @@ def tiny(name: str, /, **changes: Any) -> Any:
 
 
 bert = partial(tiny, "bert")
-captioner = partial(tiny, "captioner")
-dit = partial(tiny, "dit")
 gpt = partial(tiny, "gpt")
 gpt_seq2seq = partial(tiny, "gpt_seq2seq")
 resnet = partial(tiny, "resnet")
-rnn_forecaster = partial(tiny, "rnn_forecaster")
 rnn_lm = partial(tiny, "rnn_lm")
 rnn_seq2seq = partial(tiny, "rnn_seq2seq")
-sam = partial(tiny, "sam")
 transformer = partial(tiny, "transformer")
-transformer_forecaster = partial(tiny, "transformer_forecaster")
 vit = partial(tiny, "vit")
 
 
@@ -195,7 +192,14 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 
 def tokens(*shape: int, seed: int = 2) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
-    return torch.randint(SIZES["gpt"]["vocab_size"], shape, generator=rng)
+    return torch.randint(VOCAB, shape, generator=rng)
+
+
+def sentences(*lengths: int, seed: int = 0) -> Tensor:
+    """Sentences of these lengths as tokens, padded."""
+    rng = torch.Generator().manual_seed(seed)
+    words = torch.randint(BOS + 1, VOCAB, (len(lengths), max(lengths)), generator=rng)
+    return words.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
 
 
 class Each(TorchDispatchMode):

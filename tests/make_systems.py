@@ -46,3 +46,7 @@ def rows_of_systems(table: str) -> dict[str, Any]:
     for system in systems():
         found |= getattr(system, table, {})
     return found
+
+
+def list_of_systems(table: str) -> list[Any]:
+    return [row for system in systems() for row in getattr(system, table, [])]

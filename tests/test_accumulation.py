@@ -10,7 +10,8 @@ import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from tiny import captions, images, overrides, pairs
+from make_systems import rows_of_systems
+from tiny import images, overrides, pairs
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -32,12 +33,8 @@ ALWAYS = f"""model.dropout=0.1 trainer.precision=64-true trainer.max_steps={STEP
 RUNS: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
     "pairs": (lambda folder: pairs(folder, "task.label_smoothing=0.1"), True),
     "masked tokens": (lambda folder: overrides(folder, "model=bert"), False),
-    # Batch norm sees each batch alone.
-    "captions": (
-        lambda folder: captions(folder, "task.doubly_stochastic=0.5", "model.norm_type=layer"),
-        True,
-    ),
 }
+OF_SYSTEMS = rows_of_systems("ACCUMULATED")
 
 
 class Watched(Callback):
@@ -88,10 +85,11 @@ def trained(folder: Path, *typed: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    "name", ["pairs", "masked tokens", pytest.param("captions", marks=pytest.mark.slow)]
+    ("typed", "uneven"),
+    [*RUNS.values(), *(pytest.param(*row, marks=pytest.mark.slow) for row in OF_SYSTEMS.values())],
+    ids=[*RUNS, *OF_SYSTEMS],
 )
-def test_steps_are_those_of_the_larger_batch(name, tmp_path):
-    typed, uneven = RUNS[name]
+def test_steps_are_those_of_the_larger_batch(typed, uneven, tmp_path):
     more = f"trainer.accumulate_grad_batches={BATCHES}"
     run = trained(tmp_path / "run", *typed(tmp_path), *ALWAYS, more)
     counts = {int((b["targets"] != IGNORED).sum()) for step in run.watched.steps for b in step}

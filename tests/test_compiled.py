@@ -11,7 +11,7 @@ import make_files
 import pytest
 import torch
 from make_axes import MODELS
-from make_systems import systems
+from make_systems import list_of_systems
 from tiny import overrides
 from torch import nn
 from torch.testing import assert_close
@@ -47,8 +47,7 @@ PARTS = [
     ("transformer", CHECKPOINTED, "model.share_layers=true", "model.dropout=0.1"),
     ("gpt", CHECKPOINTED, "model.depth=1", "kernel=chunked", "model.attention=additive"),
 ]
-SYSTEMS = [row for system in systems() for row in getattr(system, "COMPILED", [])]
-EVERY = [*((name,) for name in MODELS), *PARTS, *SYSTEMS]
+EVERY = [*((name,) for name in MODELS), *PARTS, *list_of_systems("COMPILED")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -134,7 +133,7 @@ INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random"
             ("gpt", CHECKPOINTED, "model.dropout=0.1", "model.normalizer=sparsemax"),
             marks=pytest.mark.ci,
         ),
-        ("captioner",),
+        *list_of_systems("CAPTURED"),
     ],
     ids=str,
 )

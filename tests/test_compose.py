@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hydra.types import RunMode
+from make_systems import list_of_systems
 from omegaconf import OmegaConf
 from omegaconf.errors import ReadonlyConfigError
 from refusals import refused
@@ -131,7 +132,8 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
 
 
 # The others are slow tests.
-SOME = ("attention_scores", "embeddings", "ladder", "normalizers", "rlhf", "speech", "claims/parts")
+SOME = {"attention_scores", "embeddings", "ladder", "normalizers", "claims/parts"}
+SOME |= {*list_of_systems("SWEEPS")}
 SWEEPS = sorted(
     str(path.relative_to(folder / "sweep").with_suffix(""))
     for folder in config_dirs()

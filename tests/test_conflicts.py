@@ -125,7 +125,7 @@ model.embedding=word2vec model.embedding.freeze=true model.tie_embeddings=false
 """
 # What a line says of other parts.
 FACTS = [
-    ("model=rnn_lm data=digits", "reads text, preferences between texts or keys and values to"),
+    ("model=rnn_lm data=digits", "reads text or keys and values to recall"),
     ("model=vit data=cmudict", "is pairs of texts; use model=gpt_seq2seq, rnn_seq2seq or"),
     ("model=vit model.attention=location model.attention.max_length=16", "the 17 positions"),
     ("model=vit model.patch=3", "leaves pixels out at the border of images of 8 pixels"),

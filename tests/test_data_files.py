@@ -8,6 +8,7 @@ from itertools import chain, product
 
 import pytest
 from make_data import make
+from make_systems import rows_of_systems
 from PIL import Image
 from refusals import refused
 
@@ -68,7 +69,7 @@ def classes(root, *names, ending=".png"):
     return str(root)
 
 
-READERS = ("series", "parallel", "image_folder", "text_files")
+READERS = {"parallel": {}, "image_folder": {}, "text_files": {}} | rows_of_systems("FILE_READERS")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ READERS = ("series", "parallel", "image_folder", "text_files")
 )
 def test_what_is_no_file_of_data_is_refused(tmp_path, name, kind):
     made, line = KINDS[kind]
-    bad, given = tmp_path / "it", {"columns": ["a"]} if name == "series" else {}
+    bad, given = tmp_path / "it", dict(READERS.get(name, {}))
     if ending := {"image_folder": ".png", "text_files": ".txt"}.get(name):
         given["root"] = classes(tmp_path, "one", "other", ending=ending)
         bad = tmp_path / "one" / f"bad{ending}"

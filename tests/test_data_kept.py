@@ -7,7 +7,7 @@ import pytest
 import torch
 from make_data import make, ready
 from make_files import FILES
-from make_systems import rows_of_systems
+from make_systems import list_of_systems, rows_of_systems
 from tiny import SMALL, four_steps, overrides, write_text
 from ways import called
 
@@ -98,7 +98,7 @@ def test_another_file_is_measured_whole(tmp_path, capsys):
 
 # Every data set
 
-ONE_FILE = ("text", "parallel", "series", "image_folder", "mask_folder")
+ONE_FILE = ("text", "parallel", "image_folder", *list_of_systems("ONE_FILE"))
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +150,13 @@ def test_of_another_file_nothing_is_held_back(name):
     data.setup()
     assert list(data.splits) == ["val"]
     counts = {split: trained.length(split) for split in trained.splits}
-    if name == "series":
-        assert data.length("val") == len(trained.values) - trained.window
-    elif name == "text":
+    if name == "text":
         assert len(data.tokens["val"]) == sum(map(len, trained.tokens.values()))
     else:
         assert data.length("val") >= sum(counts.values()) > counts["val"]
+
+
+FILES_GONE = rows_of_systems("FILES_GONE")
 
 
 @pytest.mark.slow
@@ -164,11 +165,11 @@ def test_of_another_file_nothing_is_held_back(name):
     ("typed", "options"),
     [
         (["model=rnn_seq2seq"], ["--source", "a b"]),
-        (["model=transformer_forecaster", "model.depth=1", "model.heads=2"], []),
         (["model=gpt", "task=classification", "model.depth=1", "model.heads=2"], None),
         (["model=vit", "model.patch=4", "model.depth=1", "model.heads=2"], None),
+        *FILES_GONE.values(),
     ],
-    ids=["parallel", "series", "text_files", "image_folder"],
+    ids=["parallel", "text_files", "image_folder", *FILES_GONE],
 )
 def test_a_run_works_when_its_files_are_gone(typed, options, request, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from make_data import ready
+from make_systems import rows_of_systems
 from torch import nn
 
 from ablate.errors import UserError
@@ -107,8 +108,8 @@ def attached(name, rank, world, **changes):
     [
         ("recall", COUNTS | {"pairs": [2]}),
         ("reverse", COUNTS),
-        ("series", {"batch_size": 8}),
         ("digits", {"batch_size": 8}),
+        *rows_of_systems("LOADED").items(),
     ],
 )
 def test_two_processes_see_the_batches_of_one(name, options):
@@ -128,7 +129,7 @@ def test_what_processes_cannot_share_is_refused():
         attached("recall", 0, 4, **RECALL | {"val_examples": 3}).val_dataloader()
 
 
-@pytest.mark.parametrize("name", ["pydoc", "recall", "series"])
+@pytest.mark.parametrize("name", ["pydoc", "recall", *rows_of_systems("LOADED")])
 def test_a_typical_batch_has_the_shapes_of_one_of_training(name):
     data = ready(name, batch_size=8, **({"train_examples": 40} if name == "recall" else {}))
     typical, real = (

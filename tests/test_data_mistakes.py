@@ -5,6 +5,7 @@ import gzip
 import make_files
 import pytest
 from make_files import FILES
+from make_systems import list_of_systems
 from omegaconf import OmegaConf
 
 from ablate.config.keys import option_content
@@ -31,7 +32,6 @@ def refusal(name, **changes):
 
 
 BOTH = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": 0.1}
-SUNSPOTS = {"path": None, "columns": None, "window": 22, "horizon": 11}
 ONE_YEAR = {"years": [2015, 2015], "locales": ["sv_SE"], "test_examples": 100}
 CENTURIES = {"years": [1900, 2099], "styles": ["short"]}
 MISTAKES = [
@@ -62,23 +62,16 @@ MISTAKES = [
     ("dates", {"years": [2049, 1950]}, "must be the first year and the last"),
     ("dates", CENTURIES, "short dates of en_US (M/d/yy) can be read as other dates"),
     ("dates", ONE_YEAR, "data.test_examples=100: data.locales, data.styles"),
-    ("series", SUNSPOTS | {"columns": ["x"]}, "data.columns=[x]: the sunspots have one column"),
-    ("series", {"columns": ["a", "a"]}, "names a column twice"),
-    ("series", SUNSPOTS | {"window": 10}, "data.period=11"),
-    ("series", SUNSPOTS | {"window": 280}, "data.window=280: the training part of 309 values"),
-    ("series", SUNSPOTS | {"horizon": 47}, "data.horizon=47: the val part "),
     ("digits", {"randaugment": "rand-m9"}, "a width of 8 pixels"),
     ("cifar10", {"randaugment": "rand-m9-x3"}, "must be null or a timm policy"),
     ("cifar10", {"flip": "yes"}, "data.flip=yes: must be true or false"),
-    ("overlapping_digits", {"size": 8, "scale": 2}, "too small for digits of 16 pixels"),
-    ("overlapping_digits", {"min_digits": 3}, "data.min_digits=3: is above data.max_digits=2"),
-    ("overlapping_digits", {"unfamiliar": list(range(10))}, "data.unfamiliar: leaves no digit"),
     ("digit_strings", {"min_digits": 3}, "data.min_digits=3: is above data.max_digits=2"),
     ("digit_strings", {"max_digits": 4}, "side by side they need 32 pixels, and data.width="),
     ("digit_strings", {"height": 7}, "data.height=7"),
     ("recall", {"pairs": [40]}, "data.vocab_size=32 has only 15 keys, at least data.vocab_size=82"),
     ("recall", {"pairs": [3]}, "data.seq_len=8: 3 pairs and their queries need at least 12"),
     ("recall", {"pairs": [2, 2]}, "data.pairs=[2, 2]: duplicate number"),
+    *list_of_systems("MISTAKES"),
 ]
 
 

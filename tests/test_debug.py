@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from make_model import options
+from make_systems import list_of_systems
 from omegaconf import OmegaConf
 from tiny import overrides
 
@@ -20,7 +21,7 @@ from ablate.training.build import build_data
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
 
-FAST = {"gat": (), "gpt": pytest.mark.ci}
+FAST = {"gpt": pytest.mark.ci} | dict.fromkeys(list_of_systems("DEBUGGED"), ())
 MODELS = [pytest.param(n, marks=FAST.get(n, pytest.mark.slow)) for n in options("model")]
 
 

@@ -9,8 +9,6 @@ from itertools import product
 import pytest
 import torch
 from make_model import (
-    captioner,
-    dit,
     gpt,
     kernel,
     normal,
@@ -181,16 +179,13 @@ def test_a_model_trains_the_same_with_every_kernel(make, changes, inputs, other)
 
 
 TWICE = {"dropout": 0.3, "depth": 3}
-CAPTIONS = (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4)
 MODELS = [
     (gpt, TWICE | {"drop_path": 0.2}, (tokens(2, 7),)),
     (gpt, TWICE | {"share_layers": True, "normalizer": "hard"}, (tokens(2, 7),)),
     (transformer, {"dropout": 0.3, "share_layers": True}, (1 + tokens(2, 8), tokens(2, 7))),
     (rnn_lm, TWICE, (tokens(2, 7),)),
     (rnn_seq2seq, TWICE | {"normalizer": "hard"}, (source(), target())),
-    (captioner, {"dropout": 0.3, "normalizer": "hard"}, CAPTIONS),
     *((partial(tiny, m), row, inputs()) for m, (row, inputs) in rows_of_systems("DRAWS").items()),
-    (dit, TWICE | {"condition": "cross_attention", "norm": "pre"}, (*CAPTIONS, torch.rand(2))),
 ]
 
 

@@ -15,6 +15,7 @@ from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, other
 from make_model import kernels, options
 from make_rows import axes_of, base, base_overrides, composed, refusal, written
+from make_systems import list_of_systems
 from test_no_effect import after_two_steps, without
 
 from ablate.config.composition import compose
@@ -72,7 +73,7 @@ def test_the_measure_is_repeatable() -> None:
 
 FRAGMENT = config_dir() / "_block.yaml"
 BLOCK = {f"model.{key}" for key in option_content(FRAGMENT)[0]} - {"model.depth"}
-BRIEF = {"bert", "vit", "gpt_seq2seq", "sam", "dit", "transformer_forecaster"}
+BRIEF = {"bert", "vit", "gpt_seq2seq", *list_of_systems("BRIEF")}
 CASES = [
     *((model, model not in BRIEF) for model in MODELS),
     *(pytest.param(model, True, marks=pytest.mark.slow) for model in BRIEF),

@@ -15,6 +15,7 @@ from make_files import FILES
 from make_knobs import other
 from make_model import options
 from make_rules import rules_of_options
+from make_systems import list_of_systems, rows_of_systems
 from omegaconf import OmegaConf
 
 from ablate.config.parts import class_attribute
@@ -31,18 +32,11 @@ OTHERS = {
     "train_examples": 16,
     "randaugment": "rand-m9-mstd0.5",
     "size": 20,
-    "columns": ["b"],  # of a series
     "pairs": [1],  # to recall
     # digits on a canvas
     "height": 9,
     "width": 30,
-    "scale": 2,
     "min_digits": 2,
-    "dimmest": 1.0,
-    "unfamiliar": [7],
-    "min_pixels": 12,
-    "void": 2,
-    "temperature": 100.0,  # of preferences
     # pairs
     **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),
     **dict.fromkeys(("target", "val_target", "test_target"), "lines.de"),
@@ -51,20 +45,15 @@ OTHERS = {
     "locales": ["de_DE"],
     "styles": ["full"],
     "years": [2001, 2010],
-    "voice": "de",
-    "speed": 120,
-    "pitch": 80,
+    **rows_of_systems("DATA_OTHERS"),
 }
 # Of one data set; and what has to be set so that a key has an effect.
 OF_ONE = {
-    "series": {"path": "other.csv"},
-    "preferences": {"path": "preferences.jsonl"},
     "recall": {"vocab_size": 16},
     "text_files": {"seq_len": 6},
     **{name: {"tokenizer": "char", "max_length": 22} for name in ("multi30k", "parallel")},
-    **{name: {"tokenizer": "word", "max_length": 20} for name in ("speech", "recordings")},
-    "overlapping_digits": {"size": 24, "min_digits": 1},
     **{name: {"val_fraction": 0.02} for name in ("pydoc", "text", "shakespeare")},
+    **rows_of_systems("DATA_OF_ONE"),
 }
 VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": None}
 TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}
@@ -80,16 +69,14 @@ NEEDS = {
     **dict.fromkeys(("val_source", "val_target"), VAL_FILES),
     **dict.fromkeys(("test_source", "test_target"), TEST_FILES),
 }
-# Keys that change no batch: where the same content lies, its checksum, the speed of reading, what
-# the seasonal naive forecast repeats (test_forecasting.py), what is behind transparent pixels
-# (test_image_file.py), which run writes the pairs (test_rlhf.py), and
-# which encodes the images (test_autoencoder.py).
-SILENT = {"root", "sha256", "workers", "period", "background", "policy_run", "autoencoder"}
+# Keys that change no batch: where the same content lies, its checksum, the speed of reading, and
+# what is behind transparent pixels (test_image_file.py).
+SILENT = {"root", "sha256", "workers", "background", *list_of_systems("DATA_SILENT")}
 # Keys whose values are in the fingerprint, as what is read changes with them.
 PRINTED = {
-    *("path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits"),
-    "shift", "unit",
-}  # fmt: skip
+    *("path", "data_seed", "val_fraction", "val_examples", "height", "min_digits"),
+    *("shift", "unit", *list_of_systems("DATA_PRINTED")),
+}
 
 
 NAMES = options("data")
@@ -109,19 +96,23 @@ def with_key(key):
     return pytest.mark.parametrize("name", [name for name in NAMES if key in keys(name)])
 
 
-# To say numbers takes seconds: in CI for keys that only speech has. Those of pydoc, which is long,
-# are those of text.
-SAID = keys("speech") - keys("recordings") - keys("copy") if "speech" in NAMES else set()
+SLOW = list_of_systems("SLOW_DATA")
+
+
+def marks(name, key):
+    """Slow data sets: in CI for keys that only they have. The keys of pydoc, which is long, are
+    those of text."""
+    if name in SLOW:
+        others = (other for other in NAMES if other != name)
+        return [pytest.mark.slow if any(key in keys(o) for o in others) else pytest.mark.ci]
+    return [pytest.mark.slow] if name == "pydoc" and key in keys("text") else []
+
+
 CASES = [
-    pytest.param(name, key, marks=marks)
+    pytest.param(name, key, marks=marks(name, key))
     for name in NAMES
     for key in sorted(keys(name) - SILENT)
-    for marks in [
-        [pytest.mark.ci if key in SAID else pytest.mark.slow] if name == "speech"
-        else [pytest.mark.slow] if name == "pydoc" and key in keys("text")
-        else []
-    ]
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -129,10 +120,6 @@ def _files(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
-        first, *rows = Path("series.csv").read_text().splitlines()
-        # Their times decide, whatever the order of the rows.
-        turned = [f"{-n},{row.partition(',')[2]}" for n, row in enumerate(rows)]
-        Path("other.csv").write_text("\n".join([first, *turned]))
         yield
 
 
@@ -244,8 +231,7 @@ def test_the_seed_changes_the_order_and_nothing_else(name):
     first, second = both = [ready(name, seed=seed, **FILES[name]) for seed in (0, 2)]
     assert first.fingerprint() == second.fingerprint()
     one, two = ([*islice(data.train_dataloader(), 9)] for data in both)
-    same = all(map(equal, one, two))
-    assert same == ("graph" in first.kind)  # which is one batch
+    assert all(map(equal, one, two)) == (name in list_of_systems("ONE_BATCH"))
     assert equal(*(next(iter(data.val_dataloader())) for data in both))
 
 

@@ -20,7 +20,7 @@ from make_model import KERNEL_NEEDS, options
 from make_rows import NEEDS, taker
 from make_rows import written as as_typed
 from make_rules import rules_of_options
-from make_systems import systems
+from make_systems import list_of_systems
 
 from ablate.config.composition import compose
 from ablate.training.build import build, build_data, make_task
@@ -43,11 +43,10 @@ WRITING: dict[str, tuple[str, list[str]]] = {
 }
 ELSEWHERE = {
     "task.ema",  # test_average.py
-    # What is measured and drawn, not how it is trained: test_diffusion.py.
-    *(f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")),
+    *list_of_systems("KEYS_ELSEWHERE"),
 }
-KNOBS = [row for system in systems() for row in getattr(system, "KNOBS", [])]
-OTHER_TASKS = {"speech", *(task for task, *_ in KNOBS)}  # test_speech.py, test_rlhf.py
+KNOBS = list_of_systems("KNOBS")
+OTHER_TASKS = {task for task, *_ in KNOBS}
 
 
 def cases() -> Iterator[Any]:
@@ -55,7 +54,10 @@ def cases() -> Iterator[Any]:
     seen: set[str] = set()
     for file, keys in sorted(rules_of_options().items()):
         group, name = file.removesuffix(".yaml").split("/")
-        if group not in ("optimizer", "schedule", "task") or name in OTHER_TASKS:
+        if group not in ("optimizer", "schedule", "task") or name in {
+            *OTHER_TASKS,
+            *list_of_systems("TASKS_ELSEWHERE"),
+        }:
             continue
         for key, (now, rule) in keys.items():
             if key in ELSEWHERE | WRITING.keys() or key.endswith((*MEANINGLESS, "fused")):
@@ -84,7 +86,7 @@ def test_the_measure_is_repeatable() -> None:
 def test_the_keys_of_other_tasks_are_tried_elsewhere() -> None:
     found = {
         (task, key)
-        for task in OTHER_TASKS - {"speech"}
+        for task in OTHER_TASKS
         for key in rules_of_options()[f"task/{task}.yaml"]
         if key != "task.ema" and not key.endswith(MEANINGLESS)
     }

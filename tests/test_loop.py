@@ -17,7 +17,6 @@ SOURCE = torch.tensor(
     [[4, 5, 6, 7, 8, 9, 10, 11], [9, 4, 7, *[PAD] * 5], [5, 6, 4, 4, 8, *[PAD] * 3]]
 )
 TARGET = torch.tensor([[BOS, 4, 8, 9, 4, 7], [BOS, 6, 5, 5, 10, 4], [BOS, 9, 9, 6, 4, 8]])
-CAPTIONED = torch.rand(3, 1, 12, 24, generator=torch.Generator().manual_seed(0))
 
 
 def two(name: str, **keys):
@@ -53,15 +52,6 @@ def test_value_and_gradient_are_those_of_plain_steps(score, decoder, cell):
         model, plain = two("rnn_seq2seq", **keys, **more)
         assert_close(gradients(model, SOURCE), gradients(plain, SOURCE))
         assert score == "none" or (looped(model) and not looped(plain))
-
-
-@pytest.mark.parametrize("gate", [False, True])
-def test_a_captioner(gate):
-    model, plain = two("captioner", gating_scalar=gate)
-    assert_close(gradients(model, CAPTIONED.double()), gradients(plain, CAPTIONED.double()))
-    assert looped(model)
-    assert kernels(model) == {"decoder.context": "loop"}
-    assert kernels(plain) == {"decoder.context": "reference"}
 
 
 @pytest.mark.parametrize("score", sorted(LOOPED - {"none"}))

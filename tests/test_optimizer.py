@@ -176,7 +176,7 @@ def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(schedule, warmup, t
 
 
 def told(capsys, *more):
-    cfg = compose("model=rnn_forecaster", "trainer.val_check_interval=null", *more)
+    cfg = compose("model=vit", "trainer.val_check_interval=null", *more)
     make_trainer(cfg.trainer, cfg.schedule, Path("nowhere"), build_data(cfg), [])
     return [line for line in capsys.readouterr().out.splitlines() if "warm-up" in line]
 

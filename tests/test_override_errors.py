@@ -24,7 +24,7 @@ Command = Callable[..., tuple[int, str, str]]
 MISTAKES = {
     # names
     "modle=gpt": "no key or group modle | did you mean 'model'?",
-    "model=gtp": "model=gtp: no such option (did you mean 'gpt'?); allowed: autoencoder, bert, ",
+    "model=gtp": "model=gtp: no such option (did you mean 'gpt'?); allowed: | bert, ",
     "model.norm_type=my.norm.DyT": "allowed: batch, dyt, layer, rms"
     " | write `_target_: my.norm.DyT` to DIR/model.norm_type/NAME.yaml",
     "model.head=4": "no key model.head (model=gpt; did you mean 'model.heads'?)",
@@ -83,7 +83,7 @@ MISTAKES = {
     "++model.mask._partial_=0": "model.mask._partial_=0: must be true",
     "trainer=[]": "'trainer=[]': write trainer=OPTION, one of cpu, ",
     # how it is written
-    "-m sweep=mixers,masks": "'sweep=mixers,masks' names several studies: run one command per",
+    "-m sweep=mixers,normalizers": "'sweep=mixers,normalizers' names several studies: run one command per",
     "model/attention=dot": "'model/attention=dot': write model.attention=dot",
     "+model.attention=dot": "write model.attention=dot, without a sign",
     "~logger": "nothing can be removed; write logger=OPTION, one of lightning, many, none, ",

@@ -22,6 +22,7 @@ from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_model import options
 from make_rows import axes_of, base, base_overrides, changes, composed, refusal, train, written
 from make_rules import rules_of_keys
+from make_systems import rows_of_systems
 from omegaconf import OmegaConf
 
 from ablate.config.composition import compose
@@ -187,13 +188,10 @@ def test_every_pair_trains_or_is_refused(model: str) -> None:
 # Switches that are no axis here, and why.
 NO_AXIS = {
     "model.pretrained": "weights are downloaded: test_vit.py, test_timm.py",
-    "data.name": "graphs in files of one kind: test_graph.py",
-    "data.direction": "test_speech.py",
-    "data.texts": "test_speech.py",
-    "task.algorithm": "needs the run of a reward model: test_rlhf.py",
     "trainer.accelerator": "goes with the option of `trainer`",
     "trainer.strategy": "goes with the option of `trainer`",
     "trainer.deterministic": "changes no number: docs/explanation/negative-results.md",
+    **rows_of_systems("NO_AXIS"),
 }
 
 

@@ -15,6 +15,7 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.examples import over_examples
 from ablate.study.report import write
 from ablate.task.causal_lm import by_example
+from ablate.task.presenter import Presenter
 from ablate.training.load import load
 from ablate.training.predictions import losses, write_predictions
 
@@ -50,9 +51,8 @@ def test_means_are_over_the_targets_of_each_example():
 
 
 def test_a_task_without_losses_of_examples_refuses():
-    task = built("model=rnn_forecaster")
-    with pytest.raises(UserError, match="Forecasting has no per-example loss"):
-        task.presenter(task).predictions({})
+    with pytest.raises(UserError, match="CausalLM has no per-example loss"):
+        Presenter(built()).predictions({})
 
 
 def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):

@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 import torch
 from make_model import (
+    VOCAB,
     bert,
-    captioner,
-    dit,
     gpt,
     gpt_seq2seq,
     normal,
@@ -18,15 +17,16 @@ from make_model import (
     part,
     random_parts,
     resnet,
-    rnn_forecaster,
     rnn_lm,
     rnn_seq2seq,
     scores,
+    sentences,
+    tiny,
     together,
     transformer,
-    transformer_forecaster,
     vit,
 )
+from make_systems import list_of_systems, rows_of_systems
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -34,21 +34,12 @@ from ablate.data.pairs import BOS, PAD
 from ablate.model.base import Seq2Seq, outputs
 from ablate.model.layers.multi_head import recording
 
-VOCAB = 11
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
 COMBINED = [pair for pair in itertools.product(scores(), ONE_D) if together(*pair)]
 WINDOW, PREFIX = part("model.mask", "window", size=3), part("model.mask", "prefix", size=3)
 
 
-def sentences(*lengths, seed=0):
-    """Sentences of these lengths as tokens, padded."""
-    rng = torch.Generator().manual_seed(seed)
-    words = torch.randint(BOS + 1, VOCAB, (len(lengths), max(lengths)), generator=rng)
-    return words.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
-
-
 SOURCE, TARGET, TEXT = sentences(7, 5, 3), sentences(6, 2, 4, seed=1), sentences(6, 3, 5, seed=2)
-IMAGES = normal(3, 1, 12, 24)
 
 
 # How a model is made, and a batch of three for it.
@@ -59,12 +50,12 @@ FAMILIES = {
     "transformer": (transformer, SOURCE, TARGET),
     "gpt_seq2seq": (gpt_seq2seq, SOURCE, TARGET),
     "rnn_seq2seq": (rnn_seq2seq, SOURCE, TARGET),
-    "captioner": (captioner, IMAGES, TARGET),
-    "dit": (partial(dit, target_length=7), IMAGES, TARGET, normal(3).sigmoid()),
     "vit": (vit, normal(3, 2, 6, 6)),
     "resnet": (resnet, normal(3, 2, 9, 9)),
-    "rnn_forecaster": (rnn_forecaster, normal(3, 9, 2)),
-    "transformer_forecaster": (transformer_forecaster, normal(3, 9, 2)),
+    **{
+        name: (partial(tiny, name, **changes), *inputs())
+        for name, (changes, inputs) in rows_of_systems("FAMILIES").items()
+    },
 }
 
 
@@ -88,6 +79,10 @@ def case(family, *, slow=False, **changes):
     named = ", ".join(f"{k}={getattr(v, 'keywords', v)}" for k, v in changes.items())
     marks = [pytest.mark.slow] if slow else []
     return pytest.param(family, changes, id=f"{family} {named}", marks=marks)
+
+
+def of_systems(table):
+    return [case(family, **changes) for family, changes in list_of_systems(table)]
 
 
 def crossed():
@@ -147,23 +142,9 @@ WRITERS = [
         )
     ),
     case("rnn_seq2seq", depth=3, residual=True, bidirectional=False, embedding_dim=5),
-    *(case("captioner", attention=score, normalizer="hard") for score in KINDS[:2]),
-    case("captioner", cell="gru", gating_scalar=False, embedding_dim=5, depth=2),
-    case("captioner", cell="rnn", norm_type="layer", residual=False, pos_enc="learned_2d"),
+    *of_systems("WRITERS"),
 ]
-FORECASTERS = [
-    *(case("rnn_forecaster", attention=score) for score in (*KINDS, "none")),
-    case(
-        "rnn_forecaster",
-        attention="dot",
-        depth=3,
-        residual=True,
-        predict_residual=False,
-        cell="rnn",
-    ),
-    *(case("transformer_forecaster", pos_enc=name) for name in ("learned", "alibi")),
-    case("transformer_forecaster", attention="additive", mask="window", predict_residual=False),
-]
+FORECASTERS = of_systems("FORECASTERS")
 # Of all tokens together a part learns nothing: the first block's shares mix nothing, and an expert
 # may be without a token.
 MIXED = [
@@ -188,8 +169,7 @@ LOOK_AROUND = [
             ("gpt_seq2seq", "none", "chunked"),
         )
     ),
-    *(case("dit", condition=name) for name in options("model.condition")),
-    *(case("dit", condition=name, mixer="none") for name in ("cross_attention", "adaln")),
+    *of_systems("LOOK_AROUND"),
     case("vit", norm_type="batch", pos_enc="relative"),
     case("vit", attention="cosine", pos_enc="relative_2d", pool="mean"),
     *(case("resnet", norm_type=name) for name in ("batch", "layer")),
@@ -288,7 +268,7 @@ FOLLOWED = [
     *(case("gpt_seq2seq", pos_enc="rotary", mask=mask) for mask in ("source", "none")),
     *(case("rnn_seq2seq", window="local_p", cell="lstm", **decoder) for decoder in DECODERS),
     case("rnn_seq2seq", attention="none"),
-    case("captioner"),
+    *of_systems("FOLLOWED"),
 ]
 
 
@@ -314,7 +294,7 @@ def test_chosen_rows_go_on_as_if_written_from_the_start(family, changes):
     [
         case("transformer", pos_enc="sinusoidal"),
         *(case("rnn_seq2seq", **decoder) for decoder in DECODERS),
-        case("captioner"),
+        *of_systems("FOLLOWED"),
     ],
 )
 def test_weights_of_what_is_read_are_recorded(family, changes):

@@ -130,10 +130,10 @@ from ablate.data import Data
 from ablate.data.text import TextData
 
 class Wiki(TextData):
-    """Its names are not those of planetoid, and it has a key whose values it states itself."""
+    """Its variants are not those of cmudict, and it has a key whose values it states itself."""
 
-    def __init__(self, *, name: str, part: Literal["raw", "clean"], least: "Annotated[int, Int(3)]",
-                 batch_size: int, **options):
+    def __init__(self, *, variants: str, part: Literal["raw", "clean"],
+                 least: "Annotated[int, Int(3)]", batch_size: int, **options):
         ...
 
 class Adan:
@@ -148,8 +148,8 @@ class Images(Data):
     kind = "images"
 '''
 FILES = {
-    "data/wiki": "{_target_: others.Wiki, name: wikitext-2, part: raw, least: 3, tokenizer: char,"
-    " vocab_size: null, seq_len: 64, batch_size: 4, val_fraction: 0.1}",
+    "data/wiki": "{_target_: others.Wiki, variants: wikitext-2, part: raw, least: 3,"
+    " tokenizer: char, vocab_size: null, seq_len: 64, batch_size: 4, val_fraction: 0.1}",
     "optimizer/adan": "{_target_: others.Adan, _partial_: true, lr: 1e-3, betas: [0.9, 0.9, 0.9],"
     " eps: [1e-30, 1e-3]}",
 }
@@ -174,7 +174,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("typed", "line"),
     [
         # A rule of ours is not one for other people's classes.
-        *((text, "") for text in ("optimizer=adan", "data=wiki", "data=wiki data.name=x")),
+        *((text, "") for text in ("optimizer=adan", "data=wiki", "data=wiki data.variants=x")),
         # What their parameters state is.
         ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
         ("data=wiki data.least=2", "data.least=2: must be an integer of at least 3"),

@@ -4,9 +4,11 @@ import ast
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from mutations.run import LEFT_OUT
 from tiny import in_a_process, overrides
 
@@ -17,6 +19,7 @@ from ablate.machine.version import PACKAGE
 ROOT = Path(__file__).parents[1]
 SYSTEMS = sorted(path.parent.name for path in PACKAGE.glob("systems/*/conf"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
+YAML = [*config_dir().rglob("*.yaml"), *(ROOT / "sweeps").rglob("*.yaml")]  # of the core
 
 
 def of(path: Path) -> str | None:
@@ -48,8 +51,39 @@ def test_no_test_of_the_core_imports_a_system() -> None:
 
 
 def test_no_option_of_the_core_names_a_system() -> None:
-    files = [*config_dir().rglob("*.yaml"), *(ROOT / "sweeps").rglob("*.yaml")]
-    assert [file for file in files if "ablate.systems." in file.read_text()] == []
+    assert [file for file in YAML if "ablate.systems." in file.read_text()] == []
+
+
+def test_no_module_or_option_of_the_core_names_an_option_of_a_system() -> None:
+    options = [
+        file.relative_to(folder).with_suffix("").parts
+        for folder in config_dirs()[1:]
+        for file in folder.glob("*/*.yaml")
+    ]
+    core = [*config_dir().glob("*/*.yaml")]  # with the same names of options or of keys
+    common = {name for file in core for name in (file.stem, file.parent.name.split(".")[-1])}
+    names = {name for _, name in options} - common
+    any_name = "|".join(sorted(names))
+    typed = "|".join(f"{re.escape(group)}={name}" for group, name in options)
+    naming = re.compile(rf"^(?:{any_name})$|=(?:{any_name})\b|(?:{typed})\b")
+    found = []
+    for file in [*filter(lambda file: of(file) is None, MODULES), *YAML]:
+        found += [(str(file), text) for text in strings(file) if naming.search(text)]
+    assert found == []
+
+
+def strings(file: Path) -> list[str]:
+    """Those of a module, without its docstrings; or of a YAML file."""
+    if file.suffix == ".yaml":
+        return [str(event.value) for event in yaml.parse(file.read_text()) if is_scalar(event)]
+    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [n for n in nodes if isinstance(n, ast.Constant) and id(n) not in docs]
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def is_scalar(event: yaml.Event) -> bool:
+    return isinstance(event, yaml.ScalarEvent)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -67,21 +101,36 @@ def test_no_option_is_in_two_folders() -> None:
     assert [name for name, times in Counter(files).items() if times > 1] == []
 
 
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[..., Callable[..., str]]:
+    """What runs Python in a copy of the project without these systems, and returns its output."""
+
+    def made(*systems: str) -> Callable[..., str]:
+        copy = tmp_path / "project"
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
+        for system in systems:
+            shutil.rmtree(copy / "src/ablate/systems" / system)
+
+        def run(*argv: object, limit: int = 300) -> str:
+            env = {"PYTHONPATH": str(copy / "src"), "PYTEST_ADDOPTS": ""}
+            done = in_a_process(*argv, folder=copy, limit=limit, **env)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        return run
+
+    return made
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_rest_works_without_a_system(system: str, tmp_path: Path) -> None:
+def test_the_rest_works_without_a_system(
+    system: str, without: Callable[..., Callable[..., str]], tmp_path: Path
+) -> None:
     """`--help` lists no option of it, the default trains, every other test file can be imported,
     and those tests pass that go through all options."""
-    copy = tmp_path / "project"
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
     options = [file.stem for file in (PACKAGE / "systems" / system / "conf").glob("model/*.yaml")]
-    shutil.rmtree(copy / "src/ablate/systems" / system)
-
-    def run(*argv: object) -> str:
-        done = in_a_process(*argv, folder=copy, PYTHONPATH=str(copy / "src"), PYTEST_ADDOPTS="")
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    run = without(system)
     listed = run("-m", "ablate", "--help").partition("  model=")[2].partition("  model.")[0]
     assert "gpt" in listed
     assert not [option for option in options if re.search(rf"\b{option}\b", listed)]
@@ -89,3 +138,10 @@ def test_the_rest_works_without_a_system(system: str, tmp_path: Path) -> None:
     run("-m", "pytest", "-q", "-n", "0", "--collect-only", "tests")
     files = [f"tests/test_{name}.py" for name in ("systems", "config_tree", "schema", "axes")]
     run("-m", "pytest", "-q", "-n", "0", "-k", "not builds", *files)
+
+
+@pytest.mark.slow
+def test_the_default_suite_passes_without_any_system(
+    without: Callable[..., Callable[..., str]],
+) -> None:
+    without(*SYSTEMS)("-m", "pytest", "-q", "tests", limit=3600)

@@ -13,6 +13,7 @@ from make_axes import MODELS
 from make_data import ready
 from make_model import options
 from make_rows import base, option
+from make_systems import list_of_systems
 from refusals import refused
 from test_figures import built
 from tiny import images, overrides, pairs
@@ -66,7 +67,7 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
 
 
 # The others have the tasks of these.
-OTHERS = {"vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", "transformer_forecaster"}
+OTHERS = {"vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", *list_of_systems("SAME_TASK")}
 
 
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - OTHERS))

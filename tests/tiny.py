@@ -53,15 +53,10 @@ COUNTS = "data.train_examples=40 data.val_examples=14 data.test_examples=11 data
 DIGITS = (
     f"data.height=12 data.width=24 data.min_digits=1 data.max_digits=3 {COUNTS} model.dim=8"
 ).split()
-OBJECTS = (
-    f"model=sam data.size=16 data.scale=1 {COUNTS}"
-    " model.dim=16 model.heads=2 model.depth=2 model.decoder.ffn_dim=24"
-).split()
 PAIRS = (
     "data=copy data.symbols=5 data.min_length=2 data.max_train_length=4 data.test_max_length=5"
     f" {COUNTS}"
 ).split()
-SPEECH = f"data=speech task=speech data.codes=16 {COUNTS} model.dim=8".split()
 
 
 def images(folder: Path, *more: str) -> list[str]:
@@ -71,35 +66,16 @@ def images(folder: Path, *more: str) -> list[str]:
     return [*model.split(), *steps.split(), *four_steps(folder), *more]
 
 
-def captions(folder: Path, *more: str) -> list[str]:
-    """A tiny captioner."""
-    return ["model=captioner", *DIGITS, *four_steps(folder), *more]
-
-
-def speech(folder: Path, *more: str) -> list[str]:
-    """A tiny RNN with attention that speaks numbers."""
-    return ["model=rnn_seq2seq", *SPEECH, *four_steps(folder), *more]
-
-
-def masks(folder: Path, *more: str) -> list[str]:
-    """A tiny SAM."""
-    return [*OBJECTS, *four_steps(folder), *more]
-
-
-def drawings(folder: Path, *more: str) -> list[str]:
-    """A tiny diffusion model."""
-    own = "model.heads=2 model.depth=1 task.sampling_steps=3 task.samples=6"
-    return ["model=dit", *DIGITS, *own.split(), *four_steps(folder), *more]
-
-
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
     return ["model=rnn_seq2seq", *PAIRS, "model.dim=8", *four_steps(folder), *more]
 
 
-def in_a_process(*argv: object, folder: Path | None = None, **env: str) -> CompletedProcess[str]:
-    """`python ARGV` in that folder, with the package that is tested."""
+def in_a_process(
+    *argv: object, folder: Path | None = None, limit: int = 300, **env: str
+) -> CompletedProcess[str]:
+    """`python ARGV` in that folder, with the package that is tested. limit: seconds."""
     source = str(Path(ablate.__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": source} | env
     line = [sys.executable, *map(str, argv)]
-    return run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit)

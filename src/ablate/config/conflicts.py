@@ -107,7 +107,7 @@ def _of_split(split: str) -> Iterator[Conflict]:
 CONFLICTS = [
     # model, task and data
     Conflict(
-        lambda c: c.kind not in c.attribute("model", "kinds"),
+        lambda c: c.read_as not in c.attribute("model", "kinds"),
         "model={model} reads {:model.kinds}, and data={data} is {:data.kind}{:instead}",
     ),
     Conflict(

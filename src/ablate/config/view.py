@@ -18,16 +18,12 @@ from ablate.errors import UserError
 
 TEXT, IMAGES, RECALL, PAIRS = "text", "images", "recall", "pairs"
 LABELED = "texts with classes"
-CAPTIONS = "captions"  # of images
-PREFERENCES = "preferences"
 WORDS = {  # each kind in a sentence
     TEXT: "text",
     LABELED: LABELED,
     IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
-    CAPTIONS: "images with captions",
-    PREFERENCES: "preferences between texts",
 }
 
 
@@ -92,6 +88,14 @@ class CompositionView:
                 ' "text", and the `kinds` of the model and of the task must contain it'
             ) from error
 
+    @property
+    def read_as(self) -> str:
+        """The kind of the data to a model."""
+        try:
+            return str(self.attribute("data", "read_as"))
+        except Unreadable:
+            return self.kind
+
     def in_words(self, group: str, attribute: str) -> str:
         """The value, or the values, of a class attribute in a sentence."""
         stated, words = self.attribute(group, attribute), WORDS if "kind" in attribute else {}
@@ -103,7 +107,7 @@ class CompositionView:
         """The built-in models that read this data, and the built-in data sets that the model
         reads."""
         kinds = self.attribute("model", "kinds")
-        models = _options("model", "kinds", lambda stated: self.kind in stated)
+        models = _options("model", "kinds", lambda stated: self.read_as in stated)
         data = _options("data", "kind", lambda stated: stated in kinds)
         return _use(model=models, data=data)
 

@@ -53,6 +53,7 @@ class Data(LightningDataModule):
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
     kind: the content of a batch, such as "text"; a model and a task have it among their `kinds`.
+    read_as: the kind that a model must have, if it is another.
     unit: the noun for examples, in the plural.
     reads_text: whether `own` takes a user's text.
     sizes: keyword arguments of the model, such as the vocabulary size; set by `setup`.
@@ -64,6 +65,7 @@ class Data(LightningDataModule):
     """
 
     kind: ClassVar[str]
+    read_as: ClassVar[str]
     unit: ClassVar[str] = "examples"
     reads_text: ClassVar[bool] = False
     length_key: ClassVar[str] = "seq_len"  # the key with the number of positions of an example

@@ -12,7 +12,7 @@ only, so that validation and test contain no digit images that training has seen
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.rules import PIXELS, Count, Int, RunDir, Seed
+from ablate.config.rules import PIXELS, Count, Int, Seed
 from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import SIDE, Digits
 from ablate.data.images import Arrays, Source, statistics
@@ -32,7 +32,6 @@ from ablate.errors import UserError
 from ablate.machine import memory
 from ablate.random.seeding import derive
 
-ENCODED = 1000  # images at once
 Pixels = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
@@ -89,13 +88,11 @@ class Captioned(Dataset[Batch]):
 class DigitStrings(Targets):
     """height, width: pixels of an image. min_digits, max_digits: in an image, sampled uniformly.
 
-    autoencoder: the folder of a finished run of model=autoencoder, whose latents take the place of
-    the images, b c y x, with mean 0 and standard deviation 1 in each channel.
     data_seed: draws digits and positions of all splits, which do not depend on the seed of the run.
     mean, std: of the training images, between black 0 and white 1.
     """
 
-    kind: ClassVar[str] = "captions"
+    kind: ClassVar[str] = "images with captions"
     unit: ClassVar[str] = "images"
     item: str | None = "digit"
     white: ClassVar[int] = Digits.white
@@ -115,7 +112,6 @@ class DigitStrings(Targets):
         batch_size: Count,
         data_seed: Seed,
         seed: int,
-        autoencoder: RunDir | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.size = self.checked("height", height), self.checked("width", width)
@@ -130,8 +126,6 @@ class DigitStrings(Targets):
             )
         self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
         self.data_seed = self.checked("data_seed", data_seed)
-        self.autoencoder = self.checked("autoencoder", autoencoder)
-        self.latents: Latents | None = None
         self.digits = Digits(batch_size=1, seed=seed)
 
     def load(self) -> None:
@@ -151,12 +145,10 @@ class DigitStrings(Targets):
             training = Arrays(pixels["train"][..., None], np.zeros(len(pixels["train"])))
             both = statistics(training, np.arange(len(training.labels)))
             self.mean, self.std = (value / self.white for value in both)
-        if self.autoencoder is not None:
-            self.latents = Latents(self.autoencoder, self)
         self.splits = {split: self._split(split) for split in sources}
         self.sizes = {
-            "image_size": (height // self.reduction, width // self.reduction),
-            "channels": 1 if self.latents is None else len(self.latents.mean),
+            "image_size": self.size,
+            "channels": 1,
             "target_vocab": self.target_tokenizer.vocab_size,
             "target_length": self.most + 1,
         }
@@ -184,21 +176,12 @@ class DigitStrings(Targets):
     def to_pixels(self, images: Tensor) -> Tensor:
         """The brightness of images as a model reads or generates them: b c y x -> b y x between
         black 0 and white 1."""
-        if self.latents is not None:
-            return self.latents.to_pixels(images)
         gray = images[:, 0].cpu().float() * self.std.float() + self.mean.float()
         return gray.clamp(0, 1)
 
     def images(self, pixels: Tensor) -> Tensor:
         """The other way: b y x between black 0 and white 1 -> b c y x."""
-        if self.latents is not None:
-            return self.latents.images(pixels)
         return (pixels[:, None] - self.mean.float()) / self.std.float()
-
-    @property
-    def reduction(self) -> int:
-        """Pixels of the canvas along a side of one unit of `image_size`."""
-        return 1 if self.latents is None else self.latents.reduction
 
     def originals(self, split: str, indices: Tensor) -> Tensor:
         """Images of a split as they were made: b -> b y x between black 0 and white 1."""
@@ -207,8 +190,6 @@ class DigitStrings(Targets):
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the largest value that an image for the model has."""
-        if self.latents is not None:
-            return self.latents.bounds
         black, white = ((shade - self.mean) / self.std for shade in (0, 1))
         return float(black), float(white)
 
@@ -273,62 +254,5 @@ class DigitStrings(Targets):
     def _split(self, split: str) -> Captioned:
         encode = self.target_tokenizer.encode
         captions = Sentences([np.array(encode(text), np.int32) for text in self.captions[split]])
-        if self.latents is not None:
-            of = self.latents
-            return Captioned(of.values[split], captions, mean=of.mean, std=of.std)
         mean, std = self.mean * self.white, self.std * self.white
         return Captioned(self.pixels[split][:, None], captions, mean=mean, std=std)
-
-
-class Latents:
-    """The images of a data set as the autoencoder of a finished run has them.
-
-    mean, std: of each of its channels over the training images, c 1 1; a model's input is
-    normalized by them (Rombach et al. 2022, appendix G, rescale by one standard deviation). values:
-    of the splits, b c y x.
-    """
-
-    mean: Tensor
-    std: Tensor
-    bounds: tuple[float, float]
-
-    def __init__(self, folder: str, data: DigitStrings) -> None:
-        # The training of a run needs the data, and not the other way round but here.
-        from ablate.training.load import load
-
-        run = load(Path(folder).expanduser())
-        if "reconstructions" not in run.model.outputs or not isinstance(run.data, DigitStrings):
-            raise UserError(f"data.autoencoder={folder}: must be a run of model=autoencoder")
-        if run.data.size != data.size:
-            trained, wanted = (
-                f"{rows} x {columns}" for rows, columns in (run.data.size, data.size)
-            )
-            raise UserError(
-                f"data.autoencoder={folder}: reads images of {trained} pixels, not {wanted}"
-            )
-        self.model, self.data = cast(Any, run.model), run.data
-        self.reduction: int = self.model.reduction
-        self.values = {
-            split: self._encode(data.originals(split, torch.arange(len(pixels))))
-            for split, pixels in data.pixels.items()
-        }
-        if isinstance(data.measured_as, DigitStrings) and data.measured_as.latents is not None:
-            self.mean, self.std = data.measured_as.latents.mean, data.measured_as.latents.std
-            self.bounds = data.measured_as.latents.bounds
-        else:
-            train = self.values["train"]
-            self.mean = train.mean((0, 2, 3))[:, None, None]
-            self.std = train.std((0, 2, 3))[:, None, None]
-            scaled = (train - self.mean) / self.std
-            self.bounds = float(scaled.min()), float(scaled.max())
-
-    def _encode(self, pixels: Tensor) -> Tensor:
-        parts = pixels.split(ENCODED)
-        return torch.cat([self.model.encode(self.data.images(part)) for part in parts])
-
-    def images(self, pixels: Tensor) -> Tensor:
-        return (self._encode(pixels) - self.mean) / self.std
-
-    def to_pixels(self, images: Tensor) -> Tensor:
-        latents = images.cpu().float() * self.std + self.mean
-        return self.data.to_pixels(self.model.decode(latents))

@@ -409,8 +409,8 @@ def _require_plain(path: str, start: str) -> None:
     if isinstance(first, dict) and (path.lower().endswith(JSON_LINES) or "text" in first):
         raise UserError(
             f"data.path={path}: contains JSON lines, and data=text reads plain text: write the"
-            " texts to a file, with blank lines between them; data=preferences path=FILE reads"
-            " pairs of responses as JSON lines, data=text_files root=FILE.csv texts with labels"
+            " texts to a file, with blank lines between them; data=text_files root=FILE.csv reads"
+            " texts with labels"
         )
 
 

@@ -39,8 +39,8 @@ UNLIKE: dict[Callable[[CompositionView], bool], str] = {
 
 class GPT(LanguageModel):
     """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
-    the output at its last token (Radford et al. 2018, section 3.2); one class is the score of a
-    reward model.
+    the output at its last token (Radford et al. 2018, section 3.2); one class is a score of the
+    text.
 
     base_dim: b, the width that the learning rate was tuned at; it then applies to width d (muP for
     Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466). The rate of matrices within
@@ -68,7 +68,7 @@ class GPT(LanguageModel):
         ),
     )
     positions = "layers"
-    kinds = ("text", "texts with classes", "preferences", "recall")
+    kinds = ("text", "texts with classes", "recall")
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(

@@ -92,7 +92,7 @@ class RNNLM(LanguageModel):
     outputs = ("next tokens",)
     conflicts = (GOES_AROUND, *TIED_WIDTHS)
     positions = None
-    kinds = ("text", "preferences", "recall")
+    kinds = ("text", "recall")
     embeddings = ("embedding.",)
 
     def __init__(

@@ -3,7 +3,7 @@
 Dosovitskiy et al. 2021, "An image is worth 16x16 words", appendix D.4,
 https://arxiv.org/abs/2010.11929. Half of the width is for the row (the paper's Y-embedding), half
 for the column (its X-embedding). Initialized from a normal distribution of standard deviation 0.02,
-as its one-dimensional table. In a captioner they reach the decoder through the annotation vectors.
+as its one-dimensional table.
 """
 
 from typing import Any

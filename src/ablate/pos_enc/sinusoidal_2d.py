@@ -4,7 +4,6 @@ Chen et al. 2021, "An empirical study of training self-supervised vision transfo
 section 5, https://arxiv.org/abs/2104.02057. p has a sine and a cosine for each of d/4 frequencies,
 the formula of pos_enc=sinusoidal at width d/2. The order of the numbers differs from MoCo's code
 (row before column, sines and cosines in turn).
-In a captioner they reach the decoder through the annotation vectors.
 """
 
 from typing import Any

@@ -47,7 +47,7 @@ def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
     if cfg.init_from is not None:
         source = StartingRun.of(cfg)
         source.require_same_parts(cfg)
-        if data.kind in WITH_TOKENS:
+        if getattr(data, "read_as", data.kind) in WITH_TOKENS:
             data.measure_as(data_of_run(source.folder, source.config))
             with naming(f"init_from={source.init_from}: its tokens are used"):
                 data.setup()

@@ -18,7 +18,7 @@ from ablate.config.keys import targets
 from ablate.config.overrides import value_text
 from ablate.config.parts import OURS, Unreadable, class_attribute
 from ablate.config.saved import read_config
-from ablate.config.view import LABELED, PAIRS, PREFERENCES, TEXT
+from ablate.config.view import LABELED, PAIRS, TEXT
 from ablate.errors import UserError, few
 from ablate.run_files import LAST, best_weights, require_run
 from ablate.run_files.records import read_result, require_weights
@@ -40,7 +40,7 @@ FREE = {
     "model.pretrained",
     "model.tie_embeddings",
 }
-WITH_TOKENS = {TEXT, LABELED, PAIRS, PREFERENCES}  # kinds of data
+WITH_TOKENS = {TEXT, LABELED, PAIRS}  # kinds of data
 TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
 
 

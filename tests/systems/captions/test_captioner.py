@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from make_model import SIZES, captioner, normal, random_parts, tokens
+from make_model import SIZES, normal, random_parts, tiny, tokens
 from PIL import Image
+from systems.captions.rows import captions
 from test_figures import built, drawn
 from test_generate import Command
+from test_loop import gradients, looped, two
 from torch import nn
 from torch.testing import assert_close
 
@@ -20,6 +21,7 @@ from ablate.data import IGNORED
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.model.layers.multi_head import recording
+from ablate.model.layers.stack import kernels
 from ablate.model.resnet import STRIDE
 from ablate.show import source_example
 from ablate.systems.captions.figures import spread
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_compiler")
 
 
 def made(**changes):
-    return random_parts(captioner(**changes)).eval()
+    return random_parts(tiny("captioner", **changes)).eval()
 
 
 IMAGES, WORDS = normal(3, 1, 12, 24), tokens(3, I, seed=4)
@@ -75,16 +77,16 @@ def test_a_place_is_the_centre_of_what_it_sees():
 
 
 def test_the_places_of_a_box():
-    model = captioner()  # 12 x 24 pixels: 3 x 6 places, 4 pixels apart
+    model = tiny("captioner")  # 12 x 24 pixels: 3 x 6 places, 4 pixels apart
     assert model.grid == (3, 6)
     assert model.cells(range(0, 8), range(8, 16)) == {2, 3, 8, 9}
     assert model.cells(range(1, 9), range(9, 17)) == {6 + 3, 6 + 4, 12 + 3, 12 + 4}
-    assert captioner(image_size=(9, 13)).grid == (3, 4)
+    assert tiny("captioner", image_size=(9, 13)).grid == (3, 4)
 
 
 @pytest.fixture
 def task(tmp_path):
-    made_task = built(*tiny.captions(tmp_path)).eval()
+    made_task = built(*captions(tmp_path)).eval()
     random_parts(made_task.model)
     return made_task.float()
 
@@ -133,7 +135,7 @@ def test_doubly_stochastic_attention_is_equation_14(task):
 
 @pytest.mark.ci
 def test_a_run_from_start_to_end(tmp_path):
-    cfg = ablate.compose(*tiny.captions(tmp_path))
+    cfg = ablate.compose(*captions(tmp_path))
     result = ablate.run(cfg)
     measures = {name.partition("/")[2] for name in result["metrics"]}
     assert measures == {
@@ -171,3 +173,12 @@ def test_a_image_file_gets_the_caption_of_its_example(task, tmp_path, monkeypatc
         code, out, err = command(*arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_the_written_out_loop_computes_plain_steps(gate):
+    model, plain = two("captioner", gating_scalar=gate)
+    assert_close(gradients(model, IMAGES), gradients(plain, IMAGES))
+    assert looped(model)
+    assert kernels(model) == {"decoder.context": "loop"}
+    assert kernels(plain) == {"decoder.context": "reference"}

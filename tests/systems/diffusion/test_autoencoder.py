@@ -1,4 +1,4 @@
-"""model=autoencoder and task=autoencoding; data.autoencoder=RUN: images as latents of a run."""
+"""model=autoencoder and task=autoencoding; data=digit_latents: images as latents of a run."""
 
 import math
 
@@ -7,6 +7,7 @@ import tiny
 import torch
 from make_model import normal
 from make_model import tiny as tiny_model
+from systems.diffusion.rows import drawings
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
@@ -75,14 +76,17 @@ def autoencoder(folder):
     return Composition(cfg).folder
 
 
+LATENT = "data=digit_latents data.autoencoder={}"
+
+
 def latent(folder, autoencoder, *more):
-    return tiny.drawings(folder, f"data.autoencoder={autoencoder}", "model.patch=1", *more)
+    return drawings(folder, *LATENT.format(autoencoder).split(), "model.patch=1", *more)
 
 
 def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     task = ablate.load(autoencoder).task
     data = build_data(ablate.compose(*latent(folder, autoencoder)))
-    assert (data.sizes["image_size"], data.sizes["channels"], data.reduction) == ((3, 6), 4, 4)
+    assert (data.sizes["image_size"], data.sizes["channels"]) == ((3, 6), 4)
     seen = data.originals("train", torch.arange(40))
     images = data.images(seen)
     moments = images.mean((0, 2, 3)), images.std((0, 2, 3))
@@ -96,7 +100,7 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
 @pytest.mark.usefixtures("no_figures")
 def test_a_model_draws_in_latents(folder, autoencoder):
     cfg = ablate.compose(*latent(folder, autoencoder))
-    assert Composition(cfg).id != Composition(ablate.compose(*tiny.drawings(folder))).id
+    assert Composition(cfg).id != Composition(ablate.compose(*drawings(folder))).id
     assert ablate.run(cfg)["status"] == "finished"
     task = ablate.load(Composition(cfg).folder).task
     known = task.data.originals("val", torch.tensor([1]))
@@ -110,8 +114,8 @@ def test_a_model_draws_in_latents(folder, autoencoder):
 @pytest.mark.parametrize(
     ("make", "typed", "line"),
     [
-        (tiny.drawings, "data.autoencoder={} data.height=16", "reads images of 12 x 24 pixels, no"),
-        (tiny.drawings, "data.autoencoder=nowhere", "nowhere is not the folder of a run"),
+        (drawings, LATENT + " data.height=16", "reads images of 12 x 24 pixels, no"),
+        (drawings, LATENT.format("nowhere"), "nowhere is not the folder of a run"),
         (small, "data.height=14", "must be multiples of 4"),
         (small, "model.num_downsamples=9", "must be an integer of at least 0 and of at"),
     ],

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from make_model import options, part
 from PIL import Image
+from systems.diffusion.rows import drawings
 from test_figures import built
 from test_generate import Command
 
@@ -31,7 +31,7 @@ WIDE = (-math.inf, math.inf)
 
 
 def made(*more):
-    return built(*tiny.drawings(Path("nowhere"), *more)).eval()
+    return built(*drawings(Path("nowhere"), *more)).eval()
 
 
 def double(value):
@@ -185,14 +185,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judge(folder):
-    cfg = ablate.compose(*tiny.captions(folder))
+    captions = pytest.importorskip("systems.captions.rows").captions
+    cfg = ablate.compose(*captions(folder))
     ablate.run(cfg)
     return Composition(cfg).folder
 
 
 @pytest.fixture(scope="module")
 def run(folder, judge):
-    cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
+    cfg = ablate.compose(*drawings(folder, f"task.judge={judge}"))
     ablate.run(cfg)
     return ablate.load(Composition(cfg).folder)
 

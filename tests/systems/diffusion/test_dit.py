@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from make_model import SIZES, context, dit, normal, options, random_parts
+from make_model import SIZES, context, normal, options, random_parts, tiny
 from torch.testing import assert_close
 
 from ablate.data.pairs import BOS, PAD
@@ -13,7 +13,7 @@ B, DIM, HEADS = 3, SIZES["dit"]["dim"], SIZES["dit"]["heads"]
 
 
 def made(**changes):
-    return random_parts(dit(**changes)).eval()
+    return random_parts(tiny("dit", **changes)).eval()
 
 
 IMAGES = normal(B, 1, *SIZES["dit"]["image_size"])
@@ -53,7 +53,7 @@ def test_at_the_start_adaln_zero_is_the_identity():
     """And nothing else is: the other three add something."""
     x, c = normal(B, 8, DIM, seed=3).float(), normal(B, DIM, seed=4).float()
     for condition in ("adaln", "adaln_zero"):
-        model = dit(condition=condition)
+        model = tiny("dit", condition=condition)
         model.initialize(0)
         y = model.stack.blocks[0](x, context(condition=c))
         assert torch.equal(x, y) == (condition == "adaln_zero")

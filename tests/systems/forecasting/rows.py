@@ -21,9 +21,59 @@ MODELS = {
         "series", ("model.dim=12", "model.heads=2", "model.depth=2"), {}
     ),
 }
+
+
+def values() -> tuple[Any, ...]:
+    """A batch of three, in float64."""
+    from make_model import normal
+
+    return (normal(3, 9, 2),)
+
+
+FAMILIES = {name: ({}, values) for name in MODELS}
+FORECASTERS = [
+    *(
+        ("rnn_forecaster", {"attention": score})
+        for score in ("scaled_dot", "additive", "location", "uniform", "none")
+    ),
+    (
+        "rnn_forecaster",
+        {"attention": "dot", "depth": 3, "residual": True, "predict_residual": False}
+        | {"cell": "rnn"},
+    ),
+    *(("transformer_forecaster", {"pos_enc": name}) for name in ("learned", "alibi")),
+    (
+        "transformer_forecaster",
+        {"attention": "additive", "mask": "window", "predict_residual": False},
+    ),
+]
 FILES = {
     "series": {"path": "series.csv", "columns": ["a"], "window": 6, "horizon": 2, "batch_size": 16},
 }
+SUNSPOTS = {"path": None, "columns": None, "window": 22, "horizon": 11}
+MISTAKES = [
+    ("series", SUNSPOTS | {"columns": ["x"]}, "data.columns=[x]: the sunspots have one column"),
+    ("series", {"columns": ["a", "a"]}, "names a column twice"),
+    ("series", SUNSPOTS | {"window": 10}, "data.period=11"),
+    ("series", SUNSPOTS | {"window": 280}, "data.window=280: the training part of 309 values"),
+    ("series", SUNSPOTS | {"horizon": 47}, "data.horizon=47: the val part "),
+]
+FILE_READERS = {"series": {"columns": ["a"]}}
+LOADED = {"series": {"batch_size": 8}}
+FILES_GONE = {
+    "series": (["model=transformer_forecaster", "model.depth=1", "model.heads=2"], []),
+}
+DATA_OTHERS = {"columns": ["b"]}
+DATA_OF_ONE = {"series": {"path": "other.csv"}}
+DATA_SILENT = ["period"]  # what the seasonal naive forecast repeats: test_forecasting.py
+DATA_PRINTED = ["columns"]
+FUZZED = [
+    "model=rnn_forecaster data=series data.path={} data.columns=[a] data.window=4 data.horizon=2"
+]
+SAME_TASK = ["transformer_forecaster"]
+BRIEF = ["transformer_forecaster"]
+# torch has no fake of the fused cell of a GRU.
+ON_FAKE_GPU = {"model=rnn_forecaster": ["model.cell=lstm"]}
 COMPILED = [("rnn_forecaster", "model.attention=additive", "model.normalizer=sparsemax")]
 REFUSED = """
 3 model=rnn_forecaster kernel=sdpa data.columns=[x] data.window=10 data.period=12
@@ -45,3 +95,6 @@ def write(folder: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
     (folder / "series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
+    # Their times decide, whatever the order of the rows.
+    turned = [f"{-n},{row.partition(',')[2]}" for n, row in enumerate(rows)]
+    (folder / "other.csv").write_text("\n".join(["time,a,b", *turned]))

@@ -101,6 +101,14 @@ def test_normalisation_knows_the_training_part_alone(series):
     np.testing.assert_allclose(read[0], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_of_another_file_every_value_after_a_window_is_measured(counting, tmp_path):
+    data = make("series", path=str(tmp_path / "series.csv"), columns=["x"], **SMALL)
+    data.measure_as(counting)
+    data.whole = True
+    data.setup()
+    assert {split: data.length(split) for split in data.splits} == {"val": COUNT - SMALL["window"]}
+
+
 def test_another_series_is_measured_with_the_runs_normalization(counting, tmp_path):
     other = make("series", **(SMALL | {"window": 12}))
     other.measure_as(counting)

@@ -1,14 +1,18 @@
 """Both forecasters: attention over the past, and forecasts that feed forecasts."""
 
+from functools import partial
+
 import pytest
 import torch
-from make_model import SIZES, normal, random_parts, rnn_forecaster, transformer_forecaster
+from make_model import SIZES, normal, random_parts, tiny
 from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.systems.forecasting.forecaster import roll_out
 
 LENGTH, CHANNELS = SIZES["rnn_forecaster"]["length"], SIZES["rnn_forecaster"]["channels"]
+rnn_forecaster = partial(tiny, "rnn_forecaster")
+transformer_forecaster = partial(tiny, "transformer_forecaster")
 BOTH = pytest.mark.parametrize("make", [rnn_forecaster, transformer_forecaster])
 
 

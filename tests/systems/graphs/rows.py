@@ -20,6 +20,9 @@ NODES: dict[str, list[Any]] = {"data.normalize": [True, False]}
 AXES = {"model.out_heads": [1, 2], "model.shared": [True, False], **NODES}
 MODELS = {"gat": Tiny("karate", ("model.dim=12", "model.heads=2"), NODES)}
 FILES = {"karate": {}, "planetoid": {"root": "planetoid"}}
+NO_AXIS = {"data.name": "graphs in files of one kind: test_graph.py"}
+DEBUGGED = ["gat"]  # the fastest
+ONE_BATCH = list(FILES)
 UNKEPT = dict.fromkeys(FILES)  # read again
 COMPILED = [("gat", "kernel=sparse")]
 REFUSED = """

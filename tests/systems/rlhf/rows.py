@@ -20,6 +20,11 @@ NEEDS = {
     "data=preferences": ["task=dpo"],
     **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
 }
+DATA_OTHERS = {"temperature": 100.0}
+DATA_OF_ONE = {"preferences": {"path": "preferences.jsonl"}}
+DATA_SILENT = ["policy_run"]  # which writes the pairs: test_rlhf.py
+NO_AXIS = {"task.algorithm": "needs the run of a reward model: test_rlhf.py"}
+SWEEPS = ["rlhf"]
 # Keys of the tasks that change what is learned: the task, the key, another value.
 KNOBS = [
     ("dpo", "task.beta", "0.5"),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny
 import torch
 from make_systems import BLOCKS, COUNTS, Tiny
 from PIL import Image
@@ -31,6 +32,16 @@ MODELS = {
         {"model.dim": [16, 8], "model.heads": [2, 1], "model.patch": [4, 2]},
     ),
 }
+MISTAKES = [
+    ("overlapping_digits", {"size": 8, "scale": 2}, "too small for digits of 16 pixels"),
+    ("overlapping_digits", {"min_digits": 3}, "data.min_digits=3: is above data.max_digits=2"),
+    ("overlapping_digits", {"unfamiliar": list(range(10))}, "data.unfamiliar: leaves no digit"),
+]
+ONE_FILE = ["mask_folder"]
+DATA_OTHERS = {"scale": 2, "dimmest": 1.0, "unfamiliar": [7], "min_pixels": 12, "void": 2}
+DATA_OF_ONE = {"overlapping_digits": {"size": 24, "min_digits": 1}}
+BRIEF = ["sam"]
+KNOBS_BESIDE = {"sam": ["task.clicks=1", "model.mask_prompt=false"]}
 FILES = {
     "overlapping_digits": COUNTS | {"size": 16, "scale": 1, "max_digits": 2},
     "mask_folder": {"root": "mask_folder", "size": 8, "min_pixels": 1, "batch_size": 4},
@@ -59,6 +70,15 @@ EXAMPLES = {
     "focal loss": lambda: sigmoid_focal_loss(torch.zeros(2).double(), TARGETS),
     "random Fourier features": fourier,
 }
+
+
+def masks(folder: Path, *more: str) -> list[str]:
+    """A tiny run."""
+    own = (
+        f"model=sam data.size=16 data.scale=1 {tiny.COUNTS}"
+        " model.dim=16 model.heads=2 model.depth=2 model.decoder.ffn_dim=24"
+    )
+    return [*own.split(), *tiny.four_steps(folder), *more]
 
 
 def accepted() -> dict[str, dict[str, list[Any]]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from conftest import undraw
 from PIL import Image
 from scipy.ndimage import distance_transform_edt
+from systems.segmentation import rows
 from test_figures import built
 
 import ablate
@@ -65,7 +65,7 @@ def test_a_correction_is_in_the_middle_of_the_largest_error():
 
 
 def test_training_draws_prompts_of_the_object(tmp_path):
-    task = built(*tiny.masks(tmp_path))
+    task = built(*rows.masks(tmp_path))
     masks = task.data.splits["train"][Request(0, torch.arange(40))]["masks"]
     points, labels = task.first_prompt(masks)
     clicked = labels[:, 0] == OBJECT
@@ -77,7 +77,7 @@ def test_training_draws_prompts_of_the_object(tmp_path):
 
 
 def test_losses_are_their_formulas(tmp_path):
-    task = built(*tiny.masks(tmp_path, "model.num_masks=2", "task.focal=3", "task.iou=2"))
+    task = built(*rows.masks(tmp_path, "model.num_masks=2", "task.focal=3", "task.iou=2"))
     masks = blobs(3)
     logits, iou = torch.randn(3, 1, 2, 9, 13), torch.rand(3, 1, 2)
     terms, errors = {}, []
@@ -98,7 +98,7 @@ def test_losses_are_their_formulas(tmp_path):
 
 def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch):
     """The losses are those of the others alone, and no click lies there."""
-    task = built(*tiny.masks(tmp_path))
+    task = built(*rows.masks(tmp_path))
     monkeypatch.setattr(task.model, "_full_size", lambda masks: torch.ones(len(masks), 3, 16, 16))
     batch = task.data.splits["train"][Request(0, torch.arange(8))]
     half = batch["masks"].shape[2] // 2
@@ -125,7 +125,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masks")
     with pytest.MonkeyPatch.context() as patch:
         undraw(patch)
-        ablate.run(ablate.compose(*tiny.masks(folder, "data.test_examples=4")), folder / "run")
+        ablate.run(ablate.compose(*rows.masks(folder, "data.test_examples=4")), folder / "run")
     return folder / "run"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from make_systems import COUNTS
 
 from ablate.systems.speech.mel import frame_distortion, mel
@@ -13,6 +14,12 @@ FILES = {
     "speech": COUNTS | {"codes": 16},
     "recordings": {"root": "recordings", "codes": 16, "batch_size": 4},
 }
+DATA_OTHERS = {"voice": "de", "speed": 120, "pitch": 80}
+DATA_OF_ONE = {name: {"tokenizer": "word", "max_length": 20} for name in FILES}
+SLOW_DATA = ["speech"]  # to say numbers takes seconds
+NO_AXIS = dict.fromkeys(("data.direction", "data.texts"), "test_speech.py")
+SWEEPS = ["speech"]
+TASKS_ELSEWHERE = ["speech"]  # test_speech.py
 NEEDS = {"task=speech": ["data=speech"]}
 REFUSED = """
 1 data=speech model=transformer task=speech data.direction=recognition
@@ -22,6 +29,12 @@ EXAMPLES = {
     "mel scale": lambda: mel(6300.0),
     "mel-cepstral distortion": lambda: frame_distortion(np.array([3.0, 0.0]), np.array([0.0, 4.0])),
 }
+
+
+def speech(folder: Path, *more: str) -> list[str]:
+    """A tiny RNN with attention that speaks numbers."""
+    own = f"model=rnn_seq2seq data=speech task=speech data.codes=16 {tiny.COUNTS} model.dim=8"
+    return [*own.split(), *tiny.four_steps(folder), *more]
 
 
 def accepted() -> dict[str, dict[str, list[Any]]]:

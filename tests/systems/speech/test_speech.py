@@ -12,9 +12,8 @@ import pytest
 import torch
 from make_data import make, ready
 from refusals import refused
-from systems.speech.rows import write_recordings
+from systems.speech.rows import speech, write_recordings
 from threadpoolctl import threadpool_limits
-from tiny import speech
 
 import ablate
 from ablate.config.composition import Composition

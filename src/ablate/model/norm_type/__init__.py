@@ -2,7 +2,7 @@
 
 It is constructed with the width `dim`, with `bias` (whether it adds one) and `eps`, which is added
 to the variance before its root. A class with `images = True` also has a static method `of_images`,
-from a number of channels to a module of b c y x, which model=resnet and model=captioner use.
+from a number of channels to a module of b c y x, which model=resnet uses.
 """
 
 from collections.abc import Callable

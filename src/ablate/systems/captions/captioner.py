@@ -4,7 +4,7 @@ Xu et al. 2015, "Show, attend and tell: neural image caption generation with vis
 https://arxiv.org/abs/1502.03044. The encoder is the trunk of resnet.py instead of a pretrained VGG:
 an annotation vector is one cell of its last feature map. Soft attention (section
 4.2) is model.normalizer=softmax, hard attention (section 4.1) is model.normalizer=hard. The decoder
-is in ablate.model.recurrent.show_attend_tell, its loss in captioning.py. Not in the paper:
+is in show_attend_tell.py, its loss in captioning.py. Not in the paper:
 positions may be added to the annotation vectors (pos_enc).
 """
 
@@ -28,12 +28,11 @@ from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
-from ablate.model.recurrent.show_attend_tell import ShowAttendTellDecoder
-from ablate.model.recurrent.written_gradient import decoded
 from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, TrunkKeys, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
 from ablate.random.dropout import Dropout
+from ablate.systems.captions.show_attend_tell import ShowAttendTellDecoder
 
 # The message of the check of a composition, and of the constructor.
 STAGED = (
@@ -50,16 +49,11 @@ class Captioner(Seq2Seq):
     outputs = ("captions",)
     conflicts = (
         Conflict(lambda c: c("model.dim") % 4 != 0, STAGED.format(dim="{model.dim}")),
-        Conflict(
-            lambda c: c.get("data.autoencoder", None) is not None,
-            "data.autoencoder={data.autoencoder}: model=captioner reads the images themselves;"
-            " leave it out",
-        ),
         NORM_OF_IMAGES,
     )
     positions = "input"
     has_grid = True
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     embeddings = ("pos_enc.", "target_embedding.")
 
     def __init__(
@@ -160,4 +154,4 @@ class Captioner(Seq2Seq):
     ) -> Float[Tensor, "b i target_vocab"]:
         """The input words -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
-        return self.head(self.dropout(decoded(self.decoder, embedded, state), 1))
+        return self.head(self.dropout(self.decoder.decoded(embedded, state), 1))

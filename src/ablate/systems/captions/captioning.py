@@ -75,7 +75,7 @@ class Captioning(SequenceToSequence):
     and all cells j. Like the loss, it is averaged over the words of the batch.
     """
 
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     output = "captions"
     conflicts = (
         Conflict(

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.errors import UserError
 from ablate.model.base import Model
@@ -29,17 +28,10 @@ class Autoencoder(Model):
     latent: numbers at each place of the latent.
     """
 
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     outputs = ("reconstructions",)
     positions = None
     causal = False
-    conflicts = (
-        Conflict(
-            lambda c: c.get("data.autoencoder", None) is not None,
-            "data.autoencoder={data.autoencoder}: model=autoencoder trains the autoencoder;"
-            " leave it out",
-        ),
-    )
 
     def __init__(
         self,

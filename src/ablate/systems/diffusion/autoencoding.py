@@ -54,7 +54,7 @@ class Autoencoding(Task):
     black 0 and white 1.
     """
 
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     output = "reconstructions"
     metric, mode, unit = "val/loss", "min", "images"
     presenter = ImagePresenter

@@ -80,7 +80,7 @@ class Diffusion(Task):
     Validation, test and figures draw the same noise in every run.
     """
 
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     output = "denoised images"
     conflicts = (
         Conflict(
@@ -281,8 +281,8 @@ class Diffusion(Task):
         self, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
     ) -> Tensor:
         """Pixels, b y x, with the masked region, b y x, generated again for captions, b j."""
-        shrunk = F.max_pool2d(mask[:, None].float(), self.data.reduction) > 0
         images = self.data.images(known).to(self.device)
+        shrunk = F.adaptive_max_pool2d(mask[:, None].float(), images.shape[-2:]) > 0
         drawn = self.sample(words, keys, known=(images, shrunk.to(self.device)), **how)
         return torch.where(mask, self.data.to_pixels(drawn), known)
 

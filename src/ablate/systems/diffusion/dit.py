@@ -57,7 +57,7 @@ class DiT(Model):
     cross-attention, `attention` unless given.
     """
 
-    kinds = ("captions",)
+    kinds = ("images with captions",)
     outputs = ("denoised images",)
     positions = "layers"
     has_grid = True
@@ -92,7 +92,7 @@ class DiT(Model):
         Conflict(
             lambda c: (
                 max(c("data.height") % c("model.patch"), c("data.width") % c("model.patch")) > 0
-                and c("data.autoencoder") is None
+                and c.get("data.autoencoder", None) is None
             ),
             "model.patch={model.patch} must divide data.height={data.height} and"
             " data.width={data.width}",

@@ -76,7 +76,7 @@ class Policy(Task):
     Responses are as long as the data leaves room: no token ends them.
     """
 
-    kinds = ("preferences",)
+    kinds = ("preferences between texts",)
     output = "next tokens"
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(

@@ -29,6 +29,7 @@ from torch.utils.data import Dataset
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, RunDir, Vocabulary
 from ablate.config.run_id import NO_WEIGHTS, weights
+from ablate.config.view import TEXT
 from ablate.data import Data, digest, source
 from ablate.data.loader import Batch, Request
 from ablate.data.pydoc import Pydoc
@@ -143,7 +144,8 @@ class Preferences(Data):
     file's split, null: all of them.
     """
 
-    kind: ClassVar[str] = "preferences"
+    kind: ClassVar[str] = "preferences between texts"
+    read_as: ClassVar[str] = TEXT
     unit: ClassVar[str] = "pairs"
     reads_text: ClassVar[bool] = True
     conflicts = (

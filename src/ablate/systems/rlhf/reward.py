@@ -64,7 +64,7 @@ class Reward(Task):
     exceeds it in `accuracy` by more than chance. Ties count half.
     """
 
-    kinds = ("preferences",)
+    kinds = ("preferences between texts",)
     output = "scores"
     conflicts = (
         Conflict(

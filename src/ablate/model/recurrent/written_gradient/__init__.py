@@ -37,7 +37,6 @@ from ablate.model.decoder.bahdanau import Bahdanau
 from ablate.model.decoder.luong import Luong
 from ablate.model.recurrent.recurrent import Recurrent
 from ablate.model.recurrent.rnn_attention import RNNAttention
-from ablate.model.recurrent.show_attend_tell import ShowAttendTellDecoder
 from ablate.model.recurrent.written_gradient.cells import STEPS, Steps
 from ablate.model.recurrent.written_gradient.loop import (
     AttendsAfter,
@@ -69,11 +68,6 @@ def decoded(
             states, seen = made
             before = torch.cat([first[:, None], states[:, :-1]], 1)
             return decoder.read_out(before, embedded, seen)
-    elif isinstance(decoder, ShowAttendTellDecoder):
-        gate = [] if decoder.beta is None else [decoder.beta.weight, decoder.beta.bias]
-        own = [decoder.recurrent.output(state.hidden), *gate]
-        if made := unroll(AttendsBefore, decoder, embedded, state, own):
-            return decoder.read_out(embedded, *made)
     outputs: Tensor = decoder(embedded, state)
     return outputs
 

@@ -22,6 +22,8 @@ from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
+from ablate.model.recurrent.written_gradient import unroll
+from ablate.model.recurrent.written_gradient.loop import AttendsBefore
 
 
 class ShowAttendTellDecoder(Decoder):
@@ -41,6 +43,17 @@ class ShowAttendTellDecoder(Decoder):
             self.context.prepare(memory),
             self.first([[part[0] for part in state] for state in last]),
         )
+
+    def decoded(
+        self, embedded: Float[Tensor, "b i e"], state: RNNState
+    ) -> Float[Tensor, "b i {self.width}"]:
+        """The next steps, with their gradient written out if that is possible."""
+        gate = [] if self.beta is None else [self.beta.weight, self.beta.bias]
+        own = [self.recurrent.output(state.hidden), *gate]
+        if made := unroll(AttendsBefore, self, embedded, state, own):
+            return self.read_out(embedded, *made)
+        outputs: Tensor = self(embedded, state)
+        return outputs
 
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
