@@ -83,7 +83,7 @@ MISTAKES = {
     "++model.mask._partial_=0": "model.mask._partial_=0: must be true",
     "trainer=[]": "'trainer=[]': write trainer=OPTION, one of cpu, ",
     # how it is written
-    "-m sweep=mixers,normalizers": "'sweep=mixers,normalizers' names several studies: run one command per",
+    "-m sweep=mixers,ladder": "'sweep=mixers,ladder' names several studies: run one command per",
     "model/attention=dot": "'model/attention=dot': write model.attention=dot",
     "+model.attention=dot": "write model.attention=dot, without a sign",
     "~logger": "nothing can be removed; write logger=OPTION, one of lightning, many, none, ",
