@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_systems import COUNTS, rows_of_systems, systems
+from make_systems import COUNTS, DIGITS, rows_of_systems, systems
 from PIL import Image
 from torchvision.datasets import cifar
 
@@ -38,7 +38,7 @@ FILES: dict[str, dict[str, Any]] = {
     "parallel": {"source": "lines.de", "target": "lines.en", "val_fraction": 0.05, "batch_size": 4},
     "multi30k": {"root": "multi30k", "vocab_size": None, "batch_size": 4},
     "cmudict": {"root": "cmudict", "batch_size": 4},
-    "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
+    "digit_strings": DIGITS,
     **rows_of_systems("FILES"),
 }
 

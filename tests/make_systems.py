@@ -1,6 +1,7 @@
 """The rows that a system adds to tables of the tests, in tests/systems/NAME/rows.py, and what such
 rows have in common."""
 
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ablate.machine.version import PACKAGE
+
+# The systems that pages link and that are not in this checkout: each can be removed.
+LINKS = (Path(__file__).parents[1] / "docs/index.md").read_text()
+LINKED = {*re.findall(r"src/ablate/systems/(\w+)/", LINKS)}
+REMOVED = {name for name in LINKED if not (PACKAGE / "systems" / name).is_dir()}
 
 BLOCKS: dict[str, Any] = {
     "dim": 12,
@@ -23,6 +29,7 @@ BLOCKS: dict[str, Any] = {
 CAPTIONS = {"image_size": (12, 24), "channels": 1, "target_vocab": 11, "target_length": 5}
 DECODER = {"dim": 12, "attention": "additive", "normalizer": "softmax", "kernel": "reference"}
 COUNTS = {"train_examples": 8, "val_examples": 4, "test_examples": 4, "batch_size": 4}
+DIGITS = COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2}
 
 
 class Tiny(NamedTuple):

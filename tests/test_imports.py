@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import AREAS, areas
+from make_systems import REMOVED
 
 import ablate
 from ablate.cli.command import Arguments
@@ -100,18 +101,11 @@ PROMISES = PROMISES.replace("\\\n", "")  # a command of several lines
 # A command after "$ " shows what it answers, which may be a refusal.
 STARTED = r"(?<!\$ )(?:python|torchrun[^`\n]*?) -m ablate "
 COMMANDS = re.findall(rf"{STARTED}(?!-)([^`\n#|]*)", PROMISES)
-SYSTEM = re.compile(r"src/ablate/systems/(\w+)/")
-# Pages may name the options of systems that were removed.
-REMOVED = {
-    name
-    for name in SYSTEM.findall((ROOT / "docs/index.md").read_text())
-    if not (PACKAGE / "systems" / name).is_dir()
-}
 
 
 @contextmanager
 def unless_removed() -> Iterator[None]:
-    """A command may name an option of such a system."""
+    """A command may name an option of a system that was removed."""
     try:
         yield
     except UserError as error:
@@ -298,7 +292,7 @@ def test_every_link_to_a_file_leads_somewhere():
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
             target = page.parent / link if link else page
-            if not REMOVED.intersection(SYSTEM.findall(link)):
+            if not REMOVED.intersection(Path(link).parts):
                 assert target.exists(), (page, link)
                 assert not anchor or anchor in anchors(target), (page, link, anchor)
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import tiny
 import torch
-from make_systems import BLOCKS, CAPTIONS, Tiny
-from tiny import DIGITS, four_steps
+from make_systems import BLOCKS, CAPTIONS, DIGITS, Tiny
 
 from ablate.config.tree import config_files
 from ablate.systems.diffusion.autoencoding import divergence
@@ -18,6 +18,8 @@ MODELS = {
     "dit": Tiny("digit_strings", ("model.dim=12", "model.heads=2", "model.depth=2"), {}),
     "autoencoder": Tiny("digit_strings", (), {}),
 }
+FILES = {"digit_latents": DIGITS}
+UNKEPT = dict.fromkeys(FILES)  # read again
 DATA_SILENT = ["autoencoder"]  # which encodes the images: test_autoencoder.py
 # What is measured and drawn, not how it is trained: test_diffusion.py.
 KEYS_ELSEWHERE = [f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")]
@@ -80,7 +82,7 @@ EXAMPLES = {
 def drawings(folder: Path, *more: str) -> list[str]:
     """A tiny run."""
     own = "model.heads=2 model.depth=1 task.sampling_steps=3 task.samples=6"
-    return ["model=dit", *DIGITS, *own.split(), *four_steps(folder), *more]
+    return ["model=dit", *tiny.DIGITS, *own.split(), *tiny.four_steps(folder), *more]
 
 
 def accepted() -> dict[str, dict[str, list[Any]]]:
