@@ -77,7 +77,7 @@ def main() -> None:
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:
     """A table with a row for each measure and a column for each variant; of more than `WIDEST`, a
     row for each variant."""
-    # Not every variant has every measure, such as those of a naive forecast by data.period.
+    # Not every variant has every measure.
     measures = sorted({name for _, values in rows for name in values if name.count("/") == 1})
     if len(rows) > WIDEST:
         keys = [*rows[0][0]]

@@ -113,7 +113,7 @@ class RNNAttention(nn.Module):
             stream=self.draws.key(query) if random else None,
         )
         if self.recorded is not None:
-            # With their gradient, for losses of the weights (task.doubly_stochastic).
+            # With their gradient, for losses of the weights.
             self.recorded.append(attention_weights(replace(attend, training=False)))
         return self.kernel(attend)[:, 0]
 
