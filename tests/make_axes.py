@@ -44,7 +44,6 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.embedding_dim": [None, 6],
     "model.bidirectional": [True, False],
     "model.input_feeding": [False, True],
-    "model.decoder.ffn_dim": [12, None],
     "task.label_smoothing": [0.0, 0.1],
     "task.beam": [1, 2],
     "task.length_penalty": [0.0, 0.6],

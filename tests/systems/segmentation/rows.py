@@ -19,6 +19,7 @@ SIZES: dict[str, Any] = {
 }
 AXES = {
     "model.num_masks": [3, 1],
+    "model.decoder.ffn_dim": [12, None],
     "model.exchange": ["two_way", "one_way", "none"],
     "model.mask_prompt": [True, False],
     "task.clicks": [2, 1],
