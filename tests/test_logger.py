@@ -32,8 +32,8 @@ from ablate.errors import Interrupted, UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
 from ablate.logger.wandb import VARIABLES, WandB
-from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
+from ablate.task.presenter import Presenter
 from ablate.training.logged_extras import require_extras
 
 
@@ -429,7 +429,7 @@ def test_tensorboard_has_the_maps_of_every_validation(plain, tmp_path):
     ],
 )
 def test_what_a_run_does_not_have_is_not_logged(tmp_path, monkeypatch, key, typed, says):
-    monkeypatch.setattr(CausalLM, "predictions", Task.predictions)
+    monkeypatch.setattr(CausalLM, "presenter", Presenter)
     typed = [*typed, "logger=wandb", "logger.mode=offline", f"logger.{key}=true", *STEPS[:2]]
     with pytest.raises(UserError, match=f"logger.{key}=true: {says}"):
         ablate.run(compose(*typed), tmp_path)
