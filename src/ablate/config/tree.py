@@ -81,8 +81,8 @@ def header(text: str) -> str:
 
 
 class Repository(ConfigRepository):
-    """Parses each file once. Hydra copies its repository, and parses for every composition; a
-    command makes several."""
+    """Parses each file once, until it changes. Hydra copies its repository, and parses for every
+    composition; a command makes several."""
 
     _read: ClassVar[dict[tuple[object, ...], bytes]] = {}
     last: ClassVar[str] = ""  # the option that was loaded last
@@ -93,7 +93,7 @@ class Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Raises UserError, which names the file, for one that cannot be used."""
         Repository.last = config_path
-        key = (config_path, *(source.path for source in self.sources))
+        key = (config_path, *((s.path, _written(s.path, config_path)) for s in self.sources))
         if key not in self._read:
             file = self.file(config_path)
             with readable_file(file):
@@ -210,6 +210,14 @@ def _refuse_values(file: Path, content: Any, place: str) -> None:
         )
 
 
+def _written(folder: str, config_path: str) -> int | None:
+    """When an option's file was written; None if there is none."""
+    try:
+        return os.stat(os.path.join(folder, f"{config_path}.yaml")).st_mtime_ns
+    except OSError:
+        return None
+
+
 class TreeLoader(ConfigLoaderImpl):
     """Hydra's loader with our repository."""
 
@@ -262,10 +270,7 @@ class Tree:
         """
         parsed = parse_all(overrides)
         lines = [override.input_line or "" for override in parsed]
-        if any(o.key_or_group == "hydra.searchpath" for o in parsed):
-            Repository._read.clear()  # their folders are not watched
-            return self._compose(lines)
-        if any(o.is_sweep_override() for o in parsed):
+        if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
             return self._compose(lines)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
         composed, key = self.loader.composed, (self.config_name, self.search, options)
@@ -298,7 +303,7 @@ class Tree:
         return tuple(sorted(name for name in options if name != "__init__"))
 
 
-_trees: dict[tuple[object, ...], tuple[object, Tree]] = {}  # each with the state of its files
+_trees: dict[tuple[object, ...], Tree] = {}
 
 
 def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Tree:
@@ -311,11 +316,9 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         raise UserError(f"--config-dir {user_folder}: directory not found")
     own = () if user_folder is None else (Path(user_folder).resolve(),)
     core, *systems = config_dirs()
-    state = tuple(map(_state, (core, *systems, *own)))
+    key = (config_name, tuple(map(_state, (core, *systems, *own))))
     version.setbase("1.3")
-    known, tree = _trees.get((config_name, *own), (None, None))
-    if tree is None or known != state:
-        Repository._read.clear()  # a file has changed
+    if key not in _trees:
         setup_globals()
         search_path = create_config_search_path(str(core))
         schema = SearchPathQuery(provider="schema")
@@ -324,9 +327,8 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         for folder in own:
             _refuse_hidden(folder)
             search_path.prepend("command-line", f"file://{folder}", anchor=schema)
-        tree = Tree(TreeLoader(search_path), config_name)
-        _trees[config_name, *own] = state, tree
-    return tree
+        _trees[key] = Tree(TreeLoader(search_path), config_name)
+    return _trees[key]
 
 
 def _refuse_hidden(folder: Path) -> None:
