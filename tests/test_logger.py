@@ -302,7 +302,8 @@ def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
     rows = list(csv.DictReader((folder / "predictions.csv").open()))
     (table,) = (row["predictions"] for row in run.history if "predictions" in row)
     assert (table["nrows"], table["ncols"]) == (len(rows), len(rows[0]))
-    files = ["checkpoints/best.safetensors", "config.yaml", "result.json"]
+    files = [*("checkpoints/best.safetensors", "checkpoints/checksums.json"), "config.yaml"]
+    files += ["result.json"]
     assert sorted(run.artifacts[f"run-{done['run_id']}"]) == files
     steps = [row["trainer/global_step"] for row in run.history if MAP in row]
     assert steps == ([] if later else [3, 6])  # figures of the end are not drawn here

@@ -170,6 +170,7 @@ MOMENTS = {
         "place": (Checkpoints, "on_validation_end"),
         "when": lambda self, trainer, task: trainer.global_step == 8,
     },
+    "before the checksum of a state is listed": renames("checksums.json", '"last.ckpt"', number=3),
     "before the best weights are in place": renames("best.safetensors", number=2),
     "before the last checkpoint is moved away": renames("previous.ckpt", number=2),
     "after the last step": {"place": (Curves, "on_train_end")},
@@ -198,7 +199,9 @@ def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
     found = {path.name for path in places.iterdir()}
     goes_on(whole, tmp_path)
     if moment == first:
-        assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
+        assert {name for name in found if not name.startswith(".")} == {
+            "previous.ckpt", "best.safetensors", "checksums.json",
+        }  # fmt: skip
         assert f"resuming from {places / 'previous.ckpt'} at step 4\n" in capsys.readouterr().out
 
 
@@ -312,7 +315,7 @@ def test_a_file_that_is_refused_says_how_the_run_resumes_and_no_second_error_hid
     whole, tmp_path, monkeypatch
 ):
     """As of a folder that is closed: what is to say so there cannot be written either."""
-    path = tmp_path / "checkpoints" / "last.tmp"
+    path = tmp_path / "checkpoints" / "last.ckpt"
     with monkeypatch.context() as patch:
         denied = PermissionError(EACCES, "Permission denied", str(path))
         patch.setattr(Checkpoints, "_write", Mock(side_effect=denied))

@@ -352,15 +352,12 @@ def test_no_code_in_a_checkpoint_is_run(folder, whole, way, form):
     places.mkdir()
     for name in ("last.ckpt", "best.safetensors"):
         if form == "with a checksum":
-            write_state(places / name, state)
+            write_state(places / name, state, whole.name)
         else:
             torch.save(state, places / name)
-    if way == "resume" and form == "torch":
-        AGAIN[way](folder, whole)  # a damaged checkpoint: training begins again
-    else:
-        said = ("arbitrary code", "ABLATE_TRUST_PICKLE=1") if way == "resume" else ()
-        with refused("checkpoints", *said):
-            AGAIN[way](folder, whole)
+    said = ("arbitrary code", "ABLATE_TRUST_PICKLE=1")
+    with refused("checkpoints", *said * (way == "resume" and form != "torch")):
+        AGAIN[way](folder, whole)
     assert not made.exists()
 
 
@@ -402,18 +399,16 @@ def other(whole):
 def test_a_checkpoint_of_another_run_is_refused(folder, whole, other):
     """Although a run starts from any other."""
     places = folder / "checkpoints"
-    for name, way in (
-        ("last.ckpt", "resume"), ("previous.ckpt", "resume"),
-        ("best.safetensors", "resume"), ("best.safetensors", "load"),
-    ):  # fmt: skip
-        if name == "previous.ckpt":
-            (places / "last.ckpt").unlink()
+    for name, read in (("last.ckpt", read_state), ("best.safetensors", read_weights)):
+        kept = (places / name).read_bytes()
         shutil.copy(other / "checkpoints" / name, places / name)
-        said = f"belongs to run {other.name}, not {whole.name}"
-        with refused(f"{places / name} {said}"):
-            AGAIN[way](folder, whole)
-        shutil.copytree(whole, folder, dirs_exist_ok=True)  # with its result
+        with refused(f"{places / name} cannot be read: its checksum", by=CorruptFile):
+            read(places / name)
+        (places / name).write_bytes(kept)
     shutil.copytree(other / "checkpoints", places, dirs_exist_ok=True)
+    for name, way in (("best.safetensors", "load"), ("last.ckpt", "resume")):
+        with refused(f"{places / name} belongs to run {other.name}, not {whole.name}"):
+            AGAIN[way](folder, whole)
     start(folder, whole)
 
 
@@ -429,7 +424,7 @@ def test_states_of_another_kind(folder, whole, capsys, count):
     named = [one for one in every if "{} {}".format(*one).endswith(bad)]
     for place, value in named + every[:: len(every) // count + 1]:
         what = f"{place} {value}"
-        write_state(path, changed(state, place, value))
+        write_state(path, changed(state, place, value), whole.name)
         capsys.readouterr()
         with suppress(UserError):
             finish(folder, whole)

@@ -67,7 +67,7 @@ def test_a_reader_gets_whole_tensors(tmp_path):
     whole, path = tensors(), tmp_path / "last.ckpt"
     files = shards(tmp_path, whole)
     saved(path, files, whole)
-    assert {file.name for file in tmp_path.iterdir()} == {"last.ckpt", *files}
+    assert {file.name for file in tmp_path.iterdir()} == {"checksums.json", "last.ckpt", *files}
     state = read_state(path, "0123")
     assert torch.equal(state["state_dict"]["w"], whole[WEIGHT])
     found = state["optimizer_states"][0]["state"]["w"]["exp_avg"]
@@ -119,11 +119,10 @@ def test_shards_that_no_state_names_are_removed(last):
     folder = last.parent
     kept = {path.name for path in folder.glob("*.shard")}
     shards(folder, tensors())
-    remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
+    remove_unused_shards(folder)
     assert {path.name for path in folder.glob("*.shard")} == kept
-    last.unlink()
-    remove_unused_shards(folder, ("last.ckpt", "previous.ckpt"))
-    assert not [*folder.iterdir()]
+    remove_unused_shards(folder, states=0)
+    assert not [*folder.glob("*.shard")]
 
 
 def test_what_is_not_sharded_is_whole_in_the_state(tmp_path):

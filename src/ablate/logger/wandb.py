@@ -27,7 +27,7 @@ from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import OFF, RunLogger, first_line
 from ablate.machine.redact import without_credentials
-from ablate.run_files import PREDICTIONS, RESULT, best_weights, read_text
+from ablate.run_files import CHECKSUMS, PREDICTIONS, RESULT, best_weights, read_text
 
 if TYPE_CHECKING:
     import wandb
@@ -207,7 +207,8 @@ class WandB(RunLogger):
 
         artifact = wandb.Artifact(f"run-{self.run_id}", type="model", metadata=self.config)
         weights = best_weights(self.run_dir)
-        for path in (weights, self.run_dir / "config.yaml", self.run_dir / RESULT):
+        checksums = weights.with_name(CHECKSUMS)
+        for path in (weights, checksums, self.run_dir / "config.yaml", self.run_dir / RESULT):
             artifact.add_file(str(path), name=str(path.relative_to(self.run_dir)))
         self.run.log_artifact(artifact, aliases=["best"])
 

@@ -27,7 +27,8 @@ PLAN = "plan.json"  # in a study's folder
 # There, locked by every command that runs the study (shared), and by the one that plans it.
 COMMANDS, PLANNING = ".commands", ".planning"
 BEST = "best.safetensors"  # weights of a run with the best validation
-LAST = "last.ckpt"  # the newest state of training
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"  # the newest states of training
+CHECKSUMS = "checksums.json"  # in a folder with such files: see checkpoint_io.py
 LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
 LARGEST = 1e100  # of a number, so that its square and sums are finite
 FOLDERS = ("checkpoints", "figures", "audio")  # in a run's folder, with ablate's files

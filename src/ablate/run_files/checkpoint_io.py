@@ -1,73 +1,64 @@
-"""Checkpoint files with a checksum and the id of their run, read without running code from them.
+"""Checkpoint files, verified by a list of checksums and read without running code from them.
 
-A state of training is a file of torch.save, a zip, whose comment is the SHA-256 of everything
-before it. Weights are a safetensors file, in whose metadata the checksum is; it is that of the file
-with zeros in its place. Either is part of its file, so that no death of the process can leave a
-file with the checksum of another. Files are written and verified piece by piece, without a copy
-of the whole in memory.
+    checksums.json      in their folder: their run, and size and SHA-256 of the versions of each
+    SHA-256.shard       of processes that share a model: the part of a state that one of them has
 
-If processes share a model (trainer=fsdp), each writes its tensors to a separate file,
-`SHA-256.shard`. The state then has None in the place of these tensors, and names the files. A file
-of shards is never replaced by another, since its name is its checksum, so that a state and its
-shards cannot disagree. A reader gets whole tensors, in any number of processes.
-torch.distributed.checkpoint is not used: its index is a pickle, which can run code when it is read.
+A file is flushed to the disk under a temporary name; then its checksum is listed; then it replaces
+the file of its name. The versions before it stay listed, so that a process that is killed between
+two of these steps leaves files that can be read. A file with another checksum is rejected.
+
+If processes share a model (trainer=fsdp), each writes its tensors to a separate file, whose name
+is its checksum. The state then has None in the place of these tensors, and names the files. A
+reader gets whole tensors, in any number of processes. torch.distributed.checkpoint is not used: its
+index is a pickle, which can run code when it is read.
 
 torch.load runs with weights_only=True, which accepts tensors and plain values and rejects every
 other object, since a pickle can call any function.
 """
 
-import hashlib
-import json
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import file_digest
+from io import BufferedReader
 from pathlib import Path
-from types import NoneType
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 from zipfile import ZipFile
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.run_files import CorruptFile, named, open_file
+from ablate.run_files import (
+    CHECKSUMS,
+    LAST,
+    PREVIOUS,
+    CorruptFile,
+    named,
+    open_file,
+    read_json,
+    replacing,
+    write_json,
+)
 from ablate.run_files.shape import schema_error
 
 TRUST = "ABLATE_TRUST_PICKLE"
-DIGITS = 64  # of a SHA-256, in hexadecimal
-ZEROS = b"0" * DIGITS
-COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment precedes it
-PIECE = 1 << 20  # bytes
+VERSIONS = 3  # listed of a file: of a state two are kept, and a kill may lose one
 SHARD = re.compile(r"[0-9a-f]{64}\.shard")
+LISTED = {"run_id?": str, "files": {str: [{"bytes": int, "sha256": str, "shards?": [str]}]}}
 STATE = {
-    "run_id?": str,
     "pytorch-lightning_version": str,
     "global_step": int,
     "state_dict": {str: Tensor},
     "optimizer_states": [{"state": dict, "param_groups": [dict]}],
     "lr_schedulers": [dict],
-    "callbacks": {
-        "Curves": {"rows": [{str: float}], "units": int, "train_seconds": float},
-        "Checkpoints": {
-            "best": (float, NoneType),
-            "best_step": int,
-            "validated": int,
-            "kernels": {str: {str: [str]}},
-        },
-    },
+    "callbacks": {"Curves": dict, "Checkpoints": dict},
     "loops": {"fit_loop": {"state_dict": dict, "epoch_loop.state_dict": dict}},
 }
-COUNTERS = {"ready", "started", "processed", "completed", "batch", "_batches_that_stepped"}
-# The names of https://huggingface.co/docs/safetensors#format
-NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
-
 
 # The keys and indices that lead to a tensor of a state.
 Place = tuple[str | int, ...]
@@ -75,80 +66,39 @@ Place = tuple[str | int, ...]
 Piece = tuple[tuple[int, ...], Tensor]
 
 
-class _Sealing:
-    """The file that torch.save writes into: a zip; `close` adds the checksum as its comment.
-
-    torch.save replaces an error of `write` by its own, so the first error is kept until
-    `close`, and nothing is written after it.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self.file, self.checksum = file, hashlib.sha256()
-        self.error: OSError | None = None
-        self._held = b""  # the last bytes, which are replaced if they are the last of all
-
-    def write(self, data: Any) -> int:
-        with memoryview(data) as view:
-            tail = min(len(COMMENT), view.nbytes)
-            held = self._held + bytes(view[view.nbytes - tail :])
-            if tail == len(COMMENT):
-                self._put(self._held)
-                self._put(view[:-tail])
-            else:
-                self._put(held[: -len(COMMENT)])
-            self._held = held[-len(COMMENT) :]
-            return view.nbytes
-
-    def flush(self) -> None:
-        """Do nothing; torch.save calls it."""
-
-    def close(self) -> str:
-        """Finish the file and return its checksum."""
-        assert self.error or self._held == bytes(len(COMMENT))
-        self._put(COMMENT)
-        checksum = self.checksum.hexdigest()
-        self._put(checksum.encode())
-        if self.error:
-            raise self.error
-        return checksum
-
-    def _put(self, data: bytes | memoryview) -> None:
-        try:
-            if not self.error:
-                self.file.write(data)
-                self.checksum.update(data)
-        except OSError as error:
-            self.error = error
-
-
-def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> str:
-    """Write a file for `read_state`, flush it to the disk, and return its checksum. run_id: of the
-    run it belongs to."""
-    owner = {} if run_id is None else {"run_id": run_id}
-    with named(path), open(path, "wb") as file:
-        sealing = _Sealing(file)
-        torch.save({**state, **owner}, cast(IO[bytes], sealing))
-        checksum = sealing.close()
-        _flush(file)
-    return checksum
+def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> None:
+    """Replace a file for `read_state`; last.ckpt becomes previous.ckpt. run_id: of the run it
+    belongs to."""
+    shards = [*state.get("shards", {}).get("files", ())]
+    replace_file(path, lambda file: torch.save(state, file), run_id, shards)
+    remove_unused_shards(path.parent, states=2)
 
 
 def write_plain(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a file for `read_plain`: tensors and plain values."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write_state(temporary, content)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
-        raise
+    replace_file(path, lambda file: torch.save(content, file))
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None = None) -> None:
+    """Replace a file for `read_weights`. run_id: of the run it belongs to."""
+    tensors: dict[str, Tensor] = {}
+    written: set[int] = set()
+    for name, value in weights.items():
+        tensor = value.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        # safetensors rejects tensors that share memory, as tied weights do.
+        tensors[name] = tensor.clone() if place in written else tensor
+        written.add(place)
+    # Not by `save_file`, whose own temporary file only its owner may read.
+    replace_file(path, lambda file: file.write(save(tensors)), run_id)
 
 
 def write_shards(folder: Path, pieces: Mapping[Place, Piece], process: int) -> str:
     """Write the part of a state's tensors that a process has; return the name of the file."""
     temporary = folder / f"shards-{process}.tmp"
     try:
-        name = f"{write_state(temporary, {'pieces': dict(pieces)})}.shard"
+        written = _write(temporary, lambda file: torch.save({"pieces": dict(pieces)}, file))
+        name = f"{written['sha256']}.shard"
         os.replace(temporary, folder / name)
     except OSError:
         temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
@@ -161,82 +111,124 @@ def index(files: Iterable[str], shapes: Mapping[Place, Iterable[int]]) -> dict[s
     return {"files": [*files], "shapes": {place: tuple(shape) for place, shape in shapes.items()}}
 
 
-def remove_unused_shards(folder: Path, states: Iterable[str]) -> None:
-    """Remove the shards in a folder that none of the states there names."""
-    if not (written := {path.name for path in folder.glob("*.shard")}):
-        return
-    for name in states:
-        with suppress(FileNotFoundError, CorruptFile):
-            written -= {*_read_zip(folder / name).get("shards", {}).get("files", ())}
-    for name in written:
-        (folder / name).unlink(missing_ok=True)
+def remove_unused_shards(folder: Path, *, states: int = VERSIONS) -> None:
+    """Remove the shards in a folder that do not belong to its newest listed states."""
+    if files := [*folder.glob("*.shard")]:
+        newest = _versions(folder).get(LAST, [])[:states]
+        used = {name for version in newest for name in version.get("shards", ())}
+        for path in files:
+            if path.name not in used:
+                path.unlink(missing_ok=True)
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None = None) -> None:
-    """Write a file for `read_weights` and flush it to the disk. run_id: of the run it belongs to.
-
-    Not by safetensors' own function, which rejects tensors that share memory, as tied weights do,
-    and in its earlier versions copies all of them.
-    """
-    owner = {} if run_id is None else {"run_id": run_id}
-    header: dict[str, Any] = {"__metadata__": {"sha256": ZEROS.decode(), **owner}}
-    ordered = sorted(weights, key=lambda name: -weights[name].element_size())  # aligned
-    end = 0
-    for name in ordered:
-        begin, end = end, end + weights[name].nbytes
-        header[name] = {
-            "dtype": NAMES[weights[name].dtype],
-            "shape": list(weights[name].shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    start = len(text).to_bytes(8, "little") + text
-    checksum = hashlib.sha256(start)
-    with named(path), open(path, "wb") as file:
-        file.write(start)
-        for name in ordered:
-            tensor = weights[name].detach().cpu().contiguous()
-            data = tensor.reshape(-1).view(torch.uint8).numpy().data
-            file.write(data)
-            checksum.update(data)
-        file.seek(start.index(ZEROS))
-        file.write(checksum.hexdigest().encode())
-        _flush(file)
+def replace_file(
+    path: Path,
+    write: Callable[[BinaryIO], Any],
+    run_id: str | None = None,
+    shards: Iterable[str] = (),
+) -> None:
+    """Write a file, list its checksum, and put it in its place."""
+    folder = path.parent
+    with replacing(path) as temporary:
+        version = _write(temporary, write) | ({"shards": [*shards]} if shards else {})
+        files = _versions(folder)
+        files[path.name] = [version, *files.get(path.name, [])][:VERSIONS]
+        owner = {} if run_id is None else {"run_id": run_id}
+        write_json(folder / CHECKSUMS, {**owner, "files": files})
+        if path.name == LAST and path.exists():
+            os.replace(path, folder / PREVIOUS)
 
 
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _write(path: Path, write: Callable[[BinaryIO], Any]) -> dict[str, Any]:
+    """Write a file and flush it to the disk; return its size and checksum."""
+    with named(path), open(path, "w+b") as file:
+        try:
+            write(file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # which torch.save replaces by its own
+                raise error.__context__ from None
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        digest = file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}
 
 
 def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or
-    if it belongs to another run than `run_id`."""
-    state = _read_zip(path)
+    """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or if
+    it belongs to another run than `run_id`."""
+    with _verified(path, run_id) as file:
+        state = _loaded(path, file)
     if isinstance(state, dict) and "shards" in state:
         _put_together(path, state, state.pop("shards"))
-    if wrong := schema_error(state, STATE) or _no_counter(state["loops"], "loops"):
+    if wrong := schema_error(state, STATE):
         raise CorruptFile(path, wrong)
-    _require_run(path, state.get("run_id"), run_id)
     return state
 
 
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
-    """Read weights. Raises CorruptFile, and UserError if they are those of another run."""
-    weights, recorded = _read_safetensors(path)
-    _require_run(path, recorded, run_id)
-    return weights
+    """Read weights, which stay on the file until they are copied. Raises CorruptFile, and UserError if
+    they belong to another run than `run_id`."""
+    with _verified(path, run_id):
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise CorruptFile(path, str(error)) from error
 
 
 def read_plain(path: Path, shape: Any) -> dict[str, Any]:
     """Read tensors and plain values that `write_plain` wrote. Raises CorruptFile, also if they are
     not of this shape (`schema_error`)."""
-    content = _read_zip(path)
+    with _verified(path) as file:
+        content = _loaded(path, file)
     if wrong := schema_error(content, shape):
         raise CorruptFile(path, wrong)
     plain: dict[str, Any] = content
     return plain
+
+
+def require_listed(folder: Path) -> dict[str, Any]:
+    """Return the checksums of a folder; UserError if they cannot be read, since all its files would
+    count as damaged."""
+    path = folder / CHECKSUMS
+    try:
+        listed = read_json(path)
+        if wrong := "it is missing" if listed is None else schema_error(listed, LISTED):
+            raise CorruptFile(path, wrong)
+    except CorruptFile as error:
+        raise UserError(
+            f"{error}; without it the files of {folder} cannot be verified: restore it, or remove"
+            " the run's folder to train it again"
+        ) from error
+    return cast(dict[str, Any], listed)
+
+
+def _versions(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Of each file that is listed, newest first."""
+    return require_listed(folder)["files"] if (folder / CHECKSUMS).exists() else {}
+
+
+@contextmanager
+def _verified(path: Path, run_id: str | None = None) -> Iterator[BufferedReader]:
+    """Open a file at its begin if its checksum is listed, for this run; else raise CorruptFile or
+    UserError."""
+    with open_file(path) as file:  # first: the list is older than no file that it has to have
+        listed = require_listed(path.parent)
+        owner = listed.get("run_id")
+        if run_id not in (None, owner):
+            raise UserError(
+                f"{path} belongs to {f'run {owner}' if owner else 'no run'}, not {run_id}; restore"
+                " the matching file or delete this one"
+            )
+        versions = listed["files"].get(LAST if path.name == PREVIOUS else path.name, ())
+        size = os.fstat(file.fileno()).st_size
+        if size not in {version["bytes"] for version in versions} or (
+            file_digest(file, "sha256").hexdigest() not in {each["sha256"] for each in versions}
+        ):
+            raise CorruptFile(path, f"its checksum does not match any in {CHECKSUMS}")
+        file.seek(0)
+        yield file
 
 
 def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:
@@ -268,95 +260,23 @@ def _put_together(path: Path, state: dict[str, Any], shards: Any) -> None:
 
 def _read_shards(path: Path) -> Any:
     with open_file(path) as file:
-        file.seek(-DIGITS, os.SEEK_END)
-        if file.read().decode(errors="replace") != path.stem:
+        if file_digest(file, "sha256").hexdigest() != path.stem:
             raise CorruptFile(path, "its checksum does not match")
-    return _read_zip(path)
-
-
-def _no_counter(node: Any, path: str) -> str | None:
-    """Return the place of a Lightning counter that is not a number, which would fail in
-    training."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if not isinstance(node, dict):
-        return None
-    wrong = (schema_error(node[key], int, f"{path}.{key}") for key in COUNTERS & node.keys())
-    inside = (_no_counter(value, f"{path}.{key}") for key, value in node.items())
-    return next((line for line in (*wrong, *inside) if line), None)
-
-
-def _require_run(path: Path, recorded: str | None, wanted: str | None) -> None:
-    if wanted is None or recorded == wanted:
-        return
-    owner = "no run" if recorded is None else f"run {recorded}"
-    raise UserError(
-        f"{path} belongs to {owner}, not {wanted}; restore the matching file or delete this one"
-    )
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """Return the weights, and the id of their run if the file names it.
-
-    Not by safetensors' own function, whose tensors stay on the file: if the file changes, the used
-    tensors would not be the verified ones.
-    """
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            start = file.read(8)
-            text = file.read(min(int.from_bytes(start, "little"), size))
-            header = json.loads(text)
-            metadata = header.pop("__metadata__")
-            recorded = metadata["sha256"].encode()
-            checksum = hashlib.sha256(start + text.replace(recorded, ZEROS, 1))
-            weights, at = {}, 0
-            for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-                begin, end = entry["data_offsets"]
-                if begin != at or end > size:
-                    raise ValueError(name)
-                at, data = end, bytearray(end - begin)
-                file.readinto(data)
-                checksum.update(data)
-                dtype = DTYPES[entry["dtype"]]
-                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-                weights[name] = flat.reshape(entry["shape"])
-            checksum.update(file.read())
-        except Exception as error:  # any that the reader raises for a damaged header
-            raise CorruptFile(
-                path, "it is damaged, or no safetensors file with a checksum"
-            ) from error
-    if checksum.hexdigest().encode() != recorded:
-        raise CorruptFile(path, "its checksum does not match")
-    return weights, metadata.get("run_id")
-
-
-def _read_zip(path: Path) -> Any:
-    """Return the content of a file of `write_state`; raise CorruptFile for another checksum."""
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        checksum, rest = hashlib.sha256(), size - DIGITS
-        while rest > 0 and (piece := file.read(min(rest, PIECE))):
-            checksum.update(piece)
-            rest -= len(piece)
-        if checksum.hexdigest().encode() != file.read():
-            raise CorruptFile(path, "its checksum does not match")
-        try:
-            records = ZipFile(file)
-            # torch.save compresses nothing; a small file could unpack to more than the memory.
-            grows = sum(record.file_size for record in records.infolist()) > size
-        except Exception as error:  # any that the reader raises for a damaged zip
-            raise CorruptFile(path, "it is damaged") from error
-        if grows:
-            raise CorruptFile(path, "its records are compressed")
         file.seek(0)
         return _loaded(path, file)
 
 
-def _loaded(path: Path, file: BinaryIO) -> Any:
+def _loaded(path: Path, file: BufferedReader) -> Any:
     trusted = os.environ.get(TRUST) == "1"
     try:
+        size = os.fstat(file.fileno()).st_size
+        # torch.save compresses nothing; a small file could unpack to more than the memory.
+        if sum(record.file_size for record in ZipFile(file).infolist()) > size:
+            raise CorruptFile(path, "its records are compressed")
+        file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=not trusted)
+    except CorruptFile:
+        raise
     except pickle.UnpicklingError as error:
         if trusted:
             raise CorruptFile(path, "it is damaged") from error

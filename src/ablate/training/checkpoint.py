@@ -1,17 +1,14 @@
 """Checkpoints that survive a kill at any moment, and resuming from them.
 
     last.ckpt           the newest state of training; previous.ckpt the one before it
-    SHA-256.shard       of processes that share a model: the part of either that one of them has
     best.safetensors    the weights with the best validation so far
 
-Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
-ablate.run_files.checkpoint_io documents how a file is verified when it is read.
+ablate.run_files.checkpoint_io documents how the files are written, and verified when they are read.
 """
 
 import math
-import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +24,7 @@ from ablate.errors import Interrupted
 from ablate.machine.stop import StopOfRun
 from ablate.machine.terminal.say import say
 from ablate.model.layers.stack import kernels_ran, note_kernels
-from ablate.run_files import BEST, LAST, CorruptFile, best_weights
+from ablate.run_files import BEST, LAST, PREVIOUS, CorruptFile, best_weights
 from ablate.run_files.checkpoint_io import (
     read_state,
     remove_unused_shards,
@@ -39,13 +36,11 @@ from ablate.task.optimizing import groups_of
 from ablate.training.average import Average, averages, by_optimizer
 from ablate.training.steps import FiniteLosses, not_finite
 
-PREVIOUS = "previous.ckpt"
 MEASURED = "while its best weights were measured"
-HALF = ".tmp"  # suffix of a file that is being written
 
 
 class Flushed(TorchCheckpointIO):
-    """Write checkpoints directly to their path, with a checksum, and flush them to disk.
+    """Replace checkpoints atomically, list their checksums, and flush both to disk.
 
     Lightning's own plugin goes through the system's temporary folder, which may be too small, and
     leaves a file there when the process is killed.
@@ -58,22 +53,13 @@ class Flushed(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        write(Path(path), checkpoint, self.run_id)
+        if "optimizer_states" in checkpoint:
+            write_state(Path(path), checkpoint, self.run_id)
+        else:
+            write_weights(Path(path), checkpoint["state_dict"], self.run_id)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return read_state(Path(path))
-
-
-def write(path: Path, checkpoint: Mapping[str, Any], run_id: str | None) -> None:
-    """Write a whole state, or only weights; remove the file if there is no room for all of it."""
-    try:
-        if "optimizer_states" in checkpoint:
-            write_state(path, checkpoint, run_id)
-        else:
-            write_weights(path, checkpoint["state_dict"], run_id)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
 
 
 class Checkpoints(Callback):
@@ -82,7 +68,7 @@ class Checkpoints(Callback):
 
     A step followed by a validation is saved after the validation, because Lightning skips the
     validation of the step it resumes from; in the middle of a validation so that it is repeated.
-    run_id: written into every file, if it is set.
+    run_id: listed with the checksums of the files, if it is set.
     """
 
     def __init__(self, folder: Path, *, every: int, model: nn.Module):
@@ -114,9 +100,9 @@ class Checkpoints(Callback):
         trainer.strategy.checkpoint_io = Flushed(self.run_id)
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left_by_a_kill in self.folder.glob(f"*{HALF}"):
+            for left_by_a_kill in self.folder.glob("*.tmp"):
                 left_by_a_kill.unlink()
-            remove_unused_shards(self.folder, (LAST, PREVIOUS))
+            remove_unused_shards(self.folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.stop.moment = None
@@ -224,16 +210,7 @@ class Checkpoints(Callback):
         self.losses.require(trainer)
         for parameter in task.parameters():
             require_finite(parameter.detach().sum().item(), trainer.global_step)
-        target = self.folder / name
-        temporary = target.with_suffix(HALF)
-        trainer.save_checkpoint(temporary, weights_only=weights_only)
-        if trainer.is_global_zero:
-            if name == LAST and target.exists():
-                os.replace(target, self.folder / PREVIOUS)
-            os.replace(temporary, target)
-            if name == LAST:
-                remove_unused_shards(self.folder, (LAST, PREVIOUS))
-        trainer.strategy.barrier("checkpoint")
+        trainer.save_checkpoint(self.folder / name, weights_only=weights_only)
 
 
 def keep(run_dir: Path, wanted: Literal["all", "last", "best", "none"]) -> None:
@@ -247,7 +224,7 @@ def keep(run_dir: Path, wanted: Literal["all", "last", "best", "none"]) -> None:
     try:
         for path in unwanted:
             path.unlink(missing_ok=True)
-        remove_unused_shards(folder, (LAST,))
+        remove_unused_shards(folder, states=wanted == "last")
     except OSError as error:  # the run is finished all the same
         say(f"checkpoint_keep={wanted}: {error.filename} cannot be removed ({error.strerror})")
 
@@ -321,7 +298,7 @@ def _named(restore: Callable[[], None], checkpoint: Path) -> Callable[[], None]:
 def resumable(folder: Path, run_id: str | None) -> tuple[Path | None, dict[str, Any], list[str]]:
     """Return the newest readable checkpoint, its content, and a line about each unreadable one.
 
-    Raises UserError for one of another run.
+    Raises UserError for one of another run, and if there are no checksums to verify them by.
     """
     problems = []
     for name in (LAST, PREVIOUS):

@@ -23,6 +23,7 @@ from ablate.kernel import chunked
 WRITTEN = (
     "*.json", "*.yaml", "*.csv", "*.txt", "figures/*.png",
     "checkpoints/*.ckpt", "checkpoints/*.safetensors", "checkpoints/*.tmp",
+    "checkpoints/*.json",
 )  # fmt: skip
 MANY, FEWER = 512, 256  # tokens of an image: the most without a message, and the number it suggests
 
