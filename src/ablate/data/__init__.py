@@ -5,7 +5,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from ablate.random.seeding import derive
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 
-Value = TypeVar("Value")
 Workers = Annotated[int, Int(0, PROCESSES)]
 
 FIRST, DRAWN = 3, 4  # validation examples that a run keeps, for exports and figures
@@ -74,10 +73,18 @@ class Data(LightningDataModule):
     for_training: ClassVar[tuple[str, ...]] = ("train_examples",)
     dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
 
+    def __new__(cls, *_: Any, **parameters: Any) -> Self:
+        """Raise UserError for a value that the annotation of its parameter does not allow."""
+        rules = parameter_rules(cls)  # type: ignore[arg-type]
+        for key, value in parameters.items():
+            if key in rules and not rules[key].allows(value):
+                raise UserError(refusal(f"data.{key}", value, rules[key]))
+        return super().__new__(cls)
+
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers = 0) -> None:
         super().__init__()
-        self.batch_size = self.checked("batch_size", batch_size)
-        self.workers = self.checked("workers", workers)
+        self.batch_size = batch_size
+        self.workers = workers
         self.seed = seed
         self.train_batches: int | None = None
         self.val_examples: int | None = None  # that `val_dataloader` has, by seed; None: all
@@ -88,20 +95,6 @@ class Data(LightningDataModule):
         self.trained_on: str | None = None  # the fingerprint of its data
         self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
         self._ready = False
-
-    @classmethod
-    def checked(cls, key: str, value: Value) -> Value:
-        """`value`, if the annotation of the parameter allows it. Raises UserError."""
-        rule = parameter_rules(cls).get(key)  # type: ignore[arg-type]
-        assert rule is not None, f"{cls.__name__} has no rule for {key}"
-        if not rule.allows(value):
-            raise UserError(refusal(f"data.{key}", value, rule))
-        return value
-
-    @classmethod
-    def examples(cls, **counts: int) -> dict[str, int]:
-        """The number of generated examples per split: train=... is `data.train_examples`."""
-        return {split: cls.checked(f"{split}_examples", n) for split, n in counts.items()}
 
     @abstractmethod
     def load(self) -> None:

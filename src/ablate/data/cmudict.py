@@ -45,8 +45,8 @@ class CMUDict(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.root, self.stress = self.checked("root", root), self.checked("stress", stress)
-        self.variants = self.checked("variants", variants)
+        self.root, self.stress = root, stress
+        self.variants = variants
 
     def read(self) -> dict[str, list[Pair]]:
         raw = source.member(self.root, FILE, url=URL, sha256=SHA256)

@@ -48,18 +48,18 @@ class Dates(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.locales = _without_duplicates("locales", self.checked("locales", locales))
+        self.locales = _without_duplicates("locales", locales)
         for name in self.locales:
             check_locale(name)
-        self.styles = _without_duplicates("styles", self.checked("styles", styles))
-        self.first_year, self.last_year = self.checked("years", years)
+        self.styles = _without_duplicates("styles", styles)
+        self.first_year, self.last_year = years
         if not self.first_year <= self.last_year <= MAXYEAR:
             raise UserError(
                 f"data.years=[{self.first_year}, {self.last_year}]: must be the first year and the"
                 f" last, which is at most {MAXYEAR}"
             )
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.data_seed = data_seed
 
     def read(self) -> dict[str, list[Pair]]:
         first = date(self.first_year, 1, 1).toordinal()

@@ -114,9 +114,9 @@ class DigitStrings(Targets):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.size = self.checked("height", height), self.checked("width", width)
-        self.least = self.checked("min_digits", min_digits)
-        self.most = self.checked("max_digits", max_digits)
+        self.size = height, width
+        self.least = min_digits
+        self.most = max_digits
         if min_digits > max_digits:
             raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
         if max_digits * SIDE > width:
@@ -124,8 +124,8 @@ class DigitStrings(Targets):
                 f"data.max_digits={max_digits}: side by side they need {max_digits * SIDE} pixels,"
                 f" and data.width={width}"
             )
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.data_seed = data_seed
         self.digits = Digits(batch_size=1, seed=seed)
 
     def load(self) -> None:

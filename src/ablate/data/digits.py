@@ -34,7 +34,7 @@ class Digits(Images):
 
     def __init__(self, *, shift: Annotated[int, Int(0, 7)] = 0, **options: Any) -> None:
         super().__init__(**options)
-        self.shift = self.checked("shift", shift)
+        self.shift = shift
 
     def read(self) -> dict[str, Source]:
         table = np.loadtxt(io.BytesIO(content()), np.uint8, delimiter=",")  # an image, its digit

@@ -55,9 +55,9 @@ class ImageFolder(Images):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size = self.checked("size", size)
-        self.background = self.checked("background", background)
-        self.files = ClassFolders(self.checked("root", root), endings=ENDINGS, what="images")
+        self.size = size
+        self.background = background
+        self.files = ClassFolders(root, endings=ENDINGS, what="images")
 
     def measured(self, count: int) -> NDArray[np.int64]:
         return np.unique(np.linspace(0, count - 1, min(count, MEASURED)).round().astype(np.int64))

@@ -125,8 +125,8 @@ class Images(Data):
         workers: Workers = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
-        self.train_examples = self.checked("train_examples", train_examples)
-        self.flip, self.randaugment = self.checked("flip", flip), randaugment
+        self.train_examples = train_examples
+        self.flip, self.randaugment = flip, randaugment
 
     @abstractmethod
     def read(self) -> dict[str, Source]:

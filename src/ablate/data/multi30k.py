@@ -46,10 +46,10 @@ class Multi30k(Translations):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.pair = tuple(self.checked("pair", pair))
+        self.pair = tuple(pair)
         if len(set(self.pair)) == 1:
             raise UserError(f"data.pair=[{','.join(self.pair)}]: must be two different languages")
-        self.root = self.checked("root", root)
+        self.root = root
 
     def read(self) -> dict[str, list[Pair]]:
         return {split: self._split_of(name) for split, name in FILES.items()}

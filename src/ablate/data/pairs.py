@@ -123,7 +123,7 @@ class Pairs(Targets):
 
     def __init__(self, *, batch_size: Count, seed: int, max_length: Count | None = None) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.max_length = self.checked("max_length", max_length)
+        self.max_length = max_length
 
     @abstractmethod
     def read(self) -> dict[str, list[Pair]]:

@@ -39,10 +39,10 @@ class Translations(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.tokenizer = self.checked("tokenizer", tokenizer)
-        self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.min_count = self.checked("min_count", min_count)
-        self.joint, self.lower = self.checked("joint", joint), self.checked("lower", lower)
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.min_count = min_count
+        self.joint, self.lower = joint, lower
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(f"data.vocab_size={vocab_size}: needs data.tokenizer=bpe")
         if min_count > 1 and tokenizer != "word":
@@ -111,15 +111,11 @@ class Parallel(Translations):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.files = {
-            "train": Files("", self.checked("source", source), self.checked("target", target))
-        }
+        self.files = {"train": Files("", source, target)}
         for split, pair in {
             "val": (val_source, val_target),
             "test": (test_source, test_target),
         }.items():
-            self.checked(f"{split}_source", pair[0])
-            self.checked(f"{split}_target", pair[1])
             if (files := _given(f"{split}_", *pair)) is not None:
                 self.files[split] = files
         self.shares = {
@@ -134,7 +130,6 @@ class Parallel(Translations):
 
     def _taken(self, split: str, share: float | None, default: float) -> float:
         """The share of the training files that goes to a split."""
-        self.checked(f"{split}_fraction", share)
         if share is None:
             return 0.0 if split in self.files else default
         if split in self.files:

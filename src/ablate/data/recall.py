@@ -67,18 +67,18 @@ class Recall(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.seq_len = self.checked("seq_len", seq_len)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.vocab_size = vocab_size
+        self.seq_len = seq_len
+        self.data_seed = data_seed
         self.pairs = self._pairs(pairs)
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         enough = Int(len(self.pairs))
         for split, count in self.counts.items():
             if not enough.allows(count):
                 raise UserError(refusal(f"data.{split}_examples", count, enough))
 
     def _pairs(self, pairs: Sequence[int]) -> list[int]:
-        numbers = list(self.checked("pairs", pairs))
+        numbers = list(pairs)
         if len(set(numbers)) < len(numbers):
             raise UserError(f"data.pairs={numbers}: duplicate number")
         most, keys = max(numbers), self.vocab_size // 2 - 1

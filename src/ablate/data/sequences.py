@@ -44,11 +44,11 @@ class Sequences(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.symbols = self.checked("symbols", symbols)
-        self.min_length = self.checked("min_length", min_length)
+        self.symbols = symbols
+        self.min_length = min_length
         self.longest = {
-            "train": self.checked("max_train_length", max_train_length),
-            "val": self.checked("test_max_length", test_max_length),
+            "train": max_train_length,
+            "val": test_max_length,
             "test": test_max_length,
         }
         if min_length > min(self.longest.values()):
@@ -56,8 +56,8 @@ class Sequences(Pairs):
                 f"data.min_length={min_length}: is above data.max_train_length={max_train_length} "
                 f"or data.test_max_length={test_max_length}"
             )
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.data_seed = data_seed
 
     @abstractmethod
     def sources(self, numbers: list[int]) -> list[int]:

@@ -154,16 +154,16 @@ class TextData(Data):
         unit: Unit | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.tokenizer_name = self.checked("tokenizer", tokenizer)
-        self.vocab_size = self.checked("vocab_size", vocab_size)
+        self.tokenizer_name = tokenizer
+        self.vocab_size = vocab_size
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(
                 f"data.vocab_size={vocab_size}: data.tokenizer={tokenizer} has a fixed "
                 "vocabulary; use data.tokenizer=bpe, or data.vocab_size=null"
             )
-        self.seq_len = self.checked("seq_len", seq_len)
-        self.val_fraction = self.checked("val_fraction", val_fraction)
-        self.split_by = self.checked("unit", unit)
+        self.seq_len = seq_len
+        self.val_fraction = val_fraction
+        self.split_by = unit
 
     @property
     def cut(self) -> Cut:
@@ -425,7 +425,7 @@ class Text(TextData):
         super().__init__(**options)
         if sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(sha256)):
             raise UserError(f"data.sha256={sha256}: must be 64 hexadecimal digits or null")
-        self.path, self.sha256 = self.checked("path", path), sha256
+        self.path, self.sha256 = path, sha256
 
     def read(self) -> str:
         return "".join(self.pieces())

@@ -107,14 +107,13 @@ class TextFiles(Data):
         train_examples: Count | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        root = self.checked("root", root)
         self.table = root if root and _is_table(root) else None
         folder = root if self.table is None else None
         self.files = ClassFolders(folder, endings=ENDINGS, what="texts") if folder else None
-        self.tokenizer_name = self.checked("tokenizer", tokenizer)
-        self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.seq_len = self.checked("seq_len", seq_len)
-        self.train_examples = self.checked("train_examples", train_examples)
+        self.tokenizer_name = tokenizer
+        self.vocab_size = vocab_size
+        self.seq_len = seq_len
+        self.train_examples = train_examples
         self.specials = False  # BERT requires [CLS] and [SEP]
 
     def fingerprint(self) -> str:

@@ -117,9 +117,8 @@ class Series(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.path, self.window, self.horizon = path, self.checked("window", window), horizon
-        self.checked("horizon", horizon)
-        if self.checked("columns", columns) is not None and path is None:
+        self.path, self.window, self.horizon = path, window, horizon
+        if columns is not None and path is None:
             raise UserError(
                 f"data.columns=[{','.join(columns or ())}]: the sunspots have one column; set"
                 " data.path=FILE, or data.columns=null"
@@ -127,16 +126,13 @@ class Series(Data):
         self.columns = None if columns is None else list(columns)
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise UserError(f"data.columns=[{','.join(self.columns)}]: names a column twice")
-        self.period = CYCLE if self.checked("period", period) is None and path is None else period
+        self.period = CYCLE if period is None and path is None else period
         if self.period is not None and self.period > window:
             raise UserError(
                 f"data.window={window}: the seasonal naive forecast repeats the last"
                 f" data.period={self.period} values, so the window must be at least as long"
             )
-        self.shares = {
-            "val": self.checked("val_fraction", val_fraction),
-            "test": self.checked("test_fraction", test_fraction) or 0.0,
-        }
+        self.shares = {"val": val_fraction, "test": test_fraction or 0.0}
 
     @cached_property
     def _read_and_said(self) -> tuple[NDArray[np.float64], list[str]]:

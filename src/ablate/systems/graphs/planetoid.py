@@ -66,9 +66,9 @@ class Planetoid(Graphs):
         seed: int,
     ) -> None:
         super().__init__(seed=seed)
-        self.name: str = self.checked("name", name)
-        self.root = self.checked("root", root)
-        self.normalize = self.checked("normalize", normalize)
+        self.name: str = name
+        self.root = root
+        self.normalize = normalize
 
     def read(self) -> Graph:
         folder = None if self.root is None else source.local(self.root)

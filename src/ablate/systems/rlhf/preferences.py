@@ -185,17 +185,16 @@ class Preferences(Data):
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.path, self.policy_run = path, policy_run
-        rule = self.checked("preference_rule", preference_rule)
-        self.preference_rule = rule or (RULE if path is None else None)
+        self.preference_rule = preference_rule or (RULE if path is None else None)
         self.gold = RULES[self.preference_rule] if self.preference_rule else None
-        self.temperature = 1.0 if temperature is None else self.checked("temperature", temperature)
-        self.tokenizer_name = self.checked("tokenizer", tokenizer)
-        self.vocab_size = self.checked("vocab_size", vocab_size)
-        self.seq_len = self.checked("seq_len", seq_len)
-        self.prompt = self.checked("prompt", prompt)
+        self.temperature = 1.0 if temperature is None else temperature
+        self.tokenizer_name = tokenizer
+        self.vocab_size = vocab_size
+        self.seq_len = seq_len
+        self.prompt = prompt
         counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         self.limits = {split: count for split, count in counts.items() if count is not None}
-        self.counts = self.examples(**{**MADE, **self.limits})
+        self.counts = {**MADE, **self.limits}
         if prompt >= seq_len:
             raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
 

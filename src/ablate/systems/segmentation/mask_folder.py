@@ -62,10 +62,9 @@ class MaskFolder(Segments):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.root, self.size = self.checked("root", root), self.checked("size", size)
-        self.background = self.checked("background", background)
-        self.min_pixels = self.checked("min_pixels", min_pixels)
-        void = self.checked("void", void)
+        self.root, self.size = root, size
+        self.background = background
+        self.min_pixels = min_pixels
         self.void = void if void is None or isinstance(void, int) else list(void)
         self.images = ClassFolders(root, endings=ENDINGS, what="images", only=IMAGES)
 

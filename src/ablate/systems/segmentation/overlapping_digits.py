@@ -65,23 +65,23 @@ class OverlappingDigits(Segments):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.size, self.scale = self.checked("size", size), self.checked("scale", scale)
+        self.size, self.scale = size, scale
         self.side = scale * SIDE
         if self.side > size:
             raise UserError(
                 f"data.size={size}: is too small for digits of {self.side} pixels"
                 f" (data.scale={scale})"
             )
-        self.least = self.checked("min_digits", min_digits)
-        self.most = self.checked("max_digits", max_digits)
+        self.least = min_digits
+        self.most = max_digits
         if min_digits > max_digits:
             raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
-        self.dimmest = self.checked("dimmest", dimmest)
-        self.unfamiliar_digits = sorted(set(self.checked("unfamiliar", list(unfamiliar))))
+        self.dimmest = dimmest
+        self.unfamiliar_digits = sorted(set(unfamiliar))
         if len(self.unfamiliar_digits) == 10:
             raise UserError("data.unfamiliar: leaves no digit to train on")
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.data_seed = data_seed
         self.digits = Digits(batch_size=1, seed=seed)
 
     def read(self) -> dict[str, Objects]:

@@ -41,7 +41,7 @@ class Recordings(SpokenPairs):
 
     def __init__(self, *, root: str, lower: bool, **options: Any) -> None:
         super().__init__(**options)
-        self.root, self.lower = self.checked("root", root), self.checked("lower", lower)
+        self.root, self.lower = root, lower
 
     def spoken(self) -> dict[str, Sequence[Spoken]]:
         folder = source.local(self.root)

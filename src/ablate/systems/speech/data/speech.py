@@ -95,10 +95,10 @@ class SpokenPairs(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.direction = self.checked("direction", direction)
-        self.tokenizer = self.checked("tokenizer", tokenizer)
-        self.codes = self.checked("codes", codes)
-        self.data_seed = self.checked("data_seed", data_seed)
+        self.direction = direction
+        self.tokenizer = tokenizer
+        self.codes = codes
+        self.data_seed = data_seed
         if direction == "synthesis":
             self.item = "frame"
 
@@ -219,10 +219,10 @@ class Speech(SpokenPairs):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.from_texts = self.checked("texts", texts)
-        self.voice = self.checked("voice", voice)
-        self.speed, self.pitch = self.checked("speed", speed), self.checked("pitch", pitch)
-        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        self.from_texts = texts
+        self.voice = voice
+        self.speed, self.pitch = speed, pitch
+        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
 
     def spoken(self) -> dict[str, Sequence[Spoken]]:
         how = self.voice, self.speed, self.pitch
