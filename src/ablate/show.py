@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def text_example(run: Run, text: str) -> dict[str, Any]:
     """A user's text for a language model, as a batch of size 1."""
-    if not run.data.reads_text:
+    if not hasattr(type(run.data), "from_text"):
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     if not text:
         raise UserError("--text is empty: pass at least one character")

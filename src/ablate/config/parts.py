@@ -27,7 +27,7 @@ from typing import (
     is_typeddict,
 )
 
-from ablate.config.rules import NULL, OF_TYPE, Either, ListOf, OneOf, Rule
+from ablate.config.rules import NULL, OF_TYPE, Either, ListOf, OneOf, Rule, refusal
 from ablate.errors import UserError, ended_by
 from ablate.machine.version import extra_with, install
 
@@ -96,6 +96,15 @@ def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
 def rules_of(typed_dict: Any) -> dict[str, Rule]:
     """The rule of every key of a TypedDict, and of those in it."""
     return _rules(_keys(typed_dict))
+
+
+def require_allowed(part: Any, values: Mapping[str, Any], path: str) -> None:
+    """Raise UserError for a value that the annotation of its parameter does not allow. path: of the
+    part in a configuration."""
+    rules = parameter_rules(part)
+    for key, value in values.items():
+        if key in rules and not rules[key].allows(value):
+            raise UserError(refusal(f"{path}.{key}", value, rules[key]))
 
 
 def _rules(hints: Mapping[str, Any]) -> dict[str, Rule]:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.keys import FILES
-from ablate.config.parts import parameter_rules
-from ablate.config.rules import PROCESSES, Count, Int, refusal
+from ablate.config.parts import require_allowed
+from ablate.config.rules import PROCESSES, Count, Int
 from ablate.data.loader import (
     Batch,
     InOrder,
@@ -54,7 +54,6 @@ class Data(LightningDataModule):
     kind: the content of a batch, such as "text"; a model and a task have it among their `kinds`.
     read_as: the kind that a model must have, if it is another.
     unit: the noun for examples, in the plural.
-    reads_text: whether `own` takes a user's text.
     sizes: keyword arguments of the model, such as the vocabulary size; set by `setup`.
     batch_size: examples in a global batch, summed over all processes.
     for_training: keys that do not change the data that a finished run is evaluated on.
@@ -66,7 +65,6 @@ class Data(LightningDataModule):
     kind: ClassVar[str]
     read_as: ClassVar[str]
     unit: ClassVar[str] = "examples"
-    reads_text: ClassVar[bool] = False
     length_key: ClassVar[str] = "seq_len"  # the key with the number of positions of an example
     sizes: dict[str, Any]
     class_names: Sequence[str] = ()
@@ -75,10 +73,7 @@ class Data(LightningDataModule):
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
         """Raise UserError for a value that the annotation of its parameter does not allow."""
-        rules = parameter_rules(cls)  # type: ignore[arg-type]
-        for key, value in parameters.items():
-            if key in rules and not rules[key].allows(value):
-                raise UserError(refusal(f"data.{key}", value, rules[key]))
+        require_allowed(cls, parameters, "data")
         return super().__new__(cls)
 
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers = 0) -> None:
@@ -250,10 +245,6 @@ class Data(LightningDataModule):
     def choose(self, count: int) -> list[int]:
         """`drawn`, of the data: of more examples first those of fewer."""
         return list(range(min(count, self.length("val"))))
-
-    def from_text(self, text: str) -> dict[str, Any]:
-        """A user's text as a batch of size 1."""
-        raise NotImplementedError
 
     def sequences(self, name: str) -> Iterable[NDArray[np.int32]]:
         """The sequences of the training split for the batch entry `name`, each token once."""

@@ -133,7 +133,6 @@ class TextData(Data):
     """
 
     kind: ClassVar[str] = "text"
-    reads_text: ClassVar[bool] = True
     for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
     dividing: ClassVar[tuple[str, ...]] = (*Data.dividing, "unit")
     tokenizer: Tokenizer

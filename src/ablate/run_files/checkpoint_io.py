@@ -156,8 +156,8 @@ def _write(path: Path, write: Callable[[BinaryIO], Any]) -> dict[str, Any]:
 
 
 def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or if
-    it belongs to another run than `run_id`."""
+    """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or
+    if it belongs to another run than `run_id`."""
     with _verified(path, run_id) as file:
         state = _loaded(path, file)
     if isinstance(state, dict) and "shards" in state:

@@ -147,7 +147,6 @@ class Preferences(Data):
     kind: ClassVar[str] = "preferences between texts"
     read_as: ClassVar[str] = TEXT
     unit: ClassVar[str] = "pairs"
-    reads_text: ClassVar[bool] = True
     conflicts = (
         Conflict(
             lambda c: c("data.prompt") >= c("data.seq_len"),
