@@ -11,10 +11,13 @@ import pytest
 import teller
 import torch
 from make_launch import environment, launched, printed, runs, settings, until
+from omegaconf import OmegaConf
 from tiny import in_a_process
 
 import ablate
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
+from ablate.study import sweeper
 from ablate.study.launch import forks, local
 from ablate.study.launch.forks import Event
 from ablate.study.launch.jobs import job_return
@@ -226,6 +229,16 @@ def test_settings_without_a_meaning_are_refused():
         for value in values:
             with pytest.raises(UserError, match=f"hydra.launcher.{name}="):
                 settings(**{name: value})
+
+
+def test_a_plan_reads_the_settings_of_the_local_launcher():
+    """Its time left is that of the runs at once."""
+    of_local, of_slurm = (
+        OmegaConf.load(config_dir() / "hydra" / "launcher" / f"{name}.yaml")
+        for name in ("local", "slurm")
+    )
+    assert sweeper._settings(of_local) == settings(max_parallel_runs="auto", grace_period=60)
+    assert sweeper._settings(of_slurm) is None
 
 
 # Between Hydra and the launcher

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
-from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -103,19 +102,6 @@ def test_of_claims_at_once_each_is_given_once_and_those_of_the_dead_are_free(tmp
     assert state(first) == State("queued", f"pid {os.getpid()} on {platform.node()}")
     claim.release()
     assert state(first).name == "missing"
-
-
-def test_an_entry_without_a_claim_counts_while_its_process_may_live(folder, monkeypatch):
-    for more, name in (
-        ({}, "queued"),
-        ({"pid": DEAD}, "missing"),
-        ({"pid": DEAD, "host": "elsewhere"}, "queued"),
-    ):
-        queue(folder, **more)
-        assert state(folder).name == name, more
-    queue(folder)
-    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))  # of another user
-    assert state(folder).name == "queued"
 
 
 @pytest.fixture

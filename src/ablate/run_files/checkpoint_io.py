@@ -168,8 +168,8 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
 
 
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
-    """Read weights, which stay on the file until they are copied. Raises CorruptFile, and UserError if
-    they belong to another run than `run_id`."""
+    """Read weights, which stay on the file until they are copied. Raises CorruptFile, and UserError
+    if they belong to another run than `run_id`."""
     with _verified(path, run_id):
         try:
             return load_file(path)

@@ -449,7 +449,7 @@ def check_arms(arms: Iterable[Composed]) -> None:
 
 def _settings(launcher: DictConfig) -> LocalSettings | None:
     """Return the settings of hydra/launcher=local, None of another. Raises UserError."""
-    if "slots" not in launcher:
+    if "max_parallel_runs" not in launcher:
         return None
     return LocalSettings(
         **{str(key): value for key, value in launcher.items() if key != "_target_"}

@@ -8,16 +8,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.keys import targets
 from ablate.config.overrides import MOST
-from ablate.config.rules import Int
+from ablate.config.parts import require_allowed
+from ablate.config.rules import Int, Positive
 from ablate.errors import Interrupted, UserError
 from ablate.machine.stop import Stop, stopping
-from ablate.run_files.shape import schema_error
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.live import View
 from ablate.study.launch.run import ScheduledRun
@@ -25,7 +25,6 @@ from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import RESUMES, State, state
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-AUTO = "auto"
 AT_MOST = 4  # default limit of runs at once: each has a model and its data in memory
 
 
@@ -33,25 +32,15 @@ AT_MOST = 4  # default limit of runs at once: each has a model and its data in m
 class LocalSettings:
     """The settings of conf/hydra/launcher/local.yaml."""
 
-    max_parallel_runs: int | str
-    gpus_per_run: int
-    timeout: float | None
-    retries: int
+    max_parallel_runs: Annotated[int, Int(1, MOST)] | Literal["auto"]
+    gpus_per_run: Annotated[int, Int(0)]
+    timeout: Positive | None
+    retries: Annotated[int, Int(0)]
     fail_fast: bool
-    grace_period: float
+    grace_period: Positive
 
     def __post_init__(self) -> None:
-        runs = self.max_parallel_runs
-        if runs != AUTO and not Int(1, MOST).allows(runs):
-            raise _wrong("max_parallel_runs", runs, f"an integer from 1 to {MOST:,}, or {AUTO}")
-        for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
-            if not Int(0).allows(value):
-                raise _wrong(name, value, "an integer from 0")
-        if not isinstance(self.fail_fast, bool):
-            raise _wrong("fail_fast", self.fail_fast, "true or false")
-        require_seconds("grace_period", self.grace_period)
-        if self.timeout is not None:
-            require_seconds("timeout", self.timeout, ", or null")
+        require_allowed(type(self), vars(self), "hydra.launcher")
 
     def at_once(self, environment: Mapping[str, str]) -> int:
         """Return the number of parallel runs. auto: as many as `gpus_per_run` allows; one if every
@@ -63,15 +52,6 @@ class LocalSettings:
         if self.gpus_per_run:
             return max(1, gpus // self.gpus_per_run)
         return 1 if gpus else min(_cores(), AT_MOST)
-
-
-def require_seconds(name: str, value: float, more: str = "") -> None:
-    if schema_error(value, float) or value <= 0:
-        raise _wrong(name, value, f"a number of seconds above 0{more}")
-
-
-def _wrong(name: str, value: object, allowed: str) -> UserError:
-    return UserError(f"hydra.launcher.{name}={value}: must be {allowed}")
 
 
 def require(settings: Mapping[str, Any]) -> None:

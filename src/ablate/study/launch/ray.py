@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ablate.cli.command import FULL_ERROR
+from ablate.config.parts import require_allowed
+from ablate.config.rules import Positive
 from ablate.errors import Interrupted, UserError
 from ablate.machine.stop import Stop, stopping
 from ablate.machine.terminal.say import say
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
 from ablate.study.launch.live import View
-from ablate.study.launch.local import require_seconds
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
@@ -47,10 +48,10 @@ class RaySettings:
 
     init: Mapping[str, Any]
     remote: Mapping[str, Any]
-    grace_period: float
+    grace_period: Positive
 
     def __post_init__(self) -> None:
-        require_seconds("grace_period", self.grace_period)
+        require_allowed(type(self), vars(self), "hydra.launcher")
 
 
 def launch(

@@ -12,7 +12,6 @@ itself, was cancelled or lost: the run failed. torch is not imported here.
 """
 
 import os
-import platform
 import shutil
 import subprocess
 import time
@@ -120,23 +119,11 @@ def _alive(folder: Path, entry: Mapping[str, Any]) -> bool:
     if outlives_launcher(entry):
         known = slurm_jobs()
         return known is None or str(entry["job"]) in known or _age(entry) < YOUNG
-    if (folder / CLAIM).exists():
-        return held(folder / CLAIM)
-    return entry.get("host") != platform.node() or _process_lives(entry.get("pid"))
+    return held(folder / CLAIM)
 
 
 def outlives_launcher(entry: Mapping[str, Any]) -> bool:
     return entry.get("launcher") == "slurm" and bool(entry.get("job"))
-
-
-def _process_lives(pid: Any) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, TypeError, ValueError):
-        return False
-    except PermissionError:
-        return True  # another user's
-    return True
 
 
 def _age(entry: Mapping[str, Any]) -> float:
