@@ -33,7 +33,7 @@ class DigitLatents(DigitStrings):
 
     def __init__(self, *, autoencoder: RunDir | None, **options: Any) -> None:
         super().__init__(**options)
-        self.autoencoder = self.checked("autoencoder", autoencoder)
+        self.autoencoder = autoencoder
         self.latents: Latents | None = None
 
     def load(self) -> None:
