@@ -50,7 +50,9 @@ def but(group: str, *names: str) -> list[str]:
     return [name for name in options(group) if name not in names]
 
 
-ALONG_EDGES = [name for name in options("model.mask") if part("model.mask", name).func.edges]
+ALONG_EDGES = [
+    name for name in options("model.mask") if "edges" in part("model.mask", name).func.needs
+]
 IN_2D = [name for name in options("pos_enc") if name.endswith("_2d")]
 DISTANCES = ["rotary", "alibi", "relative", "t5"]  # what says a distance has none to an image
 HERE: Only = {

@@ -39,7 +39,7 @@ SCORES = {name: {} for name in scores()} | {
 MASKS: dict[str, dict[str, Any]] = {
     name: {"size": 3} if name in ("window", "prefix") else {}
     for name in options("model.mask")
-    if not part("model.mask", name).func.edges  # which are no matter of positions
+    if "edges" not in part("model.mask", name).func.needs  # which are no matter of positions
 }
 KERNELS: dict[str, Kernel] = {
     "sdpa": kernel("sdpa"),
