@@ -171,7 +171,7 @@ def test_claims_at_looks_keep_the_level(shape):
     simulate = run_path(str(PACKAGE.parents[1] / "benchmarks" / "looks.py"))["simulate_claims"]
     row = simulate(shape, 5, 12, 2000)
     assert_within(round(row["false"] * 2000), 2000, LEVEL)
-    assert row["power"] > row["fixed_power"] - 0.05
+    assert row["power"] > row["fixed_power"] - 0.08
 
 
 @pytest.mark.slow
