@@ -19,11 +19,12 @@ import pytest
 import yaml
 from conftest import AREAS, areas
 from make_systems import REMOVED
+from omegaconf import OmegaConf
 
 import ablate
 from ablate.cli.command import Arguments
 from ablate.config.composition import compose
-from ablate.config.overrides import parse_all
+from ablate.config.overrides import ALIASES, parse_all
 from ablate.config.tree import config_file, config_files, open_tree
 from ablate.errors import UserError
 from ablate.machine.version import PACKAGE
@@ -149,7 +150,7 @@ def test_every_name_in_the_readmes_table_can_be_typed():
             assert REMOVED or config_file(f"{group}/{option}.yaml").exists(), (group, option)
     default = compose()
     for key in re.findall(r"`(model\.\w+)[`=]", table):
-        assert key.removeprefix("model.") in default.model, key
+        assert OmegaConf.select(default, ALIASES.get(key, key), default=REMOVED) != REMOVED, key
 
 
 def test_every_paper_has_its_command_and_its_verdicts():

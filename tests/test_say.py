@@ -159,7 +159,7 @@ def test_a_resumed_run_says_it_again(tmp_path, capsys):
 # Output whose reader leaves, as in `ablate --help | head -3`: quiet, and nothing is lost
 
 
-AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[2])}
+AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[3])}
 
 
 def unread(*line, folder, both=False, options=()):
