@@ -198,8 +198,8 @@ def require_listed(folder: Path) -> dict[str, Any]:
             raise CorruptFile(path, wrong)
     except CorruptFile as error:
         raise UserError(
-            f"{error}; without it the files of {folder} cannot be verified: restore it, or remove"
-            " the run's folder to train it again"
+            f"{error}; without it no file there can be verified: restore it, or remove the run's"
+            " folder to train it again"
         ) from error
     return cast(dict[str, Any], listed)
 
