@@ -187,7 +187,7 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "parallel": "hydra.launcher.max_parallel_runs",
         # of an option, its keys and values
         "data=text": "  seq_len: 128",
-        "model=vit": "  stride: null",
+        "model=vit": "    stride: null",
     }.items():
         lines = help_text(None, words.split()).splitlines()
         assert any(text.startswith(line) for text in lines), words

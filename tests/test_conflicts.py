@@ -84,6 +84,7 @@ REFUSED = """
 1 init_optimizer=true
 1 trainer.strategy=fsdp trainer.devices=2 init_from=RUN init_optimizer=true
 2 trainer.shards=2
+1 optimizer=schedule_free schedule=constant task.ema=0.9
 """
 # Beside what is refused, and allowed.
 ALLOWED = """

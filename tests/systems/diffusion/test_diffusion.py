@@ -205,7 +205,7 @@ def test_what_is_drawn(run, tmp_path):
     ]
     assert drawn == ["samples", "denoising", "inpainting"]
     maps = {path.stem for path in attention_figures(run.task, tmp_path)}
-    assert maps == {"attention_layer_01", "text_layer_01"}
+    assert maps == {"attention_layer_01", "caption_layer_01", "text_layer_01"}
 
 
 @pytest.mark.ci

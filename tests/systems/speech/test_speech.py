@@ -263,7 +263,7 @@ def test_speech_is_measured_by_the_recognizer(runs):
         assert metrics[f"{split}/perplexity"] == pytest.approx(np.exp(metrics[f"{split}/loss"]))
     task = ablate.load(runs[1]).task
     said = [pair.source for pair in task.data.texts["val"]]
-    rate = jiwer.wer(said, task.recognizer.hear(task.speak(said)))
+    rate = jiwer.wer(said, task.recognizer.hear(task.translate(said)))
     assert metrics["val/wer"] == pytest.approx(rate, abs=1e-6)
     assert not any("recognizer" in name for name in task.state_dict())
 
@@ -284,7 +284,7 @@ def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
     task = ablate.load(runs[1]).task
     path = tmp_path / "said.wav"
     lines = list(task.presenter(task).generate({"text": "three seven", "audio": path}, tmp_path))
-    (codes,) = task.speak(["three seven"])
+    (codes,) = task.translate(["three seven"])
     with wave.open(str(path)) as file:
         assert file.getframerate() == mel.RATE
         assert file.getnframes() == mel.HOP * (len(codes.split()) - 1)
