@@ -73,7 +73,7 @@ AREAS = {
         hugging_face init knobs layers local_attention loop mask mixer moe mup
         normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
-    "kernel": "chunked compiled gpu kernel triton",
+    "kernel": "chunked compiled documents gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """masked_lm predictions sample search
         task task_outside task_seq2seq""",

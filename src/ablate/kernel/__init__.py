@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
+from ablate.kernel.interface.documents import Documents
 from ablate.kernel.interface.edges import Edges
 from ablate.kernel.interface.mask import Mask, combine
 from ablate.kernel.interface.normalizer import Normalizer, wrong_shape
@@ -41,6 +42,7 @@ class AttentionInputs:
     start: int = 0  # absolute position of the first query
     first_key: int = 0  # absolute position of the first key
     keep: Bool[Tensor, "b j"] | None = None  # True = a real key, False = padding
+    documents: Documents | None = None  # of all positions, if attention stays within them
     prepared: Float[Tensor, "b h j p"] | None = None  # score.keys(k), if already computed
     edges: Edges | None = None  # of a graph, if queries attend only along them
     factors: Float[Tensor, "b 1 i j"] | None = None  # of the weights; a key with factor 0 is masked
@@ -117,7 +119,7 @@ class AttentionInputs:
         """The bias of the scores (None: none) and the mask, True = may attend (None: no mask)."""
         i, j = self.positions()
         bias = self.pos.bias(self.q, i, j, self.layer)
-        allowed = combine(self.mask, i, j, self.keep)
+        allowed = combine(self.mask, i, j, self.keep, self.documents)
         if self.edges is not None:
             along = torch.zeros(self.queries, self.keys, dtype=torch.bool, device=i.device)
             along[self.edges.query, self.edges.key] = True

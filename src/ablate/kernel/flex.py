@@ -109,31 +109,36 @@ def biased(attend: AttentionInputs) -> Any:
 
 
 def seen(attend: AttentionInputs) -> BlockMask | None:
-    """The mask and the padding as a block mask; None: no mask.
+    """The mask, the padding and the limits of documents as a block mask; None: no mask.
 
     Its blocks follow from the ranges of keys: torch's `create_block_mask` would evaluate the mask
     for every query and key, in every layer of every step.
     """
-    if not attend.mask.restricts and attend.keep is None:
+    documents = attend.documents
+    if not attend.mask.restricts and attend.keep is None and documents is None:
         return None
     queries, keys, keep = attend.queries, attend.keys, attend.keep
     i, _ = attend.positions()
-    begin, end = (edge.clamp(0, keys) for edge in attend.mask.between(i, keys))
+    begin, end = (edge.clamp(0, keys)[None] for edge in attend.mask.between(i, keys))
+    if documents is not None:  # a row of `begin` for each of the batch, else one for all
+        first, beyond = (edge[:, i] for edge in documents.ranges())
+        begin, end = begin.maximum(first), end.minimum(beyond)
 
     def mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        inside = (j >= begin[i]) & (j < end[i])
+        row = b * 0 if documents is None else b
+        inside = (j >= begin[row, i]) & (j < end[row, i])
         return inside if keep is None else inside & keep[b, j]
 
     missing = -queries % BLOCK
     first = torch.arange(0, keys, BLOCK, device=begin.device)
 
     def of_block(edge: Tensor, beyond: int) -> Tensor:
-        return F.pad(edge, (0, missing), value=beyond).view(-1, BLOCK, 1)
+        return F.pad(edge, (0, missing), value=beyond).view(len(edge), -1, BLOCK, 1)
 
     # Rows beyond the queries attend to nothing: no block with one is full.
     starts, ends = of_block(begin, keys), of_block(end, 0)
-    some = (starts.amin(1) < first + BLOCK) & (ends.amax(1) > first)
-    full = (starts.amax(1) <= first) & (ends.amin(1) >= first + BLOCK)
+    some = (starts.amin(2) < first + BLOCK) & (ends.amax(2) > first)
+    full = (starts.amax(2) <= first) & (ends.amin(2) >= first + BLOCK)
     if keep is not None:
         full = torch.zeros_like(full)
     return BlockMask.from_kv_blocks(
@@ -143,8 +148,8 @@ def seen(attend: AttentionInputs) -> BlockMask | None:
 
 
 def ordered(
-    blocks: Bool[Tensor, "rows columns"],
-) -> tuple[Int[Tensor, "1 1 rows"], Int[Tensor, "1 1 rows columns"]]:
+    blocks: Bool[Tensor, "#b rows columns"],
+) -> tuple[Int[Tensor, "#b 1 rows"], Int[Tensor, "#b 1 rows columns"]]:
     """How many blocks each row has, and the columns with those in front."""
-    columns = blocks.int().argsort(dim=1, descending=True, stable=True)
-    return blocks.sum(1, dtype=torch.int32)[None, None], columns.int()[None, None]
+    columns = blocks.int().argsort(dim=2, descending=True, stable=True)
+    return blocks.sum(2, dtype=torch.int32)[:, None], columns.int()[:, None]

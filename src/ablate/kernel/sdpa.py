@@ -48,7 +48,8 @@ class SDPA(Kernel):
         if (missing := v.shape[-1] - q.shape[-1]) > 0:
             q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
         square = attend.queries == attend.keys and attend.start == 0
-        if attend.mask.lower_triangle and square and attend.keep is None:
+        whole = attend.keep is None and attend.documents is None
+        if attend.mask.lower_triangle and square and whole:
             i, j = attend.positions()
             if attend.pos.bias(attend.q, i, j, attend.layer) is None:
                 if attend.sink is None:

@@ -23,9 +23,10 @@ class Triton(Kernel):
     """Computes in float32 for any dtype of the queries; float64 needs Triton's interpreter.
 
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
-    the interpreter is on. If kernel=auto has `chosen` this kernel, kernel=chunked also computes
-    float64, and the reference computes `SMALL` calls, such as the single query of a decoder's step:
-    starting Triton's kernels takes longer (docs/results/benchmarks.md).
+    the interpreter is on, and wherever attention stays within documents. If kernel=auto has
+    `chosen` this kernel, kernel=chunked also computes float64, and the reference computes `SMALL`
+    calls, such as the single query of a decoder's step: starting Triton's kernels takes longer
+    (docs/results/benchmarks.md).
     """
 
     name: ClassVar[str] = "triton"
@@ -59,6 +60,8 @@ class Triton(Kernel):
 
     def _for(self, attend: AttentionInputs) -> Kernel:
         """The kernel that computes a call."""
+        if attend.documents is not None:
+            return self.chunked
         if not interpreted():
             on_cpu, wide = attend.v.device.type == "cpu", attend.v.dtype == torch.float64
             if on_cpu or (wide and self.chosen):

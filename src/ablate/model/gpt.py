@@ -15,6 +15,7 @@ from torch import Tensor
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Positive, Width
 from ablate.config.view import CompositionView
+from ablate.kernel.interface.documents import Documents
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
@@ -103,10 +104,18 @@ class GPT(LanguageModel):
         tokens: Int[Tensor, "b i"],
         keep: Bool[Tensor, "b j"] | None = None,
         *,
+        documents: Int[Tensor, "b i"] | None = None,
+        restart: bool = False,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"]:
-        """tokens: with a cache only the new ones; keep: True = real, padding last."""
-        x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
+        """tokens: with a cache only the new ones; keep: True = real, padding last. documents:
+        numbers, never falling in a row, of the documents that no layer crosses. restart: positions
+        that are added to tokens start again with each document."""
+        x, within = self.embedding(tokens), None
+        if documents is not None:
+            within = Documents.numbered(documents)
+        positions = within.position if within is not None and restart else None
+        x = self.stack(x, keep=keep, documents=within, positions=positions, cache=cache)
         if self.classes is not None:
             assert keep is not None
             x = x[torch.arange(x.shape[0]), keep.sum(1) - 1]

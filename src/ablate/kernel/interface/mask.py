@@ -5,6 +5,8 @@ from typing import ClassVar
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ablate.kernel.interface.documents import Documents
+
 
 class Mask:
     """Which keys a query may attend to, by their absolute positions only.
@@ -68,10 +70,18 @@ class Mask:
 
 
 def combine(
-    mask: Mask, i: Int[Tensor, " i"], j: Int[Tensor, " j"], keep: Bool[Tensor, "b j"] | None
+    mask: Mask,
+    i: Int[Tensor, " i"],
+    j: Int[Tensor, " j"],
+    keep: Bool[Tensor, "b j"] | None,
+    documents: Documents | None = None,
 ) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None:
-    """The mask combined with the padding mask; None: no mask. keep: True = a real token."""
+    """The mask combined with the padding mask and the limits of documents; None: no mask. keep:
+    True = a real token."""
     allowed = mask.allowed(i, j) if mask.restricts else None
+    if documents is not None:
+        same = documents.same(i, j)
+        allowed = same if allowed is None else same & allowed
     if keep is None:
         return allowed
     real = keep[:, None, None, :].expand(-1, 1, len(i), -1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.kernel import Kernel
+from ablate.kernel.interface.documents import Documents
 from ablate.model.attention import Score
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
@@ -102,16 +103,18 @@ class Memory:
 class Context:
     """The inputs of a layer in one pass, in addition to x.
 
-    keep: True = not padding. start: position of the first row of the input, the number of
-    tokens in the cache. position: the single position to compute, None: all. step: blocks applied
-    before. use: how often the layer was applied before in this pass, which shared layers are
-    several times. pos: the position encoding of the block. condition: input of sublayers with a
-    `Modulation`. embedded: the input of the first block. first_values: the values of the first
-    block of this pass with model.mixer.value_residual, by its `step`.
+    keep: True = not padding. documents: those that no layer crosses; None with a cache. start:
+    position of the first row of the input, the number of tokens in the cache. position: the single
+    position to compute, None: all. step: blocks applied before. use: how often the layer was
+    applied before in this pass, which shared layers are several times. pos: the position encoding
+    of the block. condition: input of sublayers with a `Modulation`. embedded: the input of the
+    first block. first_values: the values of the first block of this pass with
+    model.mixer.value_residual, by its `step`.
     """
 
     pos: PosEnc
     keep: Bool[Tensor, "b j"] | None = None
+    documents: Documents | None = None
     cache: Cache | None = None
     memory: Memory | None = None
     condition: Float[Tensor, "b d"] | None = None

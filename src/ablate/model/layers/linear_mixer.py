@@ -92,14 +92,18 @@ class LinearMixer(Layer):
         past, state = context.recall(self) or (x.new_zeros(len(x), self.size - 1, x.shape[2]), None)
         wide = torch.cat([past, x], dim=1)
         inputs = Inputs(
-            self._near(self.query, self.query_conv, wide),
-            self._near(self.key, self.key_conv, wide),
-            self._near(self.value, self.value_conv, wide),
+            self._near(self.query, self.query_conv, wide, context),
+            self._near(self.key, self.key_conv, wide, context),
+            self._near(self.value, self.value_conv, wide, context),
             x,
         )
         step = self.step(inputs, context)
         step = step if padding is None else step.without(padding)
-        y, state = recurrence(step.q, step.k, step.v, step.g, beta=step.beta, state=state)
+        documents = context.documents
+        number = None if documents is None else documents.number
+        y, state = recurrence(
+            step.q, step.k, step.v, step.g, beta=step.beta, state=state, documents=number
+        )
         y = y if step.skip is None else y + step.skip
         context.remember(self, wide[:, x.shape[1] :], state)
         if (first := context.position) is not None:
@@ -107,10 +111,14 @@ class LinearMixer(Layer):
         return self.read_out(y.to(x.dtype), x)
 
     def _near(
-        self, linear: Linear, conv: ShortConvolution | None, wide: Float[Tensor, "b _ d"]
+        self,
+        linear: Linear,
+        conv: ShortConvolution | None,
+        wide: Float[Tensor, "b _ d"],
+        context: Context,
     ) -> Float[Tensor, "b i _"]:
         y = linear(wide)
-        return y if conv is None else F.silu(conv(y))
+        return y if conv is None else F.silu(conv(y, context.documents))
 
     def split(self, x: Float[Tensor, "b i _"]) -> Float[Tensor, "b {self.heads} i _"]:
         """The heads of a tensor of all."""

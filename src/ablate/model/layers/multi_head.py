@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Positive, Width
 from ablate.kernel import AttentionInputs, attention_weights, every_head
+from ablate.kernel.interface.documents import Documents
 from ablate.model.layers.layer import Context, Layer, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import QKNorm, qk_norms
@@ -195,6 +196,7 @@ class MultiHeadAttention(Layer):
         *,
         start: int = 0,
         keep: Bool[Tensor, "b j"] | None = None,
+        documents: Documents | None = None,
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
     ) -> Float[Tensor, "b h i w"]:
@@ -210,6 +212,7 @@ class MultiHeadAttention(Layer):
             layer=self.layer,
             start=start,
             keep=keep,
+            documents=documents,
             prepared=prepared,
             normalizer=self.normalizer,
             dropout=self.dropout if self.training else 0.0,
@@ -233,8 +236,16 @@ class MultiHeadAttention(Layer):
         first: int,
     ) -> Float[Tensor, "b h i w"]:
         """The output of each head over the queries' own sequence, from its row `first` on."""
-        start, keep, use = context.start + first, context.keep, context.use
-        return self.context(q, k, v, context.pos, start=start, keep=keep, use=use)
+        return self.context(
+            q,
+            k,
+            v,
+            context.pos,
+            start=context.start + first,
+            keep=context.keep,
+            documents=context.documents,
+            use=context.use,
+        )
 
     def join(
         self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]

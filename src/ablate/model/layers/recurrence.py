@@ -17,7 +17,7 @@ by a triangular system.
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -33,12 +33,15 @@ def recurrence(
     *,
     beta: Float[Tensor, "b h i"] | None = None,
     state: Float[Tensor, "b h k v"] | None = None,
+    documents: Int[Tensor, "b i"] | None = None,
     chunk: int | None = None,
 ) -> tuple[Float[Tensor, "b h i v"], Float[Tensor, "b h k v"]]:
     """The output of each token, and the state after the last; in float32 or wider.
 
     g: logarithms of the decay, at most 0, one for each row of the state or one for all.
     beta: step of the delta rule, with one decay for all rows; None: the sum. state: None: zero.
+    documents: number of the document of each token; a new document starts from a state of zero, and
+    `state` belongs to the first.
     """
     exact = torch.promote_types(v.dtype, torch.float32)
     # The meta device, which counts operations, has no autocast.
@@ -57,11 +60,18 @@ def recurrence(
         pairs = decayed_products(q, k, g).tril()
         from_start, to_end = g.exp(), (g[..., -1:, :] - g).exp()
         kept = g[..., -1, :, None].exp()
+        same = None
+        if documents is not None:
+            same, from_before, until_after = limits(documents, size, missing)
+            pairs = pairs * same
+            from_start, to_end = from_start * from_before, to_end * until_after
+            kept = kept * from_before[..., -1:, :]
         written = v
         if beta is not None:
             b = cut(beta.to(exact)[..., None])
             system = torch.eye(size, dtype=exact, device=v.device)
-            system = system + (b * decayed_products(k, k, g)).tril(-1)
+            near = decayed_products(k, k, g)
+            system = system + (b * (near if same is None else near * same)).tril(-1)
             both = torch.cat([b * v, b * from_start * k], dim=-1)
             solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
             written, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
@@ -76,6 +86,22 @@ def recurrence(
             read.append((q * from_start)[:, :, c] @ state + pairs[:, :, c] @ u)
             state = kept[:, :, c] * state + (k * to_end)[:, :, c].mT @ u
         return torch.cat(read, dim=2)[:, :, :length], state
+
+
+def limits(
+    documents: Int[Tensor, "b i"], size: int, missing: int
+) -> tuple[Bool[Tensor, "b 1 c s s"], Bool[Tensor, "b 1 c s 1"], Bool[Tensor, "b 1 c s 1"]]:
+    """In chunks of `size`: whether two tokens are in one document, whether a token continues the
+    document before its chunk, and whether its document goes on to the end of the chunk."""
+    # Tokens that fill up the last chunk belong to the last document, whose state is returned.
+    number = torch.cat([documents, documents[:, -1:].expand(-1, missing)], dim=1)
+    number = number.unflatten(1, (-1, size))[:, None]
+    before = torch.cat([number[:, :, :1, :1], number[:, :, :-1, -1:]], dim=2)
+    return (
+        number[..., :, None] == number[..., None, :],
+        (number == before)[..., None],
+        (number == number[..., -1:])[..., None],
+    )
 
 
 def decayed_products(

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, NotRequired, Unpack
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from ablate.config.rules import Depth, Positive, Share
 from ablate.errors import UserError
 from ablate.kernel import Kernel
+from ablate.kernel.interface.documents import Documents
 from ablate.kernel.sdpa import SDPA
 from ablate.model.attention import Score
 from ablate.model.layers.block import BlockKeys, make_block
@@ -151,12 +152,16 @@ class Stack(nn.Module):
         x: Float[Tensor, "b i d"],
         *,
         keep: Bool[Tensor, "b j"] | None = None,
+        documents: Documents | None = None,
+        positions: Int[Tensor, "b i"] | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
         condition: Float[Tensor, "b d"] | None = None,
         position: int | None = None,
     ) -> Float[Tensor, " b #i d"]:
-        """x: with a cache only the new tokens; keep: True = real.
+        """x: with a cache only the new tokens; keep: True = real. documents: those that no layer
+        crosses. positions: of the tokens, for an encoding that is added to them; None: those in
+        the row.
 
         position: return the state of only this position. If possible, the last block does
         not compute the others. `losses` then contains the layers' losses of a training step.
@@ -165,7 +170,12 @@ class Stack(nn.Module):
         x = x if self.scale == 1 else x * self.scale
         for encoding in dict.fromkeys(self.positions):
             encoding.prepare(x)
-        x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
+        if positions is None:
+            x = self.pos_enc.embed(x, start)
+        else:
+            added = self.pos_enc.embed(torch.zeros_like(x[:1]), start)[0]
+            x = x + added[positions]
+        x = self.dropout(self.embedding_norm(x))
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         self.losses = []
@@ -177,6 +187,7 @@ class Stack(nn.Module):
             context = Context(
                 pos=self.positions[n],
                 keep=keep,
+                documents=documents,
                 cache=cache,
                 memory=memory,
                 condition=condition,

@@ -15,6 +15,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.errors import UserError
 from ablate.kernel import every_head
+from ablate.kernel.interface.documents import Documents
 from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
@@ -104,7 +105,7 @@ class Attention(MultiHeadAttention):
         if self.reach:
             past = x[:, :0] if earlier is None else earlier[2]
             wide = torch.cat([past, x], dim=1)
-            q, k, v = self._near(wide, x.shape[1])
+            q, k, v = self._near(wide, x.shape[1], context.documents)
             q, state = q[:, :, first:last], (wide[:, -self.reach :],)
         elif context.position is None:
             q, k, v = self.projected(x)
@@ -125,7 +126,7 @@ class Attention(MultiHeadAttention):
         return self.join(y, x[:, first:last])
 
     def _near(
-        self, wide: Float[Tensor, "b j d"], count: int
+        self, wide: Float[Tensor, "b j d"], count: int, documents: Documents | None
     ) -> tuple[
         Float[Tensor, "b h {count} _"],
         Float[Tensor, "b _ {count} _"],
@@ -134,6 +135,7 @@ class Attention(MultiHeadAttention):
         """Queries, keys and values of the last `count` positions, from the input of up to `reach`
         positions before them and their own."""
         missing = count + self.reach - wide.shape[1]  # zeros before the first token
+        of_outputs = None if documents is None else documents.after(self.shift)
 
         def of(
             projection: Linear | None, conv: ShortConvolution | None, heads: int, shift: int = 0
@@ -142,8 +144,10 @@ class Attention(MultiHeadAttention):
                 return wide.new_zeros(len(wide), heads, count, 0)
             y = F.pad(projection(wide), (0, 0, missing, 0))
             if conv is not None:
-                y = y[:, self.size - 1 :] + conv(y)
+                y = y[:, self.size - 1 :] + conv(y, of_outputs)
             y = y[:, y.shape[1] - count - shift : y.shape[1] - shift]
+            if shift and documents is not None:
+                y = y.masked_fill(documents.position[..., None] == 0, 0.0)
             return rearrange(y, "b i (h k) -> b h i k", h=heads)
 
         return (

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.model.layers.layer import Context, Layer, LayerSpec
+from ablate.model.layers.short_conv import within
 
 
 class Convolution(Layer):
@@ -86,5 +87,9 @@ class Convolution(Layer):
         else:
             x = torch.cat([*state, x], dim=1)
         context.remember(self, x[:, x.shape[1] - before :])
-        y = F.pad(x.mT, (0, self.size - 1 - before))
-        return F.conv1d(y, self.weight, self.bias, groups=self.groups).mT
+        after = self.size - 1 - before
+        x = F.pad(x, (0, 0, 0, after))
+        if (documents := context.documents) is not None:
+            y = within(documents.near(before, after), x, self.weight, self.groups)
+            return y if self.bias is None else y + self.bias
+        return F.conv1d(x.mT, self.weight, self.bias, groups=self.groups).mT
