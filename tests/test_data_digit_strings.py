@@ -49,7 +49,7 @@ def test_places_and_lengths_are_all_there_are(data):
     assert {len(one) for one in boxes} == {1, 2, 3, 4}
     assert {box.rows.start for one in boxes for box in one} == set(range(24 - SIDE + 1))
     assert {box.columns.start for one in boxes for box in one} == set(range(48 - SIDE + 1))
-    assert data.sizes["target_length"] == 4 + 1
+    assert data.sizes.target_length == 4 + 1
 
 
 def test_a_batch_holds_images_and_the_words_before_and_after(data):

@@ -52,7 +52,7 @@ def test_digits_are_all_there_once(digits):
         image.numpy().tobytes() for split in counts for image in everything(digits, split)["images"]
     ]
     assert len(found) == len(set(found)) == 1797
-    assert digits.sizes == {"image_size": (8, 8), "channels": 1, "classes": 10}
+    assert digits.sizes.arguments() == {"image_size": (8, 8), "channels": 1, "classes": 10}
     assert len(digits.train_dataloader()) == counts["train"] // 64
     targets = torch.cat([batch["targets"] for batch in digits.test_dataloader()])
     assert targets.equal(everything(digits, "test")["targets"])
@@ -123,7 +123,7 @@ def test_fashion_mnist_from_a_folder_of_idx_files(fashion):
     assert (counts["train"] + counts["val"]).tolist() == [6000] * 10
     assert counts["test"].tolist() == [1000] * 10
     assert counts["val"].min() > 430
-    assert data.sizes == {"image_size": (28, 28), "channels": 1, "classes": 10}
+    assert data.sizes.arguments() == {"image_size": (28, 28), "channels": 1, "classes": 10}
     raw = gzip.decompress((fashion / "t10k-images-idx3-ubyte.gz").read_bytes())
     image = np.frombuffer(raw, np.uint8)[16 + 784 * 77 :][:784].reshape(28, 28) / 255
     shown = data.splits["test"][Request(0, torch.tensor([77]))]["images"][0]
@@ -170,7 +170,7 @@ def cifar(tmp_path, monkeypatch):
 def test_cifar_from_a_folder(cifar):
     data = ready("cifar10", root=str(cifar), batch_size=10)
     assert lengths(data) == {"train": 275, "val": 25, "test": 60}
-    assert data.sizes == {"image_size": (32, 32), "channels": 3, "classes": 10}
+    assert data.sizes.arguments() == {"image_size": (32, 32), "channels": 3, "classes": 10}
     assert data.class_names[3] == "class 3"
     raw = pickle.loads((cifar / "cifar-10-batches-py" / "test_batch").read_bytes())["data"]
     shown = data.splits["test"][Request(0, torch.tensor([7]))]["images"][0]
@@ -268,7 +268,7 @@ def test_given_splits_are_used_and_images_keep_their_color_and_class(given):
     data = folder(given)
     assert lengths(data) == {"train": 72, "val": 15, "test": 18}
     assert data.class_names == ["blue", "green", "red"]
-    assert data.sizes == {"image_size": (18, 18), "channels": 3, "classes": 3}
+    assert data.sizes.arguments() == {"image_size": (18, 18), "channels": 3, "classes": 3}
     for batch in data.val_dataloader():
         assert batch["images"].dtype == torch.float32
         found = restored(data, batch["images"]).mean((2, 3))

@@ -133,7 +133,7 @@ def test_sizes_are_those_of_the_longest_of_all_splits():
     data = Toy({"train": TRAINING, "val": TRAINING[:3], "test": [long]})
     data.setup()
     vocabularies = (data.source_tokenizer.vocab_size, data.target_tokenizer.vocab_size)
-    assert data.sizes == dict(zip(SIZES, (*vocabularies, 41, 31, False), strict=True))
+    assert data.sizes.arguments() == dict(zip(SIZES, (*vocabularies, 41, 31, False), strict=True))
 
 
 def test_validation_goes_through_every_pair_once_in_order_of_length(toy):
@@ -191,7 +191,7 @@ def test_other_data_is_measured_with_the_tokens_of_training(toy):
     other = Toy({"train": [Pair("new words", "the cat")], "val": [Pair("the new", "cat words")]})
     other.measure_as(toy)
     other.setup()
-    assert other.sizes["source_vocab"] == toy.sizes["source_vocab"]
+    assert other.sizes.source_vocab == toy.sizes.source_vocab
     batch = other.splits["val"][Request(0, torch.tensor([0]))]
     assert batch["source"].tolist() == [[*toy.source_tokenizer.encode("the"), UNKNOWN, EOS]]
     assert batch["targets"][0, 0] == toy.target_tokenizer.encode("cat")[0]
@@ -226,12 +226,12 @@ def test_targets_and_the_alignment_follow_from_sources_of_all_lengths_and_number
             assert numbers(pair.target) == [source[place] for place in places]
             links = [(range(to, to + 1), range(at, at + 1)) for to, at in enumerate(places)]
             assert list(data.alignment(split, index)) == links
-    assert data.sizes == dict(zip(SIZES, (11, 11, 9, 9, True), strict=True))
+    assert data.sizes.arguments() == dict(zip(SIZES, (11, 11, 9, 9, True), strict=True))
 
 
 def test_a_number_never_drawn_has_a_token_too():
     data = ready("copy", symbols=500, train_examples=1, val_examples=1, test_examples=1)
-    assert data.sizes["source_vocab"] == 504
+    assert data.sizes.source_vocab == 504
 
 
 # The pronouncing dictionary

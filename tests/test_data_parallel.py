@@ -163,15 +163,15 @@ def test_tokens_come_from_the_training_split_alone(both, write, more, tokenizer,
         assert first.vocab_size == second.vocab_size
         assert all(first.label(n) == second.label(n) for n in range(first.vocab_size))
         assert first.encode(text) == second.encode(text)
-    assert (made.source_tokenizer is made.target_tokenizer) == joint == made.sizes["joint"]
+    assert (made.source_tokenizer is made.target_tokenizer) == joint == made.sizes.joint
 
 
 def test_without_a_size_bpe_takes_what_a_small_text_gives(both):
     """Nobody typed 1024."""
     files = both(sentences(80))
     sizes = ready(**files, tokenizer="bpe").sizes
-    assert 260 <= sizes["source_vocab"] < 1024
-    most = max(sizes["source_vocab"], sizes["target_vocab"])
+    assert 260 <= sizes.source_vocab < 1024
+    most = max(sizes.source_vocab, sizes.target_vocab)
     with refused(f"data.vocab_size={most + 1}: allowed: 260 (the 256 bytes and 4 special tokens)"):
         ready(**files, tokenizer="bpe", vocab_size=most + 1)
 

@@ -19,7 +19,7 @@ def data():
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_reading_from_left_to_right_answers_every_query(data, split):
     tensors = data.splits[split].tensors
-    half = data.sizes["vocab_size"] // 2
+    half = data.sizes.vocab_size // 2
     for row, targets, pairs in zip(*(t.tolist() for t in tensors.values()), strict=True):
         bound = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
         assert all(0 < key < half <= value < 2 * half for key, value in bound.items())

@@ -73,7 +73,7 @@ def test_every_window_of_the_training_split_is_drawn(text):
 def test_the_split_is_nanogpts(shared_data):
     data = ready("shakespeare", path=str(shared_data / "tinyshakespeare" / "input.txt"))
     assert list(data.characters.values()) == [1_003_854, 111_540]
-    assert data.sizes == {"vocab_size": 65, "length": 64}
+    assert data.sizes.arguments() == {"vocab_size": 65, "length": 64}
     assert data.length("train") == 1_003_854 - 64
     assert data.characters_per_token("val") == 1
 
@@ -83,7 +83,7 @@ def test_text_survives_the_tokenizer(text, tokenizer):
     data = text(tokenizer=tokenizer)
     tokens = data.tokenizer.encode(POEM)
     assert data.tokenizer.decode(tokens) == POEM
-    assert max(tokens) < data.sizes["vocab_size"] == data.tokenizer.vocab_size
+    assert max(tokens) < data.sizes.vocab_size == data.tokenizer.vocab_size
     low, high = {"char": (1, 1), "byte": (0.7, 0.9), "bpe": (1.05, 9)}[tokenizer]
     for split in data.tokens:
         part = text_of(data, split)
@@ -106,11 +106,11 @@ def test_the_tokenizer_sees_the_training_split_alone(text, tokenizer):
 
 def test_unknown_characters_of_the_validation_split_share_one_token(text):
     data = text("abcd " * 90 + "a? ! " * 10)
-    assert data.sizes["vocab_size"] == 6
+    assert data.sizes.vocab_size == 6
     assert data.tokenizer.encode("a?!") == [1, 5, 5]
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
     data = text()  # without need there is none
-    assert data.sizes["vocab_size"] == len(set(POEM))
+    assert data.sizes.vocab_size == len(set(POEM))
     with pytest.raises(UserError, match=r"'星' does not occur in the training text"):
         data.tokenizer.encode("界世界星")
 
@@ -122,7 +122,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     before = data.fingerprint()
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     assert data.fingerprint() != before  # under which earlier versions read it as a letter
-    assert data.sizes["vocab_size"] == len(set("to be or not to be "))
+    assert data.sizes.vocab_size == len(set("to be or not to be "))
 
 
 def test_pydoc_is_long_english_from_this_python():

@@ -62,7 +62,7 @@ def test_one_hot_vectors_are_rows_of_the_unit_matrix(make, tables):
 
 def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
     chosen = ("model.embedding=onehot", "model.tie_embeddings=false", "model.heads=1")
-    count = build_data(ablate.compose(*overrides(tmp_path))).sizes["vocab_size"]
+    count = build_data(ablate.compose(*overrides(tmp_path))).sizes.vocab_size
     less, fits = (overrides(tmp_path, *chosen, f"model.dim={dim}") for dim in (count - 1, count))
     with pytest.raises(UserError, match=rf"for each of {count} tokens.*set model\.dim={count} or"):
         ablate.build(ablate.compose(*less))

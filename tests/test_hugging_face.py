@@ -9,6 +9,7 @@ from make_model import normal
 from torch.testing import assert_close
 
 from ablate.config.composition import compose
+from ablate.data.interface import Sizes
 from ablate.data.tokenizer import ready_made
 from ablate.errors import UserError
 from ablate.training.build import build
@@ -28,11 +29,11 @@ IMAGES = {"image_size": (6, 6), "channels": 2, "classes": 3}
 EQUAL = {"atol": 1e-11, "rtol": 1e-11}
 
 
-class Sizes:
+class Data:
     """In place of data: what a model asks of it."""
 
     def __init__(self, sizes):
-        self.sizes = sizes
+        self.sizes = Sizes(**sizes)
 
 
 def gpt2(kind, **changes):
@@ -61,7 +62,7 @@ def ours(network, folder, sizes, *overrides):
     """The model that starts from a network, as it is built from a command line."""
     network.save_pretrained(folder)
     cfg = compose(*overrides, f"model.pretrained='hf:{folder}'")
-    return build(cfg, Sizes(sizes)).double().eval()
+    return build(cfg, Data(sizes)).double().eval()
 
 
 def bert(kind, folder, **changes):
@@ -192,7 +193,7 @@ def test_what_does_not_fit_is_refused(network, kind, changes, overrides, says, t
 def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
     wanted = compose(*GPT2, f"model.pretrained='hf:{tmp_path}/no'")
     with pytest.raises(UserError, match=r"\Amodel\.pretrained=hf:.*/no could not be loaded.*\Z"):
-        build(wanted, Sizes(LANGUAGE))
+        build(wanted, Data(LANGUAGE))
     with pytest.raises(UserError, match=r"^data\.tokenizer=hf:.*could not be loaded"):
         ready_made(f"hf:{tmp_path}/no")
     with pytest.raises(UserError, match="must be hf:NAME_OR_PATH, or null"):
@@ -202,7 +203,7 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
-        build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))
+        build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Data(LANGUAGE))
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         ready_made("hf:gpt2")
 

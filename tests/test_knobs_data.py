@@ -241,4 +241,4 @@ def test_what_the_rules_know_about_the_vocabulary(name):
         data = ready(name, **FILES[name] | joint)
         target = RULES[name]["data._target_"][0]
         facts = CompositionView(OmegaConf.create({"data": {"_target_": target, **joint}}))
-        assert facts.joint == data.sizes["joint"]
+        assert facts.joint == data.sizes.joint

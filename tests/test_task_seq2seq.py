@@ -188,7 +188,7 @@ def test_a_run_ends_with_all_measures(tmp_path):
     ):
         assert entry.startswith(f"source     {pair.source}\nreference  {pair.target}\noutput     ")
     read = next(iter(task.data.val_dataloader()))["source"]
-    assert task.max_length == task.data.sizes["target_length"]
+    assert task.max_length == task.data.sizes.target_length
     task.max_length = 2
     tokens = [found[0].tokens for found in task.search(read)]
     assert max(map(len, tokens)) <= 2

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from ablate.config.keys import FILES
 from ablate.config.parts import require_allowed
 from ablate.config.rules import PROCESSES, Count, Int
+from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import (
     Batch,
     InOrder,
@@ -54,7 +55,7 @@ class Data(LightningDataModule):
     kind: the content of a batch, such as "text"; a model and a task have it among their `kinds`.
     read_as: the kind that a model must have, if it is another.
     unit: the noun for examples, in the plural.
-    sizes: keyword arguments of the model, such as the vocabulary size; set by `setup`.
+    sizes: arguments of the model, such as the vocabulary size; set by `setup`.
     batch_size: examples in a global batch, summed over all processes.
     for_training: keys that do not change the data that a finished run is evaluated on.
     dividing: keys that move the boundary between training, validation and test.
@@ -66,7 +67,8 @@ class Data(LightningDataModule):
     read_as: ClassVar[str]
     unit: ClassVar[str] = "examples"
     length_key: ClassVar[str] = "seq_len"  # the key with the number of positions of an example
-    sizes: dict[str, Any]
+    sizes: Sizes
+    sizes_class: ClassVar[type[Sizes]] = Sizes
     class_names: Sequence[str] = ()
     for_training: ClassVar[tuple[str, ...]] = ("train_examples",)
     dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
@@ -88,7 +90,7 @@ class Data(LightningDataModule):
         self.whole = False
         self.kept: dict[str, Any] = {}  # of a finished run: see `restore_run`
         self.trained_on: str | None = None  # the fingerprint of its data
-        self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
+        self.task_settings: TaskSettings | None = None  # of `Task.configure_data`
         self._ready = False
 
     @abstractmethod
@@ -175,7 +177,7 @@ class Data(LightningDataModule):
         drawn = self.drawn(DRAWN)
         return {
             "fitted": fitted,
-            "sizes": self.sizes,
+            "sizes": self.sizes.arguments(),
             "count": count,
             "drawn": drawn,
             "examples": {n: val[Request(0, torch.tensor([n]))] for n in {0, *drawn}},
@@ -185,7 +187,8 @@ class Data(LightningDataModule):
     def restore_run(self, state: dict[str, Any]) -> None:
         """Restore `run_state`. The data are read only when `splits` is."""
         self.use_fitted(state["fitted"])
-        self.sizes, self.kept, self.measured_as = state["sizes"], state, self
+        self.sizes = self.sizes_class(**state["sizes"])
+        self.kept, self.measured_as = state, self
 
     def train_order(self, share: Share) -> Order:
         """The training batches: a new permutation of the examples in every epoch."""

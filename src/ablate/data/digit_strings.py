@@ -24,6 +24,7 @@ from ablate.config.rules import PIXELS, Count, Int, Seed
 from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import SIDE, Digits
 from ablate.data.images import Arrays, Source, statistics
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.data.pair_tokenizer import PAD, Words
 from ablate.data.pairs import Sentences
@@ -146,12 +147,12 @@ class DigitStrings(Targets):
             both = statistics(training, np.arange(len(training.labels)))
             self.mean, self.std = (value / self.white for value in both)
         self.splits = {split: self._split(split) for split in sources}
-        self.sizes = {
-            "image_size": self.size,
-            "channels": 1,
-            "target_vocab": self.target_tokenizer.vocab_size,
-            "target_length": self.most + 1,
-        }
+        self.sizes = Sizes(
+            image_size=self.size,
+            channels=1,
+            target_vocab=self.target_tokenizer.vocab_size,
+            target_length=self.most + 1,
+        )
 
     def fingerprint(self) -> str:
         settings = [*self.size, self.least, self.most, self.counts, self.data_seed]

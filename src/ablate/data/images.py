@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count
 from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.data.split import chosen
 from ablate.errors import UserError
@@ -166,11 +167,9 @@ class Images(Data):
         }
         # In units of black 0 and white 1, as they are usually quoted.
         self.mean, self.std = mean / self.white, std / self.white
-        self.sizes = {
-            "image_size": (height, width),
-            "channels": channels,
-            "classes": len(self.class_names),
-        }
+        self.sizes = Sizes(
+            image_size=(height, width), channels=channels, classes=len(self.class_names)
+        )
         if len(self.class_names) < 2:
             raise UserError(f"data: class_names has the names {self.class_names}, and needs two")
         for split, source in sources.items():
@@ -190,7 +189,8 @@ class Images(Data):
     def save_as_hf(self, folder: Path) -> None:
         from transformers import ViTImageProcessor
 
-        height, width = self.sizes["image_size"]
+        assert self.sizes.image_size is not None
+        height, width = self.sizes.image_size
         ViTImageProcessor(
             size={"height": height, "width": width},
             rescale_factor=1 / self.white,

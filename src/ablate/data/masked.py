@@ -27,6 +27,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Request
+from ablate.data.interface import Sizes
 from ablate.data.text import Cut, TextData
 from ablate.data.tokenizer import Tokenizer
 from ablate.errors import UserError
@@ -114,8 +115,13 @@ class Masked(Cut):
             )
         return count
 
-    def sizes(self) -> dict[str, Any]:
-        return {"segments": 2 if self.next_sentence else 1, "next_sentence": self.next_sentence}
+    def sizes(self, vocab_size: int, length: int) -> Sizes:
+        return Sizes(
+            vocab_size=vocab_size,
+            length=length,
+            segments=2 if self.next_sentence else 1,
+            next_sentence=self.next_sentence,
+        )
 
     def examples(self, tokens: Tensor, data: TextData, *, training: bool) -> Dataset[Any]:
         """All spans of the training tokens; consecutive spans of the validation tokens, without an

@@ -26,6 +26,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Count
 from ablate.data import IGNORED, digest
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import (
     BOS,
@@ -165,13 +166,13 @@ class Pairs(Targets):
             for split, numbers in self.numbers.items()
         }
         sides = [(split.source, split.target) for split in map(self._encoded_split, self.splits)]
-        self.sizes = {
-            "source_vocab": self.source_tokenizer.vocab_size,
-            "target_vocab": self.target_tokenizer.vocab_size,
-            "source_length": max(int(source.lengths.max()) for source, _ in sides),
-            "target_length": max(int(target.lengths.max()) for _, target in sides),
-            "joint": self.source_tokenizer is self.target_tokenizer,
-        }
+        self.sizes = Sizes(
+            source_vocab=self.source_tokenizer.vocab_size,
+            target_vocab=self.target_tokenizer.vocab_size,
+            source_length=max(int(source.lengths.max()) for source, _ in sides),
+            target_length=max(int(target.lengths.max()) for _, target in sides),
+            joint=self.source_tokenizer is self.target_tokenizer,
+        )
 
     def fitted(self) -> dict[str, Any] | None:
         source, target = self.source_tokenizer.state(), self.target_tokenizer.state()

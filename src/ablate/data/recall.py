@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
 from ablate.data import IGNORED, Data, digest, rows
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
 from ablate.machine import memory
@@ -96,7 +97,7 @@ class Recall(Data):
 
     def load(self) -> None:
         self.splits = {split: Sequences(self._make(split)) for split in self.counts}
-        self.sizes = {"vocab_size": self.vocab_size, "length": self.seq_len}
+        self.sizes = Sizes(vocab_size=self.vocab_size, length=self.seq_len)
 
     def fingerprint(self) -> str:
         """A hash of the sequences: numpy may change its random streams between versions."""

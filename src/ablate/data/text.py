@@ -10,6 +10,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
@@ -25,6 +26,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
+from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Order, Request, Share, Windows
 from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
 from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
@@ -76,7 +78,8 @@ class AllWindows(Dataset[Batch]):
         return {"tokens": tokens.where(real, 0), "targets": targets.where(real, IGNORED)}
 
 
-class Cut:
+@dataclass(frozen=True)
+class Cut(TaskSettings):
     """How a text becomes examples: here, windows whose every token has the next one as its target.
 
     A task may request others: `Task.configure_data` stores one in `Data.task_settings`. seq_len:
@@ -99,9 +102,8 @@ class Cut:
         """All windows of the training tokens, and consecutive ones of the validation tokens."""
         return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
 
-    def sizes(self) -> dict[str, Any]:
-        """Sizes that a model needs in addition to the vocabulary and the length."""
-        return {}
+    def sizes(self, vocab_size: int, length: int) -> Sizes:
+        return Sizes(vocab_size=vocab_size, length=length)
 
     def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
         """A user's text as the model reads it: a batch of size 1."""
@@ -116,7 +118,28 @@ SORTED = 200  # lines in order, from which on a text counts as sorted
 UNSORTED = 0.02  # steps in the other direction, at most
 
 
-class TextData(Data):
+class Tokenized(Data):
+    """Base of the data sets with one tokenizer."""
+
+    tokenizer: Tokenizer
+
+    @property
+    def known_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the run that this one starts from, or that is measured."""
+        known = self.measured_as
+        return known.tokenizer if isinstance(known, Tokenized) else None
+
+    def fitted(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.state()}
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        self.tokenizer = restored(fitted["tokenizer"])
+
+    def save_as_hf(self, folder: Path) -> None:
+        self.tokenizer.save_as_hf(folder)
+
+
+class TextData(Tokenized):
     """Base of the texts: a subclass reads the text.
 
     tokenizer: char, byte or bpe, made only from the training split, or hf:NAME_OR_PATH.
@@ -135,7 +158,6 @@ class TextData(Data):
     kind: ClassVar[str] = "text"
     for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
     dividing: ClassVar[tuple[str, ...]] = (*Data.dividing, "unit")
-    tokenizer: Tokenizer
     tokens: dict[str, Tensor]
     characters: dict[str, int]
     lost: dict[str, int | None]
@@ -191,7 +213,7 @@ class TextData(Data):
         return digest(self.content_hash(), "last", self.val_fraction, *units)
 
     def load(self) -> None:
-        known = getattr(self.measured_as, "tokenizer", None) or ready_made(self.tokenizer_name)
+        known = self.known_tokenizer or ready_made(self.tokenizer_name)
         by: list[Any] = [known and known.state()]
         if known is None:
             by = [self.tokenizer_name, self.vocab_size, version("tokenizers"), LEARNED]
@@ -203,17 +225,11 @@ class TextData(Data):
             split: self.cut.examples(tokens, self, training=split == "train")
             for split, tokens in self.tokens.items()
         }
-        self.sizes = {"vocab_size": self.tokenizer.vocab_size, "length": self.seq_len}
-        self.sizes |= self.cut.sizes()
-
-    def fitted(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.state()}
-
-    def save_as_hf(self, folder: Path) -> None:
-        self.tokenizer.save_as_hf(folder)
+        self.sizes = self.cut.sizes(self.tokenizer.vocab_size, self.seq_len)
 
     def use_fitted(self, fitted: dict[str, Any]) -> None:
-        self.tokenizer = self.cut.tokenizer(restored(fitted["tokenizer"]))
+        super().use_fitted(fitted)
+        self.tokenizer = self.cut.tokenizer(self.tokenizer)
 
     def train_order(self, share: Share) -> Order:
         targets = len(self.tokens["train"]) - 1

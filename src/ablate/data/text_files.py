@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -25,9 +24,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Vocabulary
-from ablate.data import Data, digest, source
+from ablate.data import digest, source
 from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders, warn_of_spellings
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
 from ablate.data.split import (
@@ -39,8 +39,8 @@ from ablate.data.split import (
     warn_of_shared,
 )
 from ablate.data.table import read_texts
-from ablate.data.text import TextData
-from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
+from ablate.data.text import Tokenized
+from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer
 from ablate.errors import UserError, suggest
 from ablate.machine.terminal.bar import progress
 
@@ -80,7 +80,7 @@ class Labeled(Dataset[Batch]):
         }
 
 
-class TextFiles(Data):
+class TextFiles(Tokenized):
     """root: the folder or the table, or null for the chapters of Python's help.
     tokenizer, vocab_size: as in ablate.data.text, made only from the training texts.
     seq_len: the most tokens of a text; longer ones are truncated, with a warning.
@@ -92,7 +92,6 @@ class TextFiles(Data):
     reads: ClassVar[tuple[str, ...]] = ("tokens", "keep")
     unit: ClassVar[str] = "texts"
     for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size", "train_examples")
-    tokenizer: Tokenizer
     class_names: list[str]
 
     def __init__(
@@ -133,14 +132,16 @@ class TextFiles(Data):
             used = chosen(len(targets), self.train_examples, "texts").tolist()
             texts["train"] = [read[n] for n in used], [targets[n] for n in used]
         self.splits = {split: self._labeled(split, *texts[split]) for split in texts}
-        self.sizes = {
-            "vocab_size": self.tokenizer.vocab_size,
-            "length": self.seq_len,
-            "classes": len(self.class_names),
-        }
+        segments = None
         if self.specials:  # a model that was trained on pairs has a table of segments
-            known = self.measured_as.sizes if self.measured_as else {}
-            self.sizes["segments"] = known.get("segments", 1)
+            segments = self.measured_as.sizes.segments if self.measured_as else None
+            segments = segments or 1
+        self.sizes = Sizes(
+            vocab_size=self.tokenizer.vocab_size,
+            length=self.seq_len,
+            classes=len(self.class_names),
+            segments=segments,
+        )
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         train = self.splits["train"]
@@ -157,8 +158,8 @@ class TextFiles(Data):
 
     def _tokenizer(self, texts: Texts) -> Tokenizer:
         """The tokenizer of `measured_as`, or one built from the texts."""
-        if isinstance(self.measured_as, TextData | TextFiles):
-            return self.measured_as.tokenizer
+        if (known := self.known_tokenizer) is not None:
+            return known
 
         def lines(*splits: str) -> Iterator[str]:
             return (f"{text}\n" for split in splits for text in texts[split][0])
@@ -172,13 +173,11 @@ class TextFiles(Data):
         return WithSpecials(plain) if self.specials else plain
 
     def fitted(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.state(), "class_names": self.class_names}
-
-    def save_as_hf(self, folder: Path) -> None:
-        self.tokenizer.save_as_hf(folder)
+        return super().fitted() | {"class_names": self.class_names}
 
     def use_fitted(self, fitted: dict[str, Any]) -> None:
-        self.tokenizer = self._extended(restored(fitted["tokenizer"]))
+        super().use_fitted(fitted)
+        self.tokenizer = self._extended(self.tokenizer)
         self.class_names = fitted["class_names"]
 
     def _by_hash(self) -> Texts:

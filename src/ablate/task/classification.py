@@ -114,7 +114,8 @@ class Classification(Task):
         super().__init__(*args, **kwargs)
         self.unit = self.data.unit
         self.label_smoothing = label_smoothing
-        classes = self.data.sizes["classes"]
+        classes = self.data.sizes.classes
+        assert classes is not None
         self.mix = None
         if mixup or cutmix:
             from timm.data import Mixup  # imports all of timm

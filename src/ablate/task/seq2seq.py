@@ -70,7 +70,8 @@ class SequenceToSequence(Task):
     ):
         super().__init__(*args, **kwargs)
         self.criterion = TokenLoss(label_smoothing, z_loss)
-        longest = self.data.sizes["target_length"]
+        longest = self.data.sizes.target_length
+        assert longest is not None
         if max_length is not None and max_length > longest:
             raise UserError(
                 f"task.max_length={max_length}: no target of this data has more than {longest} "

@@ -158,7 +158,7 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
     if "layers" in values:
         slots["layers"] = make_layers({"model": values})
         del values["layers"]
-    model: Model = make(values, **data.sizes, **slots, _convert_="all")
+    model: Model = make(values, **data.sizes.arguments(), **slots, _convert_="all")
     return model
 
 

@@ -61,11 +61,12 @@ def measured_with(
                 f"{data.measured_amount(s)} of {s}" for s in data.splits if s != "train"
             )
             say(f"{data.where}: measured on {parts}", file=sys.stderr)
-    for name, size in read.sizes.items():
-        if not name.endswith("length") and data.sizes[name] != size:
+    sizes = data.sizes.arguments()
+    for name, size in read.sizes.arguments().items():
+        if not name.endswith("length") and sizes[name] != size:
             raise UserError(
                 f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
-                f"{name}={size}, this data has {data.sizes[name]}"
+                f"{name}={size}, this data has {sizes[name]}"
             )
     classes, those = (list(each.class_names) for each in (read, data))
     if classes != those:

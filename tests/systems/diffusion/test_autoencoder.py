@@ -86,7 +86,7 @@ def latent(folder, autoencoder, *more):
 def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     task = ablate.load(autoencoder).task
     data = build_data(ablate.compose(*latent(folder, autoencoder)))
-    assert (data.sizes["image_size"], data.sizes["channels"]) == ((3, 6), 4)
+    assert (data.sizes.image_size, data.sizes.channels) == ((3, 6), 4)
     seen = data.originals("train", torch.arange(40))
     images = data.images(seen)
     moments = images.mean((0, 2, 3)), images.std((0, 2, 3))

@@ -57,7 +57,7 @@ def test_the_default_is_the_sunspots_of_309_years():
         assert data.time(year - 1700) == str(year)
     assert spots.argmax() == 257
     assert data.period == 11
-    assert data.sizes == {"channels": 1, "length": data.window}
+    assert data.sizes.arguments() == {"channels": 1, "length": data.window}
     labels = data.example(3)["labels"]
     assert len(labels) == data.window
     assert int(labels[-1]) == 1700 + data.starts["val"] + 2

@@ -248,7 +248,7 @@ def test_a_graph_costs_its_edges():
     data = build_data(arms[0])
     tasks = [on_meta(cfg, data) for cfg in arms]
     every, edges = (count_flops(c, t, t.model) for c, t in zip(arms, tasks, strict=True))
-    widths = arms[0].model.dim + data.sizes["classes"]
+    widths = arms[0].model.dim + data.sizes.classes
     assert every - edges == 3 * 2 * 2 * widths * (34 * 34 - (34 + 2 * 78))
 
 

@@ -151,7 +151,7 @@ def test_more_training_texts_leave_the_test_alone_and_codes_are_stated():
     for one, other in zip(few._spoken["test"], many._spoken["test"], strict=True):
         assert one.text == other.text
         assert (one.log_mels == other.log_mels).all()
-    assert few.sizes["target_vocab"] == len(SPECIALS) + 16
+    assert few.sizes.target_vocab == len(SPECIALS) + 16
     assert few.fingerprint() != many.fingerprint()
     assert few.codec == spoken(direction="recognition").codec != many.codec
     slow = make("speech", **COUNTS | {"speed": 120})

@@ -232,7 +232,9 @@ class Diffusion(Task):
         guidance = self.guidance if guidance is None else guidance
         levels = self.noise.levels(steps or self.sampling_steps)
         sizes = self.data.sizes
-        like = torch.zeros(1, sizes["channels"], *sizes["image_size"], device=self.device)
+        assert sizes.channels is not None
+        assert sizes.image_size is not None
+        like = torch.zeros(1, sizes.channels, *sizes.image_size, device=self.device)
         start = one_by_one(normal, keys, like).to(self.dtype)
         x = start
         for number, (now, after) in enumerate(pairwise(levels)):

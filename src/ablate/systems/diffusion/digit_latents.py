@@ -1,5 +1,6 @@
 """Images of digits as an autoencoder has them: the data of a latent diffusion model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,8 +47,8 @@ class DigitLatents(DigitStrings):
             captions = images.captions
             self.splits[split] = Captioned(of.values[split], captions, mean=of.mean, std=of.std)
         height, width = self.size
-        self.sizes["image_size"] = height // of.reduction, width // of.reduction
-        self.sizes["channels"] = len(of.mean)
+        size = height // of.reduction, width // of.reduction
+        self.sizes = replace(self.sizes, image_size=size, channels=len(of.mean))
 
     def to_pixels(self, images: Tensor) -> Tensor:
         return super().to_pixels(images) if self.latents is None else self.latents.to_pixels(images)

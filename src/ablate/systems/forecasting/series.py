@@ -1,6 +1,7 @@
 """Time series: the first part is for training, the next for validation, the last for the test.
 
 By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysical Data Center,
+from ablate.data.interface import Sizes
 from statsmodels (statsmodels.datasets.sunspots, public domain).
 """
 
@@ -22,6 +23,7 @@ from torch.utils.data import Dataset
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Fraction, Real
 from ablate.data import Data, digest
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
 from ablate.systems.forecasting.columns import read_columns
@@ -191,7 +193,7 @@ class Series(Data):
                     window=self.window,
                     horizon=self.horizon,
                 )
-        self.sizes = {"channels": len(self.names), "length": self.window}
+        self.sizes = Sizes(channels=len(self.names), length=self.window)
 
     def fitted(self) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.data import IGNORED, Data, digest
+from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,21 @@ class Nodes(Dataset[Batch]):
         return dict(self.batch)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GraphSizes(Sizes):
+    """features: numbers of a node."""
+
+    features: int
+    nodes: int
+
+
 class Graphs(Data):
     """Base of the graphs: a subclass reads one."""
 
     kind: ClassVar[str] = "a graph"
     class_names: Sequence[str]
+    sizes: GraphSizes
+    sizes_class: ClassVar[type[Sizes]] = GraphSizes
     graph: Graph
 
     def __init__(self, *, seed: int) -> None:
@@ -81,14 +92,12 @@ class Graphs(Data):
             name: Nodes(features, edges, classes, nodes) for name, nodes in graph.split.items()
         }
         self.class_names = graph.class_names
-        self.sizes = {
-            "features": features.shape[1],
-            "classes": len(graph.class_names),
-            "nodes": count,
-        }
+        self.sizes = GraphSizes(
+            features=features.shape[1], classes=len(graph.class_names), nodes=count
+        )
 
     def amount(self) -> str:
-        return f"{len(self.graph.split['train']):,} training nodes of {self.sizes['nodes']:,}"
+        return f"{len(self.graph.split['train']):,} training nodes of {self.sizes.nodes:,}"
 
     def fingerprint(self) -> str:
         graph = self.read()

@@ -39,8 +39,9 @@ class NodeClassification(Task):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.mean_loss = MeanMetric()
-        self.accuracy = MulticlassAccuracy(self.data.sizes["classes"], average="micro")
-        self.confusion = MulticlassConfusionMatrix(self.data.sizes["classes"])
+        classes = len(self.data.class_names)
+        self.accuracy = MulticlassAccuracy(classes, average="micro")
+        self.confusion = MulticlassConfusionMatrix(classes)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["features"], batch["edges"]

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +30,13 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, RunDir, Vocabulary
 from ablate.config.run_id import NO_WEIGHTS, weights
 from ablate.config.view import TEXT
-from ablate.data import Data, digest, source
+from ablate.data import digest, source
+from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Request
 from ablate.data.pydoc import Pydoc
 from ablate.data.split import BOUNDS, text_key, three_way
-from ablate.data.text import TextData
-from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer, restored
+from ablate.data.text import TextData, Tokenized
+from ablate.data.tokenizer import TokenizerName, make_tokenizer
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.random.seeding import derive
@@ -50,8 +51,16 @@ log = logging.getLogger(__name__)
 MADE = {"train": 2048, "val": 512, "test": 512}  # pairs
 RULE: RuleName = "words"
 AT_ONCE = 256  # responses that are written together
-# Requests of a task (`Data.task_settings`) besides pairs: a model with one output, or only prompts.
-SCORES, PROMPTS = "scores", "prompts"
+
+
+@dataclass(frozen=True)
+class Reading(TaskSettings):
+    """What a task reads in place of pairs: pairs for a model with one output, or only prompts."""
+
+    of: Literal["scores", "prompts"]
+
+
+SCORES, PROMPTS = Reading("scores"), Reading("prompts")
 
 
 class Pair(NamedTuple):
@@ -131,7 +140,7 @@ def padded(texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
     return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]
 
 
-class Preferences(Data):
+class Preferences(Tokenized):
     """path: a file of pairs; null: they are generated.
     policy_run: a finished run of a language model, whose responses are compared; its data
     are the source of prompts. null: passages of Python's help.
@@ -162,8 +171,7 @@ class Preferences(Data):
             for key in ("policy_run", "temperature")
         ),
     )
-    tokenizer: Tokenizer
-    task_settings: str | None
+    task_settings: Reading | None
 
     def __init__(
         self,
@@ -239,7 +247,7 @@ class Preferences(Data):
                 split: partial(list, of_split) for split, of_split in texts.items()
             }
             counts = {split: len(of_split) for split, of_split in texts.items()}
-            known = self._known or make_tokenizer(
+            known = self.known_tokenizer or make_tokenizer(
                 self.tokenizer_name,
                 self.vocab_size,
                 partial(texts_of, "train"),
@@ -247,29 +255,14 @@ class Preferences(Data):
             )
         else:
             make = {split: partial(self._generated, split) for split in self.counts}
-            counts, known = self.counts, self._known or self.source.tokenizer
+            counts, known = self.counts, self.known_tokenizer or self.source.tokenizer
         self.tokenizer = known
         splits = {split: Preferred(counts[split], make[split], self) for split in make}
         if self.path is not None:
             self._drop_equal(splits)
         self.splits = dict(splits)
-        self.sizes = {"vocab_size": known.vocab_size, "length": self.seq_len}
-        if self.task_settings == SCORES:
-            self.sizes["classes"] = 1
-
-    def fitted(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.state()}
-
-    def save_as_hf(self, folder: Path) -> None:
-        self.tokenizer.save_as_hf(folder)
-
-    def use_fitted(self, fitted: dict[str, Any]) -> None:
-        self.tokenizer = restored(fitted["tokenizer"])
-
-    @property
-    def _known(self) -> Tokenizer | None:
-        """The tokenizer of the run that this one starts from, or that is measured."""
-        return getattr(self.measured_as, "tokenizer", None)
+        classes = 1 if self.task_settings == SCORES else None
+        self.sizes = Sizes(vocab_size=known.vocab_size, length=self.seq_len, classes=classes)
 
     def encoded(self, prompt: str, *responses: str | None) -> Encoded:
         """A prompt with each response, as it is read; None: only the prompt."""
@@ -362,7 +355,10 @@ class Preferences(Data):
                 f"data.seq_len={self.seq_len}: data.policy_run={self.policy_run} reads at most"
                 f" {run.model.length} tokens"
             )
-        if self._known is None and (its := run.config.data.tokenizer) != self.tokenizer_name:
+        if (
+            self.known_tokenizer is None
+            and (its := run.config.data.tokenizer) != self.tokenizer_name
+        ):
             raise UserError(
                 f"data.tokenizer={self.tokenizer_name}: the texts of"
                 f" data.policy_run={self.policy_run} have the tokens of its run; set"

@@ -29,7 +29,7 @@ from ablate.systems.segmentation.prompts import (
 )
 from ablate.systems.segmentation.sam import SAM, Prompt, chosen, picked
 from ablate.systems.segmentation.segment import image_files, write_mask
-from ablate.systems.segmentation.segments import Segments
+from ablate.systems.segmentation.segments import Clicks, Segments
 from ablate.task import Task
 from ablate.task.presenter import Presenter, val_example
 
@@ -136,7 +136,7 @@ class Segmentation(Task):
 
     @classmethod
     def configure_data(cls, data: Any, **keys: Any) -> None:
-        data.task_settings = keys["clicks"]
+        data.task_settings = Clicks(keys["clicks"])
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["images"], batch["points"], batch["labels"]

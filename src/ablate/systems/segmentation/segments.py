@@ -12,6 +12,7 @@ void        b y x     True at pixels without a label, if a split has some
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,6 +24,7 @@ from torch.utils.data import Dataset
 
 from ablate.data import Data
 from ablate.data.images import Arrays, statistics
+from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Request
 from ablate.systems.segmentation.prompts import FIRST, PADDING, centers, first_click
 
@@ -77,8 +79,22 @@ class Segmented(Dataset[Batch]):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class PromptedSizes(Sizes):
+    """prompt_length: the points of a prompt."""
+
+    prompt_length: int
+
+
+@dataclass(frozen=True)
+class Clicks(TaskSettings):
+    """count: clicks on an example."""
+
+    count: int = 1
+
+
 class Segments(Data):
-    """A subclass reads the objects of every split. task_settings: clicks on an example.
+    """A subclass reads the objects of every split.
 
     mean, std: of the training images, between black 0 and white 1.
     """
@@ -86,6 +102,8 @@ class Segments(Data):
     kind: ClassVar[str] = "images with masks"
     unit: ClassVar[str] = "objects"
     white: ClassVar[int] = 255
+    sizes_class: ClassVar[type[Sizes]] = PromptedSizes
+    task_settings: Clicks | None
     mean: Tensor
     std: Tensor
 
@@ -111,16 +129,15 @@ class Segments(Data):
             both = statistics(Arrays(pixels, np.zeros(len(pixels))), np.arange(len(pixels)))
             self.mean, self.std = (value / self.white for value in both)
         mean, std = (value * self.white for value in (self.mean, self.std))
-        points = FIRST - 1 + (self.task_settings or 1)
+        points = FIRST - 1 + (self.task_settings or Clicks()).count
         self.splits = {
             split: Segmented(objects_of_split, mean=mean, std=std, points=points)
             for split, objects_of_split in objects.items()
         }
-        self.sizes = {
-            "image_size": pixels.shape[1:3],
-            "channels": pixels.shape[3],
-            "prompt_length": points,
-        }
+        rows, columns, channels = pixels.shape[1:]
+        self.sizes = PromptedSizes(
+            image_size=(rows, columns), channels=channels, prompt_length=points
+        )
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation example with only its first prompt."""

@@ -32,7 +32,7 @@ def network_of(model: Model, cfg: DictConfig, data: Data) -> Any:
     if (name := cfg.choices.model) not in FAMILIES:
         raise UserError(f"ablate.export: model={name}; {' and '.join(FAMILIES)} can be written")
     family: Any = import_module(f"{__package__}.{FAMILIES[name]}")
-    network = family.empty(cfg, data.sizes).double().eval()
+    network = family.empty(cfg, data.sizes.arguments()).double().eval()
     require_parts(cfg, COMMON | family.parts(network, WHAT), WHAT)
     ours = model.state_dict()
     parameters = list(network.parameters())
