@@ -224,7 +224,7 @@ def together(score: str, pos_enc: str) -> bool:
     """
     reads = part("model.attention", score).func
     encodes = part("pos_enc", pos_enc).func
-    if encodes.compares:
+    if encodes.rotates:
         return bool(reads.query and reads.key)
     return bool(reads.query or pos_enc not in ("relative", "relative_2d"))
 

@@ -2,13 +2,19 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from make_study import scores
 
+from ablate.study import report
+from ablate.study.report.terminal import show
+
+pytest_plugins = ["make_study"]
 ROOT = Path(__file__).parents[1]
 PAGES = ("add-a-component", "add-to-the-repository", "add-a-model-and-task")
 SECTIONS = {
@@ -17,7 +23,9 @@ SECTIONS = {
     for section in (ROOT / f"docs/how-to/{page}.md").read_text("utf-8").split("\n## ")[1:]
     for title, text in [section.split("\n", 1)]
 }
-NORM, MIXER, IMAGES, METRIC, CALLBACK, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, FAMILY = SECTIONS
+NORM, MIXER, IMAGES, METRIC, CALLBACK, SCORE, DATA, OPTIMIZER, KEY, COLUMN, ATTENTION, FAMILY = (
+    SECTIONS
+)
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -102,7 +110,7 @@ def test_a_mixer_of_ones_own_is_refused_where_it_has_no_meaning(tmp_path: Path) 
         train(tmp_path, "model.mixer=decay", "model=bert", "pos_enc=learned")
 
 
-@pytest.mark.parametrize(("section", "count"), [(KEY, 3), (ATTENTION, 2)])
+@pytest.mark.parametrize(("section", "count"), [(KEY, 3), (COLUMN, 1), (ATTENTION, 2)])
 def test_a_key_changes_few_files(section: tuple[str, str], count: int, tmp_path: Path) -> None:
     files = {file for file, _ in blocks(SECTIONS[section])}
     assert len(files) == count
@@ -110,6 +118,23 @@ def test_a_key_changes_few_files(section: tuple[str, str], count: int, tmp_path:
         (tmp_path / file).parent.mkdir(parents=True)
         shutil.copy(ROOT / file, tmp_path / file)
     change(SECTIONS[section], tmp_path)
+
+
+@pytest.mark.usefixtures("no_pdf")
+def test_a_column_of_the_report_is_in_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "src/ablate/study/report/columns.py"
+    file.parent.mkdir(parents=True)
+    shutil.copy(ROOT / file.relative_to(tmp_path), file)
+    change(SECTIONS[COLUMN], tmp_path)
+    columns = runpy.run_path(str(file))["COLUMNS"]
+    monkeypatch.setattr(sys.modules["ablate.study.report.content"], "COLUMNS", columns)
+    show(report.write(folder := scores(tmp_path)))
+    texts = [(folder / name).read_text() for name in ("report.html", "report.md", "table.tex")]
+    heads = (">steps</button>", "| steps |", " & steps & ", "┃ steps ┃")
+    for text, head in zip([*texts, capsys.readouterr().out], heads, strict=True):
+        assert head in text
 
 
 @pytest.mark.slow

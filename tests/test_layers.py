@@ -16,7 +16,7 @@ from ablate.config.composition import Composition
 from ablate.config.run_id import run_id
 from ablate.decode.sample import sample
 from ablate.errors import UserError
-from ablate.model.layers.layer import Layer
+from ablate.model.layers.layer import Layer, LayerTraits
 from ablate.task.accumulation import added_losses
 from ablate.training.build import make_layers
 
@@ -68,7 +68,7 @@ def test_a_mixer_from_outside_is_refused_where_it_has_no_meaning(own, given, lin
 class Balanced(Layer):
     """Adds the mean square of its scale to the loss."""
 
-    causal = True
+    traits = LayerTraits(causal=True)
 
     def __init__(self, place):
         super().__init__()

@@ -22,6 +22,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.config.parts import locate
 from ablate.data import IGNORED
+from ablate.data.interface import Sizes
 from ablate.errors import RunFailed, UserError
 from ablate.study.metric_words import mode_of
 from ablate.study.plan.budget import measured
@@ -95,7 +96,7 @@ def test_a_class_without_examples_has_no_accuracy(tmp_path):
     """Two of three right of one class, and none of another, which has one."""
     targets = torch.tensor([0, 0, 0, 1])
     data = SimpleNamespace(
-        unit="images", sizes={"classes": 3}, class_names=["a", "b", "c"], reads=("x",),
+        unit="images", sizes=Sizes(classes=3), class_names=["a", "b", "c"], reads=("x",),
         splits={"val": SimpleNamespace(targets=targets), "test": object()},
     )  # fmt: skip
     settings = {"optimizer": None, "schedule": None, "label_smoothing": 0.0, "seed": 0}

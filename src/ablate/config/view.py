@@ -76,6 +76,10 @@ class CompositionView:
         """Whether a part states it about itself, such as that a score reads the `query`."""
         return bool(self.attribute(group, attribute))
 
+    def trait(self, group: str, name: str) -> Any:
+        """A fact about a model or a layer (`ModelTraits`, `LayerTraits`)."""
+        return getattr(self.attribute(group, "traits"), name)
+
     @property
     def kind(self) -> str:
         """The kind of the data, such as text. UserError if its class does not state it."""
@@ -153,7 +157,7 @@ class CompositionView:
     @property
     def positions(self) -> int:
         """Tokens or values that the model reads at once in training."""
-        if not self.declares("model", "has_grid"):
+        if not self.trait("model", "has_grid"):
             return int(self(f"data.{self.attribute('data', 'length_key')}"))
         return int(self.across**2 + (self.get("model.pool", None) == "class"))
 

@@ -165,11 +165,9 @@ class Kernel:
     provides: ClassVar[frozenset[str]] = frozenset(FEATURES) | {"float64", "cpu"}
     # Their names in messages.
     features: ClassVar[Mapping[str, str]] = FEATURES
-    # Whether kernel=auto, which is the default, chooses among others.
-    chooses: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
-            lambda c: not c.declares("kernel", "chooses") and not c.has("model.attention"),
+            lambda c: c.option("kernel") != "auto" and not c.has("model.attention"),
             "kernel={kernel} has no effect on model={model}, which has no attention of ablate's;"
             " use kernel=auto",
         ),

@@ -17,7 +17,6 @@ class Auto(Kernel):
     """
 
     name: ClassVar[str] = "auto"
-    chooses = True
 
     def resolve(self, needs: frozenset[str]) -> Kernel:
         if needs <= SDPA.provides:

@@ -60,7 +60,7 @@ class Chunked(Kernel):
 
     def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         on_cpu = attend.v.device.type == "cpu"
-        fused = self.compile == "auto" and attend.score.fuses and on_cpu
+        fused = self.compile == "auto" and type(attend.score).fused is not Score.fused and on_cpu
         per_query = self._per_query(attend, fused=fused)
         most = self.ELEMENTS if on_cpu else self.GPU_ELEMENTS
         size = self.chunk or max(1, min(most // per_query, attend.queries))

@@ -8,6 +8,7 @@ residual stream (`model.init_depth_scale`; docs/reference/side-effects.md).
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +26,25 @@ ROLES = "embedding", "head", "matrix", "tensor", "vector"
 Freeze = Literal["none", "embeddings", "encoder"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelTraits:
+    """Facts about a model for the check of a composition.
+
+    causal: a position may depend only on earlier ones, unless model.mask allows others; None: of a
+    model without masks. attends: it has attention with any mixer. reads_without_attention: it has
+    something to read without attention, such as an encoder's last state. pads: its batches are
+    padded. source_first: one stack reads the source and then the target. has_grid: its positions
+    are the patches of an image, in rows and columns.
+    """
+
+    causal: bool | None = None
+    attends: bool = False
+    reads_without_attention: bool = False
+    pads: bool = False
+    source_first: bool = False
+    has_grid: bool = False
+
+
 class Model(nn.Module):
     """Base of every architecture: initialization, freezing, and which parameters are embeddings."""
 
@@ -34,18 +54,7 @@ class Model(nn.Module):
     positions: ClassVar[str | None]
     # Its outputs; a task needs one of them (`Task.output`).
     outputs: ClassVar[tuple[str, ...]]
-    # Whether a position may depend only on earlier ones, unless model.mask allows others.
-    causal: ClassVar[bool]
-    # Whether it has attention with any mixer.
-    attends: ClassVar[bool] = False
-    # Whether it has something to read without attention, such as an encoder's last state.
-    reads_without_attention: ClassVar[bool] = False
-    # Whether its batches are padded.
-    pads: ClassVar[bool] = False
-    # Whether one stack reads the source and then the target.
-    source_first: ClassVar[bool] = False
-    # Whether its positions are the patches of an image, in rows and columns.
-    has_grid: ClassVar[bool] = False
+    traits: ClassVar[ModelTraits] = ModelTraits()
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()

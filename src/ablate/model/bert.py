@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Width
 from ablate.data.text_files import TextFiles
-from ablate.model.base import Freeze, Model
+from ablate.model.base import Freeze, Model, ModelTraits
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
@@ -40,7 +40,7 @@ class BERT(Model):
     """
 
     outputs = ("masked tokens", "classes")
-    causal = False
+    traits = ModelTraits(causal=False)
     conflicts = (
         Conflict(
             lambda c: (

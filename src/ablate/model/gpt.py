@@ -16,7 +16,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Positive, Width
 from ablate.config.view import CompositionView
 from ablate.kernel.interface.documents import Documents
-from ablate.model.base import Freeze, LanguageModel
+from ablate.model.base import Freeze, LanguageModel, ModelTraits
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
@@ -50,7 +50,7 @@ class GPT(LanguageModel):
     """
 
     outputs = ("next tokens", "classes", "scores")
-    causal = True
+    traits = ModelTraits(causal=True)
     conflicts = (
         Conflict(
             lambda c: (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ablate.config.rules import Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
-from ablate.model.base import Seq2Seq, State
+from ablate.model.base import ModelTraits, Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
@@ -44,9 +44,7 @@ class GPTSeq2Seq(Seq2Seq):
     """`stack`: keys of Stack. Each side has its own embedding table."""
 
     outputs = ("target tokens",)
-    causal = True
-    pads = True
-    source_first = True
+    traits = ModelTraits(causal=True, pads=True, source_first=True)
     positions = "layers"
     embeddings = ("source_embedding.", "target_embedding.", "stack.pos_enc.")
 

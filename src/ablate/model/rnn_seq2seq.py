@@ -21,7 +21,7 @@ from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.base import Seq2Seq, State
+from ablate.model.base import ModelTraits, Seq2Seq, State
 from ablate.model.decoder import MakeDecoder, RNNState
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
@@ -50,7 +50,7 @@ class RNNSeq2Seq(Seq2Seq):
     """
 
     outputs = ("target tokens",)
-    reads_without_attention = True
+    traits = ModelTraits(reads_without_attention=True)
     conflicts = (
         GOES_AROUND,
         *TIED_WIDTHS,

@@ -19,7 +19,7 @@ from ablate.config.rules import Depth, Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
-from ablate.model.base import Seq2Seq, State
+from ablate.model.base import ModelTraits, Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache, Memory
@@ -65,9 +65,7 @@ class Transformer(Seq2Seq):
     """
 
     outputs = ("target tokens",)
-    causal = True
-    attends = True
-    pads = True
+    traits = ModelTraits(causal=True, attends=True, pads=True)
     conflicts = (
         Conflict(
             lambda c: not c("model.residual") and not c.declares("model.cross_attention", "query"),

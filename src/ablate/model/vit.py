@@ -16,7 +16,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import HUGGING_FACE, Width
 from ablate.errors import UserError
 from ablate.figures.patches import patch_drawer, unnormalized
-from ablate.model.base import Freeze, Model
+from ablate.model.base import Freeze, Model, ModelTraits
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack, StackKeys
 
@@ -60,7 +60,7 @@ class ViT(Model):
     """Images in, logits of the classes out. `stack`: keys of Stack."""
 
     outputs = ("classes",)
-    causal = False
+    traits = ModelTraits(causal=False, has_grid=True)
     conflicts = (
         *WHOLE_PATCHES,
         Conflict(
@@ -74,7 +74,6 @@ class ViT(Model):
         ),
     )
     positions = "layers"
-    has_grid = True
     kinds = ("images",)
     embeddings = ("patches.", "class_token.", "stack.pos_enc.")
 

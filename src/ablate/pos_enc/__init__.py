@@ -21,7 +21,7 @@ from ablate.errors import UserError
 from ablate.random.draws import Source, Stream, uniform_alone
 
 NEEDS_GRID = Conflict(
-    lambda c: c.attribute("model", "positions") is not None and not c.declares("model", "has_grid"),
+    lambda c: c.attribute("model", "positions") is not None and not c.trait("model", "has_grid"),
     "pos_enc={pos_enc} needs images, and model={model} reads a sequence; take the same without _2d",
 )
 
@@ -58,7 +58,7 @@ class PosEnc(nn.Module):
         ),
         Conflict(
             lambda c: (
-                c.declares("pos_enc", "compares")
+                c.declares("pos_enc", "rotates")
                 and not (
                     c.declares("model.attention", "query") and c.declares("model.attention", "key")
                 )
@@ -71,9 +71,8 @@ class PosEnc(nn.Module):
     # (and the query), and `by_distance` is implemented; "bias" for another; "weights" if `values`
     # adds a term to the output.
     needs: frozenset[str] = frozenset()
-    # True: it acts on queries and keys, so it has no effect on a score that ignores either.
-    compares: ClassVar[bool] = False
-    # True: `rotate` turns queries and keys, of any even width.
+    # True: `rotate` turns queries and keys, of any even width, so it has no effect on a score that
+    # ignores either.
     rotates: ClassVar[bool] = False
     # Keys without an effect on parameters, with which a finished run can be measured.
     measured_with: ClassVar[tuple[str, ...]] = ()

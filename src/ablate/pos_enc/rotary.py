@@ -22,7 +22,7 @@ python -m ablate.evaluate RUN pos_enc.scaling=yarn pos_enc.factor=4 data.seq_len
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from einops import rearrange
@@ -40,7 +40,6 @@ SLOW, FAST = 1, 32  # turns: alpha and beta of Peng et al. 2023, for LLaMA
 class Rotary(Randomized):
     """Rotates queries and keys; no parameters, any length."""
 
-    compares: ClassVar[bool] = True
     rotates = True
     conflicts = (
         Conflict(

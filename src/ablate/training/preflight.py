@@ -144,7 +144,7 @@ def many_tokens(composition: Composition) -> str | None:
     """A line on how to have fewer tokens, if the model reads more than MANY of an image."""
     facts = CompositionView(composition.cfg)
     try:
-        if not facts.declares("model", "has_grid") or facts.positions <= MANY:
+        if not facts.trait("model", "has_grid") or facts.positions <= MANY:
             return None
         side, patch = facts.side, int(facts("model.patch"))
     except Unreadable:  # no model of square images in patches

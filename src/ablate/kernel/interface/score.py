@@ -34,10 +34,6 @@ class Score(nn.Module):
     # The feature of a kernel that computes it: "dot_product" if `lower` is implemented, "sum" if
     # `summed` is, else "score".
     needs: ClassVar[frozenset[str]] = frozenset({"score"})
-    # Whether `fused` is implemented.
-    fuses: ClassVar[bool] = False
-    # Whether there are attention weights: attention=none has none.
-    weighs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -92,8 +88,8 @@ class Score(nn.Module):
     def fused(
         self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
     ) -> Float[Tensor, "b h i j"]:
-        """A faster compare(q, prepared) for a CPU, without a tensor of queries x keys x width; only
-        if `fuses`.
+        """A faster compare(q, prepared) for a CPU, without a tensor of queries x keys x width; if
+        implemented.
         """
         raise NotImplementedError
 

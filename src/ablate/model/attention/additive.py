@@ -29,7 +29,6 @@ class Additive(Score):
 
     option: ClassVar[str] = "additive"
     needs: ClassVar[frozenset[str]] = frozenset({"sum"})
-    fuses: ClassVar[bool] = True
     # Negative slope of the LeakyReLU of the hidden layer; None: tanh.
     slope: ClassVar[float | None] = None
     w: nn.Parameter | None

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from ablate.model.attention import Score
 from ablate.model.attention.additive import Additive
 from ablate.model.attention.gat import SLOPE
 
@@ -17,7 +18,7 @@ class GATv2(Additive):
     """As Additive; with hidden=None, W and U are the model's projections."""
 
     option: ClassVar[str] = "gatv2"
-    fuses: ClassVar[bool] = False
+    fused = Score.fused  # that of Additive has its activation
     slope: ClassVar[float | None] = SLOPE
 
     def reset_parameters(self) -> None:

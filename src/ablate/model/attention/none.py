@@ -13,15 +13,14 @@ from ablate.model.attention import Score
 
 
 class NoAttention(Score):
-    """A placeholder without scores or weights: a model checks `weighs` before it uses either."""
+    """A placeholder without scores or weights: a model tests for this class first."""
 
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False
-    weighs: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     conflicts = (
         Conflict(
-            lambda c: not c.declares("model", "reads_without_attention"),
+            lambda c: not c.trait("model", "reads_without_attention"),
             "model.attention=none leaves model={model} nothing to read; use"
             " model.attention=uniform, or model=rnn_seq2seq",
         ),
@@ -34,7 +33,7 @@ class NoAttention(Score):
             "model.window={model.window} has no effect with model.attention=none",
         ),
         Conflict(
-            lambda c: not c.declares("kernel", "chooses"),
+            lambda c: c.option("kernel") != "auto",
             "kernel={kernel} has no effect with model.attention=none; use kernel=auto",
         ),
     )

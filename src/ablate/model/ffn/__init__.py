@@ -10,7 +10,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.layers.layer import Context, Layer
+from ablate.model.layers.layer import Context, Layer, LayerTraits
 from ablate.model.layers.linear import STD, Linear
 
 MakeFeedForward = Callable[..., Layer | None]
@@ -20,7 +20,7 @@ class FeedForward(Layer):
     """hidden: width of the ungated network; gated ones get two thirds of it, so
     that three matrices have as many parameters as two."""
 
-    mixes = False
+    traits = LayerTraits(mixes=False)
     gated: ClassVar[bool] = False
 
     def __init__(

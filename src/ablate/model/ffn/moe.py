@@ -18,7 +18,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative, Width
 from ablate.config.rules import Int as Whole
 from ablate.model.ffn import FeedForward
-from ablate.model.layers.layer import Context, Layer
+from ablate.model.layers.layer import Context, Layer, LayerTraits
 from ablate.model.layers.linear import STD, Linear
 
 
@@ -35,7 +35,7 @@ class MixtureOfExperts(Layer):
     tokens of a batch that are not padding; 1 when balanced. It is logged as train/balance.
     """
 
-    mixes = False
+    traits = LayerTraits(mixes=False)
     conflicts = (
         Conflict(
             lambda c: c("model.ffn.top_k") > c("model.ffn.experts"),

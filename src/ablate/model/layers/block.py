@@ -21,7 +21,7 @@ from ablate.model.attention import Score
 from ablate.model.connection import Connection, MakeConnection
 from ablate.model.connection.plain import Plain
 from ablate.model.ffn import MakeFeedForward
-from ablate.model.layers.layer import Context, Layer, LayerSpec
+from ablate.model.layers.layer import Context, Layer, LayerSpec, LayerTraits
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
@@ -98,7 +98,7 @@ class Parallel(Layer):
     def __init__(self, mixer: Layer, feed_forward: Layer):
         super().__init__()
         self.mixer, self.feed_forward = mixer, feed_forward
-        self.caches = mixer.caches  # type: ignore[misc]
+        self.traits = LayerTraits(caches=mixer.traits.caches)
 
     @property
     def selects(self) -> bool:
@@ -117,7 +117,7 @@ class Block(nn.ModuleDict):
 
     def __init__(self, sublayers: dict[str, Sublayer]):
         super().__init__(sublayers)
-        mixing = [name for name, sublayer in sublayers.items() if sublayer.function.mixes]
+        mixing = [name for name, sublayer in sublayers.items() if sublayer.function.traits.mixes]
         self.last_mixing = mixing[-1] if mixing else None
         self.mixes_examples = any(getattr(m, "mixes_examples", False) for m in self.modules())
 
@@ -225,7 +225,7 @@ def make_block(
         shared = {} if mix is None else mix.attention_keys
         place = replace(place, score=cross_attention, length=memory_length)
         cross = CrossAttention(place, **shared)
-    name = "attention" if mix is not None and mix.attends else "mixer"
+    name = "attention" if mix is not None and mix.traits.attends else "mixer"
     hidden = keys["ffn_dim"] or 4 * dim
     feed = keys["ffn"](dim, hidden=hidden, bias=bias, std=std, out_std=out_std)
     if parallel and mix is not None and feed is not None:

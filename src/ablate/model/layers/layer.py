@@ -27,6 +27,27 @@ from ablate.pos_enc import PosEnc
 State = tuple[Shaped[Tensor, "b ..."], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerTraits:
+    """Facts about a layer, for the check of a composition.
+
+    mixes: it reads other positions than the one that it computes; then it computes only
+    `context.position` on request, b i d -> b 1 d. attends: it has attention weights:
+    model.attention, model.normalizer and kernel act in it. reads_positions: encodings that act
+    inside attention, such as rotary, act in it. reads_mask: it restricts each position to the keys
+    that any mask allows; else it reads of the mask only whether it looks ahead. caches: it
+    continues from `context.recall` when it reads only the new tokens. causal: it never reads a
+    later position (True), always does (False), or as the mask allows (None).
+    """
+
+    mixes: bool = True
+    attends: bool = False
+    reads_positions: bool = False
+    reads_mask: bool = False
+    caches: bool = False
+    causal: bool | None = None
+
+
 @dataclass(frozen=True)
 class LayerSpec:
     """The settings that a model passes to each of its layers.
@@ -173,7 +194,7 @@ class Layer(nn.Module):
         *(
             Conflict(
                 lambda c, group=group, usual=usual: (  # type: ignore[misc]
-                    not (c.declares("model.mixer", "attends") or c.declares("model", "attends"))
+                    not (c.trait("model.mixer", "attends") or c.trait("model", "attends"))
                     and c.option(group) != usual
                 ),
                 f"{group}={{{group}}} acts inside attention, and model.mixer={{model.mixer}} has"
@@ -184,7 +205,7 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                not c.declares("model.mixer", "reads_positions")
+                not c.trait("model.mixer", "reads_positions")
                 and c.attribute("pos_enc", "acts_in") == "attention"
             ),
             "pos_enc={pos_enc} acts inside attention, and model.mixer={model.mixer} has none; use"
@@ -193,7 +214,7 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                not c.declares("model.mixer", "reads_mask")
+                not c.trait("model.mixer", "reads_mask")
                 and c.attribute("model.mask", "looks_ahead") is None
             ),
             "model.mask={model.mask} restricts attention weights, and model.mixer={model.mixer} has"
@@ -202,7 +223,7 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                c.attribute("model.mixer", "causal") is True
+                c.trait("model.mixer", "causal") is True
                 and c.attribute("model.mask", "looks_ahead") is True
             ),
             "model.mixer={model.mixer} reads only earlier positions, and model.mask={model.mask}"
@@ -210,33 +231,22 @@ class Layer(nn.Module):
         ),
         Conflict(
             lambda c: (
-                c.attribute("model.mixer", "causal") is False
+                c.trait("model.mixer", "causal") is False
                 and c.attribute("model.mask", "looks_ahead") is False
             ),
             "model.mixer={model.mixer} reads later positions, which model.mask={model.mask} does"
             " not allow",
         ),
     )
-    # Whether it reads other positions than the one that it computes. A layer that does computes one
-    # only `context.position` on request: b i d -> b 1 d.
-    mixes: ClassVar[bool] = True
-    # Whether it has attention weights: model.attention, model.normalizer and kernel act in it.
-    attends: ClassVar[bool] = False
-    # Whether encodings that act inside attention, such as rotary, act in it.
-    reads_positions: ClassVar[bool] = False
-    # Whether it restricts each position to the keys that any mask allows. If not, it reads of the
-    # mask only whether it looks ahead.
-    reads_mask: ClassVar[bool] = False
-    # Whether it never reads a later position (True), always does (False), or as the mask allows.
-    causal: ClassVar[bool | None] = None
-    # Whether it continues from `context.recall` when it reads only the new tokens.
-    caches: ClassVar[bool] = False
-    # Whether it reads a memory; `read` then prepares it.
-    reads_memory: ClassVar[bool] = False
+    traits: LayerTraits = LayerTraits()
     # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
     # Its keys that the cross-attention of its block also has.
     attention_keys: Mapping[str, Any] = {}
+
+    @property
+    def reads_memory(self) -> bool:
+        return type(self).read is not Layer.read
 
     @property
     def selects(self) -> bool:
@@ -248,5 +258,6 @@ class Layer(nn.Module):
         raise NotImplementedError
 
     def read(self, source: Float[Tensor, "b j d"]) -> State:
-        """The tensors of an encoded source that the layer reads, for `Memory`."""
+        """The tensors of an encoded source that the layer reads, for `Memory`; a layer that
+        implements this reads a memory."""
         raise NotImplementedError

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Layer, LayerSpec
+from ablate.model.layers.layer import Context, Layer, LayerSpec, LayerTraits
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.recurrence import recurrence
 from ablate.model.layers.short_conv import ShortConvolution
@@ -53,8 +53,7 @@ class LinearMixer(Layer):
     normalized by its root mean square and, if `gated`, gated by silu of a map of the input.
     """
 
-    causal = True
-    caches = True
+    traits = LayerTraits(causal=True, caches=True)
     gated: ClassVar[bool] = True
 
     def __init__(

@@ -33,7 +33,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Positive, Width
 from ablate.kernel import AttentionInputs, attention_weights, every_head
 from ablate.kernel.interface.documents import Documents
-from ablate.model.layers.layer import Context, Layer, LayerSpec, State
+from ablate.model.layers.layer import Context, Layer, LayerSpec, LayerTraits, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.mask.none import NoMask
@@ -59,7 +59,7 @@ class MultiHeadAttention(Layer):
     the query (or key) this projection does not exist.
     """
 
-    attends = True
+    traits = LayerTraits(attends=True)
     needs_if: ClassVar[Mapping[str, str]] = {
         "model.mixer.softcap": "softcap",
         "model.mixer.sink": "sink",
@@ -295,8 +295,7 @@ class CrossAttention(MultiHeadAttention):
     ablate.pos_enc).
     """
 
-    mixes = False
-    reads_memory = True
+    traits = LayerTraits(mixes=False, attends=True)
 
     def __init__(self, place: LayerSpec, **keys: Unpack[AttentionKeys]):
         dim, heads = place.dim, place.heads

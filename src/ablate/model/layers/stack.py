@@ -232,7 +232,7 @@ class Stack(nn.Module):
         """Whether a cache stays valid: later tokens do not change the states of earlier ones, the
         source being read at once."""
         return not self.leaks_targets and all(
-            layer.caches or not layer.mixes for layer in self.layers
+            layer.traits.caches or not layer.traits.mixes for layer in self.layers
         )
 
     @property

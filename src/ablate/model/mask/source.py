@@ -16,7 +16,7 @@ class Source(Prefix):
 
     conflicts = (
         Conflict(
-            lambda c: not c.declares("model", "source_first"),
+            lambda c: not c.trait("model", "source_first"),
             "model.mask=source lets every position see the source that precedes a target, and"
             " model={model} has no source among its positions; use model=gpt_seq2seq, or"
             " model.mask=prefix",

@@ -25,7 +25,7 @@ class Window(Mask):
 
     conflicts = (
         Conflict(
-            lambda c: c.declares("model", "has_grid") and c("model.mask.size") >= c.across > 0,
+            lambda c: c.trait("model", "has_grid") and c("model.mask.size") >= c.across > 0,
             "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches of"
             " model.patch={model.patch} on data={data} see all; set less than {:across}, or"
             " model.mask=none",

@@ -16,7 +16,7 @@ from ablate.config.rules import Width
 from ablate.errors import UserError
 from ablate.kernel import every_head
 from ablate.kernel.interface.documents import Documents
-from ablate.model.layers.layer import Context, LayerSpec, State
+from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
@@ -63,12 +63,10 @@ class Attention(MultiHeadAttention):
     (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
     """
 
-    reads_positions = True
-    reads_mask = True
-    caches = True
+    traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     conflicts = tuple(
         Conflict(
-            lambda c, key=key: c.declares("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
+            lambda c, key=key: c.trait("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
             f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
             f" model={{model}} reads an image; leave it out",
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
-from ablate.model.layers.layer import Context, Layer, LayerSpec
+from ablate.model.layers.layer import Context, Layer, LayerSpec, LayerTraits
 from ablate.model.layers.short_conv import within
 
 
@@ -39,14 +39,13 @@ class Convolution(Layer):
         ),
         Conflict(
             lambda c: (
-                c.declares("model", "has_grid")
-                and c.attribute("model.mask", "looks_ahead") is False
+                c.trait("model", "has_grid") and c.attribute("model.mask", "looks_ahead") is False
             ),
             "causal masking is not defined for the two-dimensional model.mixer=convolution; use"
             " model.mask=none",
         ),
     )
-    caches = True
+    traits = LayerTraits(caches=True)
 
     def __init__(self, place: LayerSpec, *, size: Width, depthwise: bool):
         super().__init__()

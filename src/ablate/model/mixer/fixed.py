@@ -12,18 +12,17 @@ from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
-from ablate.model.layers.layer import Context, Layer, LayerSpec
+from ablate.model.layers.layer import Context, Layer, LayerSpec, LayerTraits
 from ablate.model.layers.linear import Linear
 
 
 class Fixed(Layer):
     """`weight` h i j: the weight of position j in the output of position i, zero if masked."""
 
-    reads_mask = True
-    caches = True
+    traits = LayerTraits(reads_mask=True, caches=True)
     conflicts = (
         Conflict(
-            lambda c: c.declares("model", "source_first"),
+            lambda c: c.trait("model", "source_first"),
             "model.mixer=fixed has a weight for each pair of positions, and those of a target in"
             " model={model} depend on the length of its source; use model.mixer=attention or"
             " convolution",

@@ -1,7 +1,7 @@
 """The ablated mixer: every position is processed by itself."""
 
 from ablate.config.conflicts import Conflict
-from ablate.model.layers.layer import Layer, LayerSpec
+from ablate.model.layers.layer import Layer, LayerSpec, LayerTraits
 
 
 class NoMixer(Layer):
@@ -9,17 +9,20 @@ class NoMixer(Layer):
 
     conflicts = (
         Conflict(
-            lambda c: c.attribute("model.mask", "looks_ahead") is c.declares("model", "causal"),
+            lambda c: (
+                (causal := c.trait("model", "causal")) is not None
+                and c.attribute("model.mask", "looks_ahead") is causal
+            ),
             "model.mask={model.mask} has no effect with model.mixer=none; leave it at the model's"
             " default",
             without_effect=True,
         ),
         Conflict(
-            lambda c: c.option("model.ffn") == "none" and not c.declares("model", "attends"),
+            lambda c: c.option("model.ffn") == "none" and not c.trait("model", "attends"),
             "model.mixer=none with model.ffn=none disables every sublayer",
         ),
     )
-    mixes = False
+    traits = LayerTraits(mixes=False)
 
     def __new__(cls, place: LayerSpec) -> None:  # type: ignore[misc]
         return None

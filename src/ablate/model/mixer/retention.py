@@ -6,6 +6,7 @@ queries and keys are rotated by pos_enc=rotary (the paper: xPos); the output of 
 normalized, and gated by silu.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -21,7 +22,7 @@ from ablate.model.layers.linear_mixer import Inputs, LinearMixer, Step
 class Retention(LinearMixer):
     """expand: how many times of the model's width the values are, 2 in the paper."""
 
-    reads_positions = True
+    traits = replace(LinearMixer.traits, reads_positions=True)
     conflicts = (
         Conflict(
             lambda c: (

@@ -20,7 +20,7 @@ class BatchNorm(nn.Module):
             "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",
         ),
         Conflict(
-            lambda c: c("model.norm") != "none" and c.declares("model", "pads"),
+            lambda c: c("model.norm") != "none" and c.trait("model", "pads"),
             "model.norm_type=batch would include the padding of model={model}'s batches in its"
             " statistics; use model.norm_type=layer or rms",
         ),

@@ -15,8 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.kernel import AttentionInputs, Kernel, attention_weights
+from ablate.kernel.auto import Auto
 from ablate.kernel.interface.mask import combine
 from ablate.model.attention import Score
+from ablate.model.attention.none import NoAttention
 from ablate.model.cell import decodes
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
@@ -78,7 +80,7 @@ class RNNAttention(nn.Module):
         self.kernel = kernel.resolve(
             score.needs | normalizer.needs | self.window.needs | self.mask.needs
         )
-        self.chosen = not kernel.chooses  # by name: nothing else is to compute its steps
+        self.chosen = not isinstance(kernel, Auto)  # by name: nothing else is to compute its steps
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
@@ -153,7 +155,7 @@ def make_context(
 ) -> RNNAttention | LastState:
     """The module that computes the context: RNNAttention, or LastState without attention."""
     score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
-    if not score.weighs:
+    if isinstance(score, NoAttention):
         return LastState()
     return RNNAttention(
         dim, score=score, normalizer=normalizer, window=window, kernel=kernel, length=length

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ablate.study.analysis.collect import Seed
@@ -12,25 +11,11 @@ from ablate.study.analysis.crossed import TESTS, in_short, ranked
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import direction
-from ablate.study.numbers import NOTHING, amount, duration, interval, number, probability, signed
+from ablate.study.numbers import NOTHING, number
 from ablate.study.report import runs, sentences, tables
 from ablate.study.report.chart_data import Points
+from ablate.study.report.columns import COLUMNS, Column, TableCell
 from ablate.study.report.verdict_words import VERDICT_WORDS
-
-LISTED = 20  # seeds of an arm that a tip lists
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A value in words. value: to sort by; small: details below it; tip: its explanation; link: to
-    the folder of a run, page: to that at W&B."""
-
-    text: str
-    value: float | None = None
-    small: str = ""
-    tip: str | None = None
-    link: str | None = None
-    page: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,32 +28,19 @@ class ArmLine:
     kind: str
     color: str
     badges: Sequence[str]
-    n: int
-    metric: TableCell
-    difference: TableCell
-    relative: str
-    p: TableCell
-    size: TableCell
-    cost: TableCell
+    cells: Sequence[tuple[Column, TableCell]]
     verdict: str
     explained: TableCell
     allowed: Sequence[str]
     runs: Sequence[TableCell]
 
     @property
-    def mean(self) -> str:
-        """Mean and standard deviation."""
-        return " ".join(filter(None, [self.metric.text, self.metric.small]))
-
-    @property
-    def interval(self) -> str:
-        """The difference with its interval, as "+0.012 (+0.005 to +0.019)"."""
-        small = self.difference.small
-        return self.difference.text + (f" ({small})" if small else "")
-
-    @property
     def marks(self) -> str:
         return "".join(f" ({badge})" for badge in self.badges if badge != self.name)
+
+    def words(self, form: str) -> list[str]:
+        """The words of the columns in a format."""
+        return [cell.words for column, cell in self.cells if getattr(column, form)]
 
 
 def content(report: Report, points: Points, crossed: Effects | str | None) -> dict[str, Any]:
@@ -79,6 +51,7 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
     main, pairs = ranked(effects) if effects else ([], [])
     hindered = [f"Effects are {crossed}"] if isinstance(crossed, str) else []
     rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
+    columns = [column.of(report) for column in COLUMNS]
     return {
         "name": study.name,
         "purpose": sentences.purpose(report),
@@ -94,7 +67,8 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
         "remarks": report.remarks,
         "certainty": sentences.certainty(report),
         "curves": sentences.curve_words(report, points),
-        "arms": [_line(row, report) for row in report.rows],
+        "columns": columns,
+        "arms": [_line(row, report, columns) for row in report.rows],
         "seeds": study.seeds,
         "again": f"{commands[-1]} --allow {' '.join(rules)}" if rules else "",
         "blocks": [*tables.blocks(report)],
@@ -114,25 +88,16 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
     }
 
 
-def _line(row: Row, report: Report) -> ArmLine:
-    name, summary, digits = row.arm.name, row.summary, report.decimals
+def _line(row: Row, report: Report, columns: Sequence[Column]) -> ArmLine:
+    name = row.arm.name
     color = report.colors.get(name)
-    first = islice(row.values.items(), LISTED)
-    seeds = [f"seed {seed}: {number(value, digits)}" for seed, value in first]
-    tip = "\n".join(seeds or ["no finished run"])
-    spread = "" if summary.sd is None else f"± {number(summary.sd, digits)}"
     return ArmLine(
         name=name,
         label=report.labels[name],
         kind=row.kind,
         color="base" if row.arm.is_baseline else f"c{color}" if color else "rest",
         badges=row.badges,
-        n=summary.n,
-        metric=TableCell(number(summary.mean, digits), summary.mean, spread, tip),
-        difference=_difference(row, digits),
-        relative=sentences.relative(row, report),
-        **_statistics(row),
-        cost=_cost(row),
+        cells=[(column, column.cell(row, report)) for column in columns],
         verdict=row.short_verdict,
         explained=TableCell(VERDICT_WORDS[row.kind].page, small=_reason(row), tip=row.verdict),
         allowed=row.allowed,
@@ -150,46 +115,6 @@ def _reason(row: Row) -> str:
         parts.append(f"about {comparison.verdict.seeds_needed:,} seeds needed")
     allowed = [f"allowed: {', '.join(row.allowed)}"] if row.allowed else []
     return "; ".join([*allowed, *filter(None, [", ".join(parts)])])
-
-
-def _difference(row: Row, digits: int) -> TableCell:
-    if (comparison := row.comparison) is None:
-        return TableCell(NOTHING)
-    reach = interval(comparison.interval, digits)
-    pairs = zip(comparison.pairs.seeds, comparison.pairs.differences.tolist(), strict=True)
-    lines = [
-        "arm minus baseline",
-        *(f"seed {seed}: {signed(value, digits)}" for seed, value in islice(pairs, LISTED)),
-        f"95 % interval, adjusted for the number of arms: {reach}",
-    ]
-    small = reach if comparison.interval else ""
-    return TableCell(signed(row.difference, digits), row.difference, small, "\n".join(lines))
-
-
-def _statistics(row: Row) -> dict[str, TableCell]:
-    """p and effect size."""
-    if (comparison := row.comparison) is None:
-        return {"p": TableCell(NOTHING), "size": TableCell(NOTHING)}
-    error, p = comparison.tests.error, probability(comparison.p)
-    t = comparison.difference / error.se if error.se else None
-    tip = (
-        f"t = {number(t, 2)} with {error.df:.3g} degrees of freedom\nstandard error {error.se:.3g}"
-        f"\nafter Holm: {p}"
-    )
-    size = "mean difference in standard deviations of an arm between its seeds"
-    return {
-        "p": TableCell(p, comparison.p, tip=tip),
-        "size": TableCell(number(comparison.size, 1), comparison.size, tip=size),
-    }
-
-
-def _cost(row: Row) -> TableCell:
-    if row.cost is None:
-        return TableCell(NOTHING)
-    parameters = row.cost.parameters
-    tip = f"{parameters:,.0f} parameters" if parameters is not None else "unknown"
-    tip += f"\n{amount(row.cost.flops)}FLOP for the training" if row.cost.flops else ""
-    return TableCell(amount(parameters), parameters, duration(row.cost.seconds), tip)
 
 
 def _run(row: Row, seed: Seed, report: Report) -> TableCell:

@@ -20,14 +20,12 @@ def show(written: WrittenReport) -> None:
     report, content = written.report, written.content
     console = Console(highlight=False, markup=False)
     is_wide = console.width >= WIDE
+    columns = [each for each in content["columns"] if each.terminal and is_wide >= each.is_wide]
     longest = max(len(line.name) for line in content["arms"])
     width = longest if longest <= min(LONGEST_NAME, console.width // 3) else None
     table = RichTable(
         Column("arm", overflow="fold", width=width),
-        Column("n", justify="right", overflow="fold"),
-        Column(content["metric"], justify="right", overflow="fold"),
-        Column("difference (95% interval)", justify="right", overflow="fold"),
-        *([Column("relative", justify="right")] if is_wide else []),
+        *(Column(each.terminal, justify="right", overflow="fold") for each in columns),
         Column("verdict", overflow="fold"),
         title=f"{content['name']}: {content['metric']}, {content['direction']}",
         caption=content["reference"],
@@ -35,11 +33,8 @@ def show(written: WrittenReport) -> None:
         caption_justify="left",
     )
     for arm in content["arms"]:
-        relative = [arm.relative] if is_wide else []
-        table.add_row(
-            *(arm.name, str(arm.n), arm.mean, arm.interval, *relative, arm.verdict),
-            style=VERDICT_WORDS[arm.kind].style,
-        )
+        words = [cell.words for column, cell in arm.cells if column in columns]
+        table.add_row(arm.name, *words, arm.verdict, style=VERDICT_WORDS[arm.kind].style)
     console.print(table)
     for claims in content["claims"]:
         for cells, entry in zip(claims.rows, report.claims, strict=True):

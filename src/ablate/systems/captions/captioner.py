@@ -21,7 +21,7 @@ from ablate.config.rules import Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.base import Seq2Seq, State
+from ablate.model.base import ModelTraits, Seq2Seq, State
 from ablate.model.cell import MakeCell
 from ablate.model.decoder import RNNState
 from ablate.model.layers.linear import Embedding, Linear, width_std
@@ -52,7 +52,7 @@ class Captioner(Seq2Seq):
         NORM_OF_IMAGES,
     )
     positions = "input"
-    has_grid = True
+    traits = ModelTraits(has_grid=True)
     kinds = ("images with captions",)
     embeddings = ("pos_enc.", "target_embedding.")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ablate.config.rules import Int, Width
 from ablate.errors import UserError
-from ablate.model.base import Model
+from ablate.model.base import Model, ModelTraits
 from ablate.model.layers.linear import KaimingConv
 from ablate.random.draws import Source, Stream, normal
 
@@ -31,7 +31,7 @@ class Autoencoder(Model):
     kinds = ("images with captions",)
     outputs = ("reconstructions",)
     positions = None
-    causal = False
+    traits = ModelTraits(causal=False)
 
     def __init__(
         self,

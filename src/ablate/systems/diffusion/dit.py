@@ -20,8 +20,9 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Width
 from ablate.data.pairs import PAD
 from ablate.model.attention import Score
-from ablate.model.base import Model
+from ablate.model.base import Model, ModelTraits
 from ablate.model.layers.linear import Embedding, Linear, width_std
+from ablate.model.layers.multi_head import CrossAttention
 from ablate.model.layers.stack import SharedKeys, Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
@@ -60,9 +61,7 @@ class DiT(Model):
     kinds = ("images with captions",)
     outputs = ("denoised images",)
     positions = "layers"
-    has_grid = True
-    causal = False
-    pads = True
+    traits = ModelTraits(causal=False, pads=True, has_grid=True)
     embeddings = ("patches.", "words.", "text.pos_enc.", "stack.pos_enc.")
     conflicts = (
         Conflict(
@@ -164,7 +163,7 @@ class DiT(Model):
     def map_kind(self, name: str, layer: nn.Module) -> str:
         if name.startswith("text."):
             return "text"
-        return "caption" if getattr(layer, "reads_memory", False) else "attention"
+        return "caption" if isinstance(layer, CrossAttention) else "attention"
 
     def forward(
         self,

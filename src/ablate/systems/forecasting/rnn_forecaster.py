@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
+from ablate.model.attention.none import NoAttention
+from ablate.model.base import ModelTraits
 from ablate.model.cell import MakeCell
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.mask import Mask
@@ -42,7 +44,7 @@ class RNNForecaster(Forecaster):
     """
 
     outputs = ("next values",)
-    reads_without_attention = True
+    traits = ModelTraits(reads_without_attention=True)
     conflicts = (GOES_AROUND,)
     positions = None
 
@@ -68,7 +70,7 @@ class RNNForecaster(Forecaster):
         )
         score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
         self.attention = self.combine = None
-        if score.weighs:
+        if not isinstance(score, NoAttention):
             self.attention = RNNAttention(
                 dim,
                 score=score,

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
+from ablate.model.base import ModelTraits
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.layers.stack import Stack, StackKeys
 from ablate.systems.forecasting.forecaster import Forecaster
@@ -21,7 +22,7 @@ class TransformerForecaster(Forecaster):
     """`stack`: keys of Stack."""
 
     outputs = ("next values",)
-    causal = True
+    traits = ModelTraits(causal=True)
     positions = "layers"
     embeddings = ("stack.pos_enc.",)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import AttentionInputs, Kernel, attention_weights
+from ablate.kernel.auto import Auto
 from ablate.kernel.interface.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -88,7 +89,7 @@ class GraphAttention(nn.Module):
         self.draws = Stream()
         needs = self.score.needs.union(pos.needs, normalizer.needs, mask.needs)
         needs |= frozenset({"dropout"} if dropout else ())
-        sparse = kernel.chooses and needs <= Sparse.provides
+        sparse = isinstance(kernel, Auto) and needs <= Sparse.provides
         self.kernel = Sparse() if sparse else kernel.resolve(needs)
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None

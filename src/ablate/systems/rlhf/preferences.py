@@ -55,7 +55,7 @@ AT_ONCE = 256  # responses that are written together
 
 @dataclass(frozen=True)
 class Reading(TaskSettings):
-    """What a task reads in place of pairs: pairs for a model with one output, or only prompts."""
+    """The examples of a task, unless plain pairs: pairs for a model with one output, or prompts."""
 
     of: Literal["scores", "prompts"]
 

@@ -23,7 +23,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Depth, Width
 from ablate.errors import UserError
 from ablate.model.attention import Score
-from ablate.model.base import Model
+from ablate.model.base import Model, ModelTraits
 from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, width_std
 from ablate.model.layers.stack import SharedKeys, Stack
@@ -128,10 +128,8 @@ class SAM(Model):
     """
 
     outputs = ("masks",)
-    causal = False
-    attends = True
+    traits = ModelTraits(causal=False, attends=True, has_grid=True)
     positions = "layers"
-    has_grid = True
     kinds = ("images with masks",)
     embeddings = ("patches.", "stack.pos_enc.", "prompts.", "decoder.iou_token.", "decoder.mask_t")
     heads = ("decoder.networks.", "decoder.iou.")
