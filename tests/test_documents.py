@@ -33,7 +33,7 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
 
 
-def packed(model, **how) -> Tensor:
+def together(model, **how) -> Tensor:
     """The loss of each token but the last of its document."""
     inside = NUMBERS[:, :-1] == NUMBERS[:, 1:]
     logits = model(TOKENS, documents=NUMBERS, **how)[:, :-1]
@@ -51,7 +51,7 @@ def alone(model) -> Tensor:
 
 def assert_equal(model, **how):
     results = []
-    for loss in (packed(model, **how), alone(model)):
+    for loss in (together(model, **how), alone(model)):
         model.zero_grad()
         loss.mean().backward()
         results.append((loss.detach(), {n: p.grad for n, p in model.named_parameters()}))
@@ -85,8 +85,8 @@ def test_distances_are_those_within_a_document(pos_enc, mask):
 @pytest.mark.parametrize("pos_enc", ["learned", "sinusoidal", "learned_from_sinusoidal"])
 def test_added_positions_can_start_again(pos_enc):
     made = model(pos_enc=pos_enc)
-    assert_equal(made, restart=True)
-    assert not torch.allclose(packed(made), alone(made))
+    assert_equal(made, positions=Documents.numbered(NUMBERS).position)
+    assert not torch.allclose(together(made), alone(made))
 
 
 @pytest.mark.parametrize("name", kernels())

@@ -103,18 +103,17 @@ class GPT(LanguageModel):
         self,
         tokens: Int[Tensor, "b i"],
         keep: Bool[Tensor, "b j"] | None = None,
-        *,
         documents: Int[Tensor, "b i"] | None = None,
-        restart: bool = False,
+        positions: Int[Tensor, "b i"] | None = None,
+        *,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"]:
         """tokens: with a cache only the new ones; keep: True = real, padding last. documents:
-        numbers, never falling in a row, of the documents that no layer crosses. restart: positions
-        that are added to tokens start again with each document."""
+        numbers, never falling in a row, of the documents that no layer crosses. positions: of the
+        tokens, for an encoding that is added to them; None: those in the row."""
         x, within = self.embedding(tokens), None
         if documents is not None:
             within = Documents.numbered(documents)
-        positions = within.position if within is not None and restart else None
         x = self.stack(x, keep=keep, documents=within, positions=positions, cache=cache)
         if self.classes is not None:
             assert keep is not None
