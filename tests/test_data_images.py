@@ -16,7 +16,7 @@ from PIL import Image
 from refusals import refused
 from torchvision.datasets import cifar as official
 
-from ablate.data import Request
+from ablate.data import Request, Share
 from ablate.data.images import Arrays, Images
 from ablate.data.split import HELD_OUT, hold_out, stratified, three_way
 from ablate.errors import UserError
@@ -184,7 +184,7 @@ def test_the_fingerprint_of_cifar_is_the_official_checksum(name):
     assert len(data.fingerprint()) == 16
 
 
-BOTH = {"flip": True, "randaugment": "rand-m9-mstd0.5"}
+EVERY = {"flip": True, "randaugment": "rand-m9-mstd0.5", "erasing": 0.9}
 
 
 def augmented(cifar, **changes):
@@ -212,28 +212,62 @@ def test_half_of_the_training_images_are_flipped(cifar):
 def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar):
     random.seed(1)
     np.random.seed(1)
-    state = random.getstate(), np.random.get_state()[1].tolist()
-    before = training(augmented(cifar, **BOTH), 2)
-    after = training(augmented(cifar, **BOTH, workers=2), 2)
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    before = training(augmented(cifar, **EVERY), 2)
+    after = training(augmented(cifar, **EVERY, workers=2), 2)
     assert all(a.equal(b) for a, b in zip(before, after, strict=True))
-    assert state == (random.getstate(), np.random.get_state()[1].tolist())
-    resumed = training(augmented(cifar, **BOTH), 2, start=9)
+    assert state[:2] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert state[2] == torch.get_rng_state().tolist()
+    resumed = training(augmented(cifar, **EVERY), 2, start=9)
     assert all(a.equal(b) for a, b in zip(resumed, before[9:], strict=True))
 
 
-@pytest.mark.parametrize("key", BOTH)
+@pytest.mark.parametrize("key", EVERY)
 def test_another_epoch_and_another_seed_augment_an_example_otherwise(cifar, key):
     def images(epoch, seed):
-        split = augmented(cifar, **{key: BOTH[key]}, seed=seed).splits["train"]
+        split = augmented(cifar, **{key: EVERY[key]}, seed=seed).splits["train"]
         return split[Request(epoch, torch.arange(99))]["images"]
 
     assert images(2, 0).equal(images(2, 0))
     assert not images(2, 0).equal(images(3, 0))
     assert not images(2, 0).equal(images(2, 1))
-    changed, plain = augmented(cifar, **{key: BOTH[key]}), augmented(cifar)
+    changed, plain = augmented(cifar, **{key: EVERY[key]}), augmented(cifar)
     for split in ("train", "val", "test"):
         found, others = (everything(data, split)["images"] for data in (changed, plain))
         assert found.equal(others) == (split != "train")
+
+
+def test_erasing_replaces_a_rectangle_by_noise(cifar):
+    plain, erased = (augmented(cifar, erasing=share).splits["train"] for share in (0.0, 0.5))
+    request = Request(1, torch.arange(99))
+    changed = (plain[request]["images"] != erased[request]["images"]).any(1)
+    assert 30 < int(changed.flatten(1).any(1).sum()) < 70
+    for image in changed[changed.flatten(1).any(1)]:
+        rows, columns = image.any(1).nonzero(), image.any(0).nonzero()
+        assert image[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].all()
+        assert 0.01 < image.float().mean() < 0.4
+    noise = torch.cat([erased[request]["images"][:, c][changed] for c in range(3)])
+    assert abs(float(noise.mean())) < 0.1
+    assert abs(float(noise.std()) - 1) < 0.1
+
+
+def test_copies_of_an_image_differ_in_their_augmentation(cifar):
+    data = augmented(cifar, repeats=4, erasing=0.9)
+    count = data.length("train")
+    (order, share) = (data.train_order(Share()), data.train_order(Share(1, 2)))
+    indices = order.of_epoch(1)(2)
+    assert indices.shape == (20,)
+    numbers, copies = indices % count, indices // count
+    assert sorted(copies.tolist()) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    assert sorted(numbers.unique(return_counts=True)[1].tolist()) == [4] * 5
+    assert share.slice(share.of_epoch(1)(2)).tolist() == indices[10:].tolist()
+    batch = data.splits["train"][Request(1, indices)]
+    plain = augmented(cifar).splits["train"].targets
+    assert batch["targets"].tolist() == plain[numbers].tolist()
+    first, second = batch["images"][numbers == numbers[0]][:2]
+    assert not first.equal(second)
+    alone = augmented(cifar, erasing=0.9).splits["train"][Request(1, numbers[:1])]["images"]
+    assert batch["images"][0].equal(alone[0])
 
 
 # Folders

@@ -64,6 +64,7 @@ MISTAKES = [
     ("dates", ONE_YEAR, "data.test_examples=100: data.locales, data.styles"),
     ("digits", {"randaugment": "rand-m9"}, "a width of 8 pixels"),
     ("cifar10", {"randaugment": "rand-m9-x3"}, "must be null or a timm policy"),
+    ("cifar10", {"repeats": 3, "batch_size": 20}, "data.batch_size=20 must be a multiple of it"),
     ("cifar10", {"flip": "yes"}, "data.flip=yes: must be true or false"),
     ("digit_strings", {"min_digits": 3}, "data.min_digits=3: is above data.max_digits=2"),
     ("digit_strings", {"max_digits": 4}, "side by side they need 32 pixels, and data.width="),

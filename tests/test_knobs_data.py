@@ -32,6 +32,7 @@ OTHERS = {
     "train_examples": 16,
     "randaugment": "rand-m9-mstd0.5",
     "size": 20,
+    "repeats": 2,
     "pairs": [1],  # to recall
     # digits on a canvas
     "height": 9,

@@ -1,4 +1,4 @@
-"""Random augmentation of training images, seeded only by (seed, epoch, example).
+"""Random augmentation of training images, seeded only by (seed, epoch, example, copy).
 
 The same example in the same epoch looks the same with any batch size, any number of processes or
 workers, and after a resume.
@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from PIL import Image
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.random.seeding import derive
@@ -25,27 +29,45 @@ GRAMMAR = re.compile(r"rand(-(m\d+|n\d+|p\d*\.?\d+|mstd\d*\.?\d+|mmax\d+|inc[01]
 
 
 class Augment:
-    """Horizontal flips of half the images, and timm's RandAugment (Cubuk et al. 2019, 1909.13719).
+    """Horizontal flips of half the images, timm's RandAugment (Cubuk et al. 2019, 1909.13719), and
+    timm's random erasing (Zhong et al. 2017, 1708.04896).
 
-    randaugment: timm's policy string, such as rand-m9-mstd0.5, or None.
-    mean: of each channel in 0 .. 255, the color of the empty parts of a moved image.
+    randaugment: timm's policy string, such as rand-m9-mstd0.5, or None. erasing: the probability
+    that a rectangle of an image becomes noise. mean: of each channel in 0 .. 255, the color of the
+    empty parts of a moved image. An example is a tuple of its number and, for the second copy in a
+    batch and later ones, the number of the copy.
     """
 
     def __init__(
-        self, *, seed: int, flip: bool, randaugment: str | None, mean: list[float], width: int
+        self,
+        *,
+        seed: int,
+        flip: bool,
+        randaugment: str | None,
+        erasing: float,
+        mean: list[float],
+        width: int,
     ) -> None:
         self.seed, self.flip = seed, flip
         self.policy = _policy(randaugment, mean, width) if randaugment else None
+        noise = {"mode": "pixel", "device": "cpu"}
+        self.erasing = RandomErasing(erasing, **noise) if erasing else None
 
-    def __call__(self, image: Pixels, *, epoch: int, example: int) -> Pixels:
+    def erase(self, image: Float[Tensor, "c y x"], *, epoch: int, example: tuple[int, ...]) -> None:
+        """Change a normalized image in place; the noise is standard normal."""
+        if self.erasing is not None:
+            with _random_state(derive(self.seed, "erasing", epoch, *example)):
+                self.erasing(image)
+
+    def __call__(self, image: Pixels, *, epoch: int, example: tuple[int, ...]) -> Pixels:
         """`image` is y x c."""
-        if self.flip and derive(self.seed, "flip", epoch, example) % 2:
+        if self.flip and derive(self.seed, "flip", epoch, *example) % 2:
             image = image[:, ::-1]
         if self.policy is None:
             return image
         # timm's policies need color images, so a gray one is repeated to three channels.
         color = np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
-        with _random_state(derive(self.seed, "randaugment", epoch, example)):
+        with _random_state(derive(self.seed, "randaugment", epoch, *example)):
             changed = self.policy(Image.fromarray(color))
         return np.asarray(changed if image.shape[-1] == 3 else changed.convert("L")).reshape(
             image.shape
@@ -100,7 +122,9 @@ def _random_state(seed: int) -> Iterator[None]:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)

@@ -1,9 +1,9 @@
 """How a sequence of documents becomes rows of equal length.
 
-ignore: rows begin anywhere, and documents are not told apart. mask: the same rows, in which
-attention stays within documents. align: rows begin where a document does, or where the row before
-cut one. pack: no document is cut that fits into a row (best-fit packing: Ding et al. 2024, "Fewer
-truncations improve language modeling", https://arxiv.org/abs/2404.10830).
+ignore: rows begin anywhere, and attention crosses documents. mask: the same rows, but attention
+stays within documents. align: rows begin with a document, or with the rest of one that the row
+before cut. pack: a document that fits into a row is not cut (best-fit packing: Ding et al. 2024,
+"Fewer truncations improve language modeling", https://arxiv.org/abs/2404.10830).
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ Positions = NDArray[np.int64]
 class DocumentRows(Dataset[Batch]):
     """Rows of `length` tokens with their next tokens as targets, and the documents they are in.
 
-    The first token of a document is no target. read: the tokens at positions of any shape. count:
-    of tokens. first: the position of the first token of each document, rising from 0. restart:
-    batches have the positions of tokens within their documents.
+    The first token of a document is never a target. read: the tokens at positions of any shape.
+    count: of tokens. first: the position of the first token of each document, rising from 0.
+    restart: batches have the positions of tokens within their documents.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class DocumentRows(Dataset[Batch]):
 
 
 class ConsecutiveRows(DocumentRows):
-    """Every token once, row after row, whatever the layout of training: so that all layouts are
-    measured by the same targets."""
+    """Every token once, row after row, for any layout of training: all layouts are measured by the
+    same targets."""
 
     def __len__(self) -> int:
         return -(-(self.count - 1) // self.length)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count
+from ablate.config.rules import Share as Probability
 from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.interface import Sizes
-from ablate.data.loader import Batch, Request
+from ablate.data.loader import Batch, Order, Repeated, Request, Share, Shuffled
 from ablate.data.split import chosen
 from ablate.errors import UserError
 from ablate.machine.terminal.bar import progress
@@ -64,7 +65,7 @@ class Some:
 
 class Normalized(Dataset[Batch]):
     """images: b c y x with mean 0 and standard deviation 1 per channel over the training split.
-    targets: b.
+    targets: b. An index beyond the images is another copy, with its own augmentation.
 
     mean, std: of each channel, in the units of the pixels.
     """
@@ -80,18 +81,25 @@ class Normalized(Dataset[Batch]):
         return len(self.targets)
 
     def __getitem__(self, request: Request) -> Batch:
-        numbers = request.indices.numpy()
+        copies, numbers = np.divmod(request.indices.numpy(), len(self))
         pixels = self.source.pixels(numbers)
+        examples = [
+            (int(number), int(copy))[: 1 + bool(copy)]
+            for number, copy in zip(numbers, copies, strict=True)
+        ]
         if self.augment is not None:
             pixels = np.stack(
                 [
-                    self.augment(image, epoch=request.epoch, example=int(number))
-                    for image, number in zip(pixels, numbers, strict=True)
+                    self.augment(image, epoch=request.epoch, example=example)
+                    for image, example in zip(pixels, examples, strict=True)
                 ]
             )
         images = rearrange(torch.from_numpy(pixels), "b y x c -> b c y x").float()
-        images = (images - self.mean) / self.std
-        return {"images": images.contiguous(), "targets": self.targets[request.indices]}
+        images = ((images - self.mean) / self.std).contiguous()
+        if self.augment is not None:
+            for image, example in zip(images, examples, strict=True):
+                self.augment.erase(image, epoch=request.epoch, example=example)
+        return {"images": images, "targets": self.targets[numbers]}
 
 
 class Images(Data):
@@ -100,13 +108,17 @@ class Images(Data):
     train_examples: number of training images, None: all; a smaller number is a subset of a larger.
     flip: mirrors half of the training images.
     randaugment: timm's policy string for training images, or null.
+    erasing: probability that a rectangle of a training image becomes noise.
+    repeats: copies of each training image in a batch (Hoffer et al. 2019, 1901.09335).
     workers: processes that prepare batches; affects only the speed.
     """
 
     kind: ClassVar[str] = "images"
     reads: ClassVar[tuple[str, ...]] = ("images",)
     unit: ClassVar[str] = "images"
-    for_training: ClassVar[tuple[str, ...]] = ("train_examples", "flip", "randaugment")
+    for_training: ClassVar[tuple[str, ...]] = (
+        "train_examples", "flip", "randaugment", "erasing", "repeats",
+    )  # fmt: skip
     white: ClassVar[int] = 255
     mean: torch.Tensor
     std: torch.Tensor
@@ -123,9 +135,16 @@ class Images(Data):
         train_examples: Count | None = None,
         flip: bool = False,
         randaugment: str | None = None,
+        erasing: Probability = 0.0,
+        repeats: Count = 1,
         workers: Workers = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
+        if batch_size % repeats:
+            raise UserError(
+                f"data.repeats={repeats}: data.batch_size={batch_size} must be a multiple of it"
+            )
+        self.erasing, self.repeats = erasing, repeats
         self.train_examples = train_examples
         self.flip, self.randaugment = flip, randaugment
 
@@ -150,12 +169,13 @@ class Images(Data):
         else:
             mean, std = statistics(sources["train"], self.measured(len(sources["train"].labels)))
         augment = None
-        if self.flip or self.randaugment:
+        if self.flip or self.randaugment or self.erasing:
             color = (255 * mean / self.white).tolist()
             augment = Augment(
                 seed=self.seed,
                 flip=self.flip,
                 randaugment=self.randaugment,
+                erasing=self.erasing,
                 mean=color,
                 width=width,
             )
@@ -178,6 +198,13 @@ class Images(Data):
                     f"data: a label of the {split} split is {min(wrong)}, and class_names has"
                     f" {len(self.class_names)} names, so 0 to {len(self.class_names) - 1}"
                 )
+
+    def train_order(self, share: Share) -> Order:
+        if self.repeats == 1:
+            return super().train_order(share)
+        count, distinct = self.length("train"), self.batch_size // self.repeats
+        order = Shuffled(count, distinct, seed=self.seed, share=share)
+        return Repeated(order, self.repeats, count)
 
     def fitted(self) -> dict[str, Any]:
         return {"mean": self.mean, "std": self.std, "class_names": self.class_names}

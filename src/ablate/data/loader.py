@@ -80,6 +80,19 @@ class Shuffled(Order):
         return lambda n: order[n * self.batch_size : (n + 1) * self.batch_size]
 
 
+class Repeated(Order):
+    """The batches of another order, with several copies of each example; copy c of an example of
+    `count` has its index plus c times `count`."""
+
+    def __init__(self, order: Order, copies: int, count: int) -> None:
+        super().__init__(len(order), share=order.share)
+        self.order, self.offsets = order, count * torch.arange(copies)
+
+    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
+        indices = self.order.of_epoch(epoch)
+        return lambda number: (indices(number)[:, None] + self.offsets).flatten()
+
+
 POOL = 100  # batches whose examples are sorted together
 
 

@@ -1,8 +1,8 @@
 """Batches of several sources with fixed shares, which may change with the phases of training.
 
 Example n is a pure function of the seed and n. Number m of a source with share w is due at
-(m + 1/2) / w, and examples come in the order in which they are due, so that after any number of
-examples a source has had its share, give or take one for each two sources. A source draws its own
+(m + 1/2) / w, and examples are sorted by the time they are due: after any number of examples a
+source has had its share, plus or minus one example for each two sources. A source draws its own
 examples by its name and m: another source, exchanged for a third, does not change them.
 """
 
@@ -49,8 +49,8 @@ def ordered(
 class Mixed(Order):
     """Examples of several data sets, numbered one data set after another.
 
-    counts: examples of each source. phases: the step with which each begins, rising from 0, and the
-    weights of the sources in it, in any unit.
+    counts: examples of each source. phases: the first step of each, rising from 0, and the weights
+    of the sources in it, in any unit.
     """
 
     def __init__(

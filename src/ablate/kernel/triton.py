@@ -23,9 +23,9 @@ class Triton(Kernel):
     """Computes in float32 for any dtype of the queries; float64 needs Triton's interpreter.
 
     On a CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
-    the interpreter is on, and wherever attention stays within documents. If kernel=auto has
-    `chosen` this kernel, kernel=chunked also computes float64, and the reference computes `SMALL`
-    calls, such as the single query of a decoder's step: starting Triton's kernels takes longer
+    the interpreter is on; so it does for attention within documents. If kernel=auto has `chosen`
+    this kernel, kernel=chunked also computes float64, and the reference computes `SMALL` calls,
+    such as the single query of a decoder's step: starting Triton's kernels takes longer
     (docs/results/benchmarks.md).
     """
 
