@@ -280,7 +280,8 @@ def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
     refuses("evalute RUN", "did you mean 'evaluate'?\n")
     refuses("seed = 3", "")
     refuses("--hlep", "did you mean '--help'?")
-    refuses("generate RUN --promt x", "did you mean '--prompt'?")
+    refuses("generate --prompt x RUN", "RUN_DIR goes first, then --prompt")
+    refuses("show RUN --lyer 1", "did you mean '--layer'?")
     refuses("diff --config-dir nowhere seed=1 seed=2", "--config-dir nowhere: directory not found")
     monkeypatch.setattr(commands.sys, "platform", "win32")
     for words in ("model=vit", "show RUN"):

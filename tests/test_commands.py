@@ -144,12 +144,12 @@ def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", ""), "--prompt is empty"),
+        (("--prompt", ""), "--prompt: is empty"),
         (("--prompt", "ZZZ"), "not occur in the training text"),
-        (("--tokens", 0), "--tokens 0"),
-        (("--temperature", 1e-300), "--temperature 1e-300 must be 0, or at least 1e-06"),
-        (("--seed", 2**70), "--seed 1180591620717411303424 has more than 64 bits"),
-        (("--top-p", 2), "--top-p 2"),
+        (("--tokens", 0), "--tokens: 0 must be an integer of at least 1"),
+        (("--temperature", 1e-300), "--temperature: 1e-300 must be 0, or at least 1e-06"),
+        (("--seed", 2**70), "--seed: 1180591620717411303424 must be an integer"),
+        (("--top-p", 2), "--top-p: 2 must be"),
         (("--beam", 2, "--top-k", 3), "--beam: .* is a language model, and its options are"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
 
 MISTAKES = {
     "": "either --source TEXT, or --input FILE",
-    "--source 1 --source": "--source is empty: pass at least one character",
+    "--source 1 --source": "--source: is empty: pass at least one character",
     "--input x": "--input FILE and --output FILE belong together",
     "--input x --output y": "--input=x: no such file",
     "--input IN --output PIPE": "--output PIPE is not a regular file",
@@ -126,9 +126,10 @@ MISTAKES = {
     "--input IN --output .": "--output . is a folder",
     "--input IN --output y --show": "--show goes with --source",
     "--source 1 --prompt The": "--prompt: ",
+    "--sourc2 1": "did you mean '--source'?",
     "--source 1 --n-best 2": "--n-best 2 is more than --beam 1 finds",
     "--source 1 --length-penalty 0.5": "--length-penalty has no effect without a beam",
-    "--source 1 --beam 2 --length-penalty -1": "must not be negative",
+    "--source 1 --beam 2 --length-penalty -1": "must be a finite number of at least 0",
 }
 
 

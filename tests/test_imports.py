@@ -22,6 +22,7 @@ from make_systems import REMOVED
 from omegaconf import OmegaConf
 
 import ablate
+from ablate import generate
 from ablate.cli.command import Arguments
 from ablate.config.composition import compose
 from ablate.config.overrides import ALIASES, parse_all
@@ -264,9 +265,23 @@ def test_every_other_command_is_parsed(monkeypatch):
     assert len(whole) > 25
     for name, words in whole:
         monkeypatch.setattr("sys.argv", ["ablate", *shlex.split(words)])
-        if name != "diff" or len(shlex.split(words)) > 1:
+        if name != "generate" and (name != "diff" or len(shlex.split(words)) > 1):
             with pytest.raises(Parsed):
                 import_module(f"ablate.{name}").main()
+
+
+def test_every_way_to_generate_is_parsed():
+    """By the options of one kind of model; each is explained, in docs/reference/cli.md, too."""
+    parsers = [generate.parser_of(kind) for kind in generate.families().values()]
+    for parser in parsers:
+        for action in parser._actions:
+            assert action.help, action.dest
+            for flag in action.option_strings:
+                assert flag in ("-h", "--help") or re.search(rf"`{flag}[` ]", FLAGS), flag
+    typed = set(re.findall(r"python -m ablate\.generate RUN_DIR([^`\n#|]*)", PROMISES))
+    assert len(typed) > 5
+    for words in map(shlex.split, typed - {" --allow my --seed 1"}):
+        assert REMOVED or any(not parser.parse_known_args(words)[1] for parser in parsers), words
 
 
 def test_every_environment_variable_is_in_the_reference():

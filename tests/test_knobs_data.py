@@ -80,7 +80,7 @@ PRINTED = {
 }
 
 
-NAMES = options("data")
+NAMES = [name for name in options("data") if name not in list_of_systems("DATA_ELSEWHERE")]
 RULES = {name: rules_of_options()[f"data/{name}.yaml"] for name in NAMES}
 
 

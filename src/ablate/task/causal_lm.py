@@ -1,6 +1,7 @@
 """Causal language modeling: predict the next token."""
 
 import math
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Positive, Share
+from ablate.config.rules import Positive, Real, Share
 from ablate.data import IGNORED, Batch, Data
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer
@@ -19,14 +20,40 @@ from ablate.decode.sample import sample
 from ablate.model.base import LanguageModel
 from ablate.task import Task
 from ablate.task.cross_entropy import TokenLoss
-from ablate.task.presenter import Presenter, write_sample
+from ablate.task.presenter import COUNT, SEED, Presenter, checked, filled, write_sample
+
+COLDEST = 1e-6  # logits divided by less overflow
+
+
+def temperature(text: str) -> float:
+    value = float(text)
+    if not (value == 0 or value >= COLDEST):
+        raise ArgumentTypeError(f"{text} must be 0, or at least {COLDEST}")
+    return value
 
 
 class LanguagePresenter(Presenter):
     """Continues prompts."""
 
     family = "language"
-    options = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
+    options = {
+        "prompt": {
+            "type": filled,
+            "help": "prompt to continue (default: 'The ', or the start of the validation text if"
+            " the tokenizer lacks it)",
+        },
+        "tokens": {"type": COUNT, "help": "number of tokens to generate (default: 500)"},
+        "temperature": {
+            "type": temperature,
+            "help": "sampling temperature; 0: greedy (default: 0.8)",
+        },
+        "top_k": {"type": COUNT, "help": "sample from the k most likely tokens"},
+        "top_p": {
+            "type": checked(float, Real(0, 1, above=True)),
+            "help": "sample from the most likely tokens whose probabilities sum to p",
+        },
+        "seed": SEED,
+    }
     example_options = "--prompt {prompt}"
 
     def notes(self) -> dict[str, Any]:

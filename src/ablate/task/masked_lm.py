@@ -23,7 +23,7 @@ from ablate.model.bert import BERT
 from ablate.task import Task
 from ablate.task.causal_lm import by_example
 from ablate.task.cross_entropy import CrossEntropy
-from ablate.task.presenter import Presenter, write_sample
+from ablate.task.presenter import Presenter, filled, write_sample
 
 EXAMPLE = "The [MASK]tatement"
 SHOWN = 3  # validation examples in a sample
@@ -33,7 +33,9 @@ class MaskedPresenter(Presenter):
     """Fills in masked tokens."""
 
     family = "masked language"
-    options = ("prompt",)
+    options = {
+        "prompt": {"type": filled, "help": "text with [MASK] (default: validation examples)"}
+    }
     example_options = "--prompt {prompt}"
 
     def predictions(self, batch: Batch) -> dict[str, Tensor]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from ablate.config.rules import Int, Rule
 from ablate.data import Batch, Data
 from ablate.errors import UserError
 from ablate.figures.maps import Map
@@ -20,13 +22,45 @@ if TYPE_CHECKING:
 Draw = Callable[[Map, Sequence[int]], "Figure"]
 
 
+def checked(read: Callable[[str], Any], rule: Rule) -> Callable[[str], Any]:
+    """The type of an option of `ablate.generate` whose values follow a rule."""
+
+    def value_of(text: str) -> Any:
+        value = read(text)
+        if not rule.allows(value):
+            raise ArgumentTypeError(f"{text} must be {rule}")
+        return value
+
+    value_of.__name__ = read.__name__  # in an error of argparse
+    return value_of
+
+
+def filled(text: str) -> str:
+    """The type of an option that takes a text."""
+    if not text:
+        raise ArgumentTypeError("is empty: pass at least one character")
+    return text
+
+
+Keywords = Mapping[str, Any]  # of ArgumentParser.add_argument
+
+COUNT = checked(int, Int(1))
+# Options of several kinds of models.
+SEED: Keywords = {
+    "type": checked(int, Int(-(2**63), 2**64 - 1)),
+    "help": "random seed (default: 0)",
+}
+INDEX: Keywords = {"type": int, "help": "index of a validation example, from 0"}
+
+
 class Presenter:
     """The output of commands for a task, whose `model` is in evaluation mode."""
 
-    # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
-    # and some of them, as an example, with {prompt} for that of `notes`.
+    # The kind of model, in messages of ablate.generate; the options of `generate`, by their names
+    # with the keywords of ArgumentParser.add_argument; and some of them, as an example, with
+    # {prompt} for that of `notes`.
     family: ClassVar[str] = ""
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, Keywords]] = {}
     example_options: ClassVar[str] = ""
     # Keys of the task that act on generation, which ablate.evaluate may change.
     search_keys: ClassVar[tuple[str, ...]] = ()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from tqdm import tqdm
 
+from ablate.config.rules import Real
 from ablate.data import Batch
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
@@ -20,21 +21,43 @@ from ablate.machine.terminal.say import say
 from ablate.run_files import write_text
 from ablate.task.attention import alignments, attention_figures
 from ablate.task.causal_lm import by_example
-from ablate.task.presenter import Draw, Presenter, write_sample
+from ablate.task.presenter import COUNT, Draw, Keywords, Presenter, checked, filled, write_sample
 
 Arguments = Mapping[str, Any]  # the options of ablate.generate
 
 BATCH = 64  # lines of a file at once
 SHOWN = 6  # validation examples in the sample
 
+# Options of several presenters.
+SEARCH: Mapping[str, Keywords] = {
+    "beam": {"type": COUNT, "help": "beam size; 1: greedy (default: the run's task.beam)"},
+    "length_penalty": {
+        "type": checked(float, Real(0)),
+        "help": "length-penalty exponent; larger values favor longer outputs (default: the run's)",
+    },
+    "show": {"action": "store_true", "help": "plot the attention maps"},
+}
+N_BEST: Keywords = {"type": COUNT, "help": "number of outputs to print (default: 1)"}
+
 
 class PairPresenter(Presenter):
     """Outputs for sources."""
 
     family: ClassVar[str] = "sequence-to-sequence"
-    options: ClassVar[tuple[str, ...]] = (
-        "source", "beam", "length_penalty", "n_best", "show", "input", "output",
-    )  # fmt: skip
+    options: ClassVar[Mapping[str, Keywords]] = {
+        "source": {
+            "type": lambda text: filled(text.strip()),
+            "action": "append",
+            "help": "source text to translate; prints the target and its score (repeatable)",
+        },
+        **SEARCH,
+        "n_best": N_BEST,
+        "input": {"type": Path, "help": "file with one source per line"},
+        "output": {
+            "type": Path,
+            "help": "file for the targets, one per line; empty lines stay empty",
+        },
+    }
     example_options: ClassVar[str] = '--source "..."'
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
     drawn_examples = 4
@@ -94,7 +117,7 @@ class PairPresenter(Presenter):
             raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
     def _write_sources(self, arguments: Arguments, folder: Path) -> Iterator[str]:
-        sources = [source.strip() for source in arguments["source"]]
+        sources = arguments["source"]
         read = self.task.read(sources)
         if unknown := int((read == UNKNOWN).sum()):
             note = f"{unknown} token(s) of --source never occurred in training"

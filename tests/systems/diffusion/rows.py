@@ -5,7 +5,7 @@ from typing import Any
 
 import tiny
 import torch
-from make_systems import BLOCKS, CAPTIONS, DIGITS, Tiny
+from make_systems import BLOCKS, CAPTIONS, Tiny
 
 from ablate.config.tree import config_files
 from ablate.systems.diffusion.autoencoding import divergence
@@ -18,9 +18,7 @@ MODELS = {
     "dit": Tiny("digit_strings", ("model.dim=12", "model.heads=2", "model.depth=2"), {}),
     "autoencoder": Tiny("digit_strings", (), {}),
 }
-FILES = {"digit_latents": DIGITS}
-UNKEPT = dict.fromkeys(FILES)  # read again
-DATA_SILENT = ["autoencoder"]  # which encodes the images: test_autoencoder.py
+DATA_ELSEWHERE = ["digit_latents"]  # reads a run: test_autoencoder.py
 # What is measured and drawn, not how it is trained: test_diffusion.py.
 KEYS_ELSEWHERE = [f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")]
 BRIEF = ["dit"]

@@ -116,6 +116,7 @@ def test_a_model_draws_in_latents(folder, autoencoder):
     [
         (drawings, LATENT + " data.height=16", "reads images of 12 x 24 pixels, no"),
         (drawings, LATENT.format("nowhere"), "nowhere is not the folder of a run"),
+        (drawings, "data=digit_latents", "data.autoencoder is missing"),
         (small, "data.height=14", "must be multiples of 4"),
         (small, "model.num_downsamples=9", "must be an integer of at least 0 and of at"),
     ],

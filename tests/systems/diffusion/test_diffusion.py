@@ -273,7 +273,7 @@ def test_it_writes_an_image_of_a_prompt_and_draws_a_masked_part_anew(command, ru
         (["--prompt", "3", "--image", "a.jpg"], "choose a name that ends in .png"),
         (["--prompt", "3", "--mask", "left"], "--mask requires --inpaint FILE or --index N"),
         (["--prompt", "3", "--index", "99", "--mask", "left"], "has examples 0 to 13"),
-        (["--prompt", "3", "--guidance", "-1"], "--guidance -1.0 must not be negative"),
+        (["--prompt", "3", "--guidance", "-1"], "--guidance: -1 must be a finite number"),
     ],
 )
 def test_what_it_refuses(command, typed, line):

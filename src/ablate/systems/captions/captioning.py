@@ -22,18 +22,21 @@ from ablate.model.resnet import STRIDE
 from ablate.systems.captions.captioner import Captioner
 from ablate.systems.captions.figures import caption_drawer
 from ablate.task.attention import attention_maps
-from ablate.task.presenter import Draw, val_example
+from ablate.task.presenter import INDEX, Draw, Keywords, val_example
 from ablate.task.seq2seq import Links, SequenceToSequence
-from ablate.task.translate import SHOWN, PairPresenter
+from ablate.task.translate import N_BEST, SEARCH, SHOWN, PairPresenter
 
 
 class CaptionPresenter(PairPresenter):
     """Captions of images."""
 
     family: ClassVar[str] = "captioning"
-    options: ClassVar[tuple[str, ...]] = (
-        "image", "index", "beam", "length_penalty", "n_best", "show",
-    )  # fmt: skip
+    options: ClassVar[Mapping[str, Keywords]] = {
+        "image": {"action": "append", "help": "image to caption, white on black (repeatable)"},
+        "index": {**INDEX, "help": "index of a validation image, from 0, instead of --image"},
+        **SEARCH,
+        "n_best": N_BEST,
+    }
     example_options: ClassVar[str] = "--index 0"
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:

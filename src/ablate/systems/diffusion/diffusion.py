@@ -16,7 +16,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.text.wer import WordErrorRate
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import Count, NotNegative, Probability, RunDir
+from ablate.config.rules import Count, NotNegative, Probability, Real, RunDir
 from ablate.data import Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, PAD
@@ -30,7 +30,7 @@ from ablate.systems.diffusion.judge import Judge
 from ablate.systems.diffusion.noise import Noise
 from ablate.systems.diffusion.paint import draw_samples, paint
 from ablate.task import Task
-from ablate.task.presenter import Draw, Presenter
+from ablate.task.presenter import COUNT, INDEX, SEED, Draw, Presenter, checked, filled
 
 JUDGED: tuple[str, ...] = ("exact_match", "der", "frechet")
 JUDGED += tuple(f"{name}_reference" for name in JUDGED)
@@ -43,7 +43,19 @@ class DiffusionPresenter(Presenter):
     loss_unit = "squared error"
     search_keys = ("guidance", "sampling_steps", "samples", "judge")
     family = "diffusion"
-    options = ("prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask")
+    options = {
+        "prompt": {"type": filled, "help": "caption of the image"},
+        "image": {"help": "PNG to write (default: figures/generated.png of the run)"},
+        "guidance": {
+            "type": checked(float, Real(0)),
+            "help": "guidance scale of the caption (default: the run's)",
+        },
+        "steps": {"type": COUNT, "help": "number of sampling steps (default: the run's)"},
+        "seed": SEED,
+        "index": {**INDEX, "help": "index of a validation image to inpaint, from 0"},
+        "inpaint": {"help": "image to inpaint (or --index)"},
+        "mask": {"help": "region to repaint: left, right, or an image whose white pixels mark it"},
+    }
     example_options = '--prompt "3 1" --image generated.png'
 
     def notes(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Images of digits as an autoencoder has them: the data of a latent diffusion model."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,29 +20,24 @@ ENCODED = 1000  # images at once
 
 class DigitLatents(DigitStrings):
     """autoencoder: the folder of a finished run of model=autoencoder, whose latents take the place
-    of the images, b c y x, with mean 0 and standard deviation 1 in each channel; None: the images.
+    of the images, b c y x, with mean 0 and standard deviation 1 in each channel.
     """
 
     conflicts = (
         Conflict(
-            lambda c: (
-                c("data.autoencoder") is not None
-                and "denoised images" not in c.attribute("model", "outputs")
-            ),
-            "data.autoencoder={data.autoencoder}: model={model} reads images, not latents; use"
-            " data=digit_strings",
+            lambda c: "denoised images" not in c.attribute("model", "outputs"),
+            "data=digit_latents: model={model} reads images, not latents; use data=digit_strings",
         ),
     )
 
-    def __init__(self, *, autoencoder: RunDir | None, **options: Any) -> None:
+    latents: Latents
+
+    def __init__(self, *, autoencoder: RunDir, **options: Any) -> None:
         super().__init__(**options)
         self.autoencoder = autoencoder
-        self.latents: Latents | None = None
 
     def load(self) -> None:
         super().load()
-        if self.autoencoder is None:
-            return
         self.latents = of = Latents(self.autoencoder, self)
         for split, images in self.splits.items():
             assert isinstance(images, Captioned)
@@ -51,14 +48,14 @@ class DigitLatents(DigitStrings):
         self.sizes = replace(self.sizes, image_size=size, channels=len(of.mean))
 
     def to_pixels(self, images: Tensor) -> Tensor:
-        return super().to_pixels(images) if self.latents is None else self.latents.to_pixels(images)
+        return self.latents.to_pixels(images)
 
     def images(self, pixels: Tensor) -> Tensor:
-        return super().images(pixels) if self.latents is None else self.latents.images(pixels)
+        return self.latents.images(pixels)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        return super().bounds if self.latents is None else self.latents.bounds
+        return self.latents.bounds
 
 
 class Latents:
@@ -90,7 +87,7 @@ class Latents:
             split: self._encode(data.originals(split, torch.arange(len(pixels))))
             for split, pixels in data.pixels.items()
         }
-        if isinstance(data.measured_as, DigitLatents) and data.measured_as.latents is not None:
+        if isinstance(data.measured_as, DigitLatents):
             self.mean, self.std = data.measured_as.latents.mean, data.measured_as.latents.std
             self.bounds = data.measured_as.latents.bounds
         else:

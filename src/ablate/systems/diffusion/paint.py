@@ -31,10 +31,7 @@ def paint(task: Any, arguments: Mapping[str, Any], folder: Path) -> Iterator[str
     """Write the image for --prompt, and yield its path."""
     if "prompt" not in arguments:
         raise UserError('--prompt "...", the caption of the image, is required')
-    images = arguments.get("image", [folder / "figures" / "generated.png"])
-    if len(images) > 1:
-        raise UserError("--image FILE, the output, is required")
-    target = Path(images[0])
+    target = Path(arguments.get("image", folder / "figures" / "generated.png"))
     if "image" in arguments and not target.parent.is_dir():
         raise UserError(f"--image {target}: {target.parent} does not exist")
     if target.suffix != ".png" or target.is_dir():

@@ -15,7 +15,7 @@ from ablate.systems.forecasting.figures import draw_forecast
 from ablate.systems.forecasting.forecaster import Forecaster, roll_out
 from ablate.systems.forecasting.series import Series
 from ablate.task import Task
-from ablate.task.presenter import Presenter, write_sample
+from ablate.task.presenter import COUNT, Presenter, write_sample
 
 DRAWN = 120  # values of the validation part
 
@@ -49,7 +49,9 @@ class ForecastPresenter(Presenter):
     """Forecasts after the end of the series."""
 
     family = "forecasting"
-    options = ("steps",)
+    options = {
+        "steps": {"type": COUNT, "help": "number of values to forecast (default: data.horizon)"}
+    }
     loss_unit = "squared error of normalized values"
 
     def forecast(self, steps: int) -> str:

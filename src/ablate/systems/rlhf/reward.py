@@ -20,7 +20,7 @@ from ablate.figures.maps import Map
 from ablate.systems.rlhf.preferences import SCORES, Preferences, padded
 from ablate.task import Task
 from ablate.task.causal_lm import opening
-from ablate.task.presenter import Draw, Presenter
+from ablate.task.presenter import Draw, Presenter, filled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ class RewardPresenter(Presenter):
     """Scores of texts."""
 
     family = "reward"
-    options = ("prompt",)
+    options = {"prompt": {"type": filled, "help": "text to score"}}
     example_options = '--prompt "A text to score."'
 
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:

@@ -31,7 +31,7 @@ from ablate.systems.segmentation.sam import SAM, Prompt, chosen, picked
 from ablate.systems.segmentation.segment import image_files, write_mask
 from ablate.systems.segmentation.segments import Clicks, Segments
 from ablate.task import Task
-from ablate.task.presenter import Presenter, val_example
+from ablate.task.presenter import INDEX, Presenter, val_example
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
@@ -41,7 +41,20 @@ class MaskPresenter(Presenter):
     """Masks of objects."""
 
     family = "segmentation"
-    options = ("index", "image", "point", "background", "box")
+    options = {
+        "index": {
+            **INDEX,
+            "help": "index of a validation example, from 0, which is prompted automatically, at the"
+            " largest error (default: 0)",
+        },
+        "image": {"action": "append", "help": "image to segment (repeatable)"},
+        "point": {"action": "append", "help": "point on the object: X,Y in pixels (repeatable)"},
+        "background": {
+            "action": "append",
+            "help": "point outside the object: X,Y in pixels (repeatable)",
+        },
+        "box": {"help": "box around the object: X0,Y0,X1,Y1 in pixels"},
+    }
     example_options = "--index 0"
 
     @torch.no_grad()

@@ -23,8 +23,9 @@ from ablate.systems.speech.data.speech import SpokenPairs
 from ablate.systems.speech.figures import draw_speech
 from ablate.systems.speech.mel import RATE, cepstra, distortion, frame_distortion
 from ablate.systems.speech.vocoder import sound, write_wav
+from ablate.task.presenter import filled
 from ablate.task.seq2seq import SequenceToSequence
-from ablate.task.translate import PairPresenter
+from ablate.task.translate import SEARCH, PairPresenter
 
 EXAMPLES = 3  # validation texts that are spoken at the end of a run
 
@@ -34,7 +35,11 @@ class SpeechPresenter(PairPresenter):
 
     family = "text-to-speech"
     search_keys = (*PairPresenter.search_keys, "recognizer")
-    options = ("text", "audio", "beam", "length_penalty", "show")
+    options = {
+        "text": {"type": lambda text: filled(text.strip()), "help": "text to synthesize"},
+        "audio": {"type": Path, "help": "WAV file to write"},
+        **SEARCH,
+    }
     example_options = '--text "three seven two" --audio out.wav'
 
     def notes(self) -> dict[str, Any]:
@@ -46,7 +51,7 @@ class SpeechPresenter(PairPresenter):
         if not {"text", "audio"} <= arguments.keys():
             raise UserError('--text "..." and --audio FILE.wav are required')
         self.set_search(arguments)
-        text, path = arguments["text"].strip(), Path(arguments["audio"])
+        text, path = arguments["text"], arguments["audio"]
         return self._say(text, path, show="show" in arguments, folder=folder)
 
     def _say(self, text: str, path: Path, *, show: bool, folder: Path) -> Iterator[str]:
