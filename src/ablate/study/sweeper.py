@@ -208,7 +208,7 @@ class PlannedStudy:
         )
         self.cells = PlannedRuns(command)
         self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
-        self.data = self.cells.data(layout.baseline.config, layout.seeds)
+        self.data = self.cells.data(layout.baseline, layout.seeds)
 
     def _taken(self) -> set[str]:
         """Keys that the study sets in its arms, which tuning cannot set too."""

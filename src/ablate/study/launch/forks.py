@@ -13,11 +13,9 @@ import atexit
 import ctypes
 import gc
 import io
-import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,8 +24,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from select import select
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ablate.study.launch.state import LOG, WORKER
@@ -59,7 +57,7 @@ class Forks:
     imports."""
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str], grace: float):
-        self._socket, server_end = socket.socketpair()
+        self._connection, server_end = Pipe()
         parent = [sys.executable, "-m", "ablate.study.launch.forks"]
         command = [*parent, str(server_end.fileno()), str(grace)]
         self._process = subprocess.Popen(
@@ -70,7 +68,6 @@ class Forks:
             start_new_session=True,  # only the launcher gets Ctrl-C, and tells the runs to stop
         )
         server_end.close()
-        self._received = b""
         self._pids: dict[int, int] = {}  # run -> pid
 
     def start(self, number: int, run: "ScheduledRun", environment: Mapping[str, str]) -> None:
@@ -94,17 +91,17 @@ class Forks:
             "environment": dict(environment),
         }
         with suppress(OSError):  # the server died: `events` will raise ParentDied
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            self._connection.send(request)
 
     def events(self, seconds: float) -> list[Event]:
         """Return the next events, waiting at most `seconds`."""
-        if not select([self._socket], [], [], seconds)[0]:
-            return []
-        lines = _receive(self._socket, self._received)
-        if lines is None:
-            raise ParentDied
-        *complete, self._received = lines
-        events = [Event(**json.loads(line)) for line in complete]
+        events: list[Event] = []
+        try:
+            while self._connection.poll(0 if events else seconds):
+                events.append(Event(**self._connection.recv()))
+        except (EOFError, OSError):
+            if not events:
+                raise ParentDied from None
         self._pids |= {event.run: event.pid for event in events if event.pid is not None}
         return events
 
@@ -117,24 +114,15 @@ class Forks:
         send(self._pids[run], signal.SIGKILL, group=True)
 
     def close(self) -> None:
-        self._socket.close()
+        self._connection.close()
         self._process.wait()
-
-
-def _receive(connection: socket.socket, before: bytes) -> list[bytes] | None:
-    """Return complete lines, then the start of the next one; None at the end of the stream."""
-    try:
-        received = connection.recv(65536)
-    except ConnectionResetError:
-        return None
-    return (before + received).split(b"\n") if received else None
 
 
 def main() -> NoReturn:
     """Run the fork server. The code after `serve` is executed in a fork, as a run."""
     descriptor, grace, *modules = sys.argv[1:]
-    connection = socket.socket(fileno=int(descriptor))
-    connection.set_inheritable(False)
+    connection = Connection(int(descriptor))
+    os.set_inheritable(connection.fileno(), False)
     if modules:
         _preload(modules)
     request = serve(connection, float(grace))
@@ -178,29 +166,28 @@ def _preload(modules: Sequence[str]) -> None:
     gc.freeze()  # keep pages shared: no collection writes to them
 
 
-def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
+def serve(connection: Connection, grace: float) -> dict[str, Any] | None:
     """Fork for every request. Returns the request in the fork; None in the server, at the end."""
     runs: dict[int, int] = {}  # pid -> run
-    received = b""
     client_alive = True
     deadline = float("inf")
     while client_alive or runs:
-        if select([connection] if client_alive else [], [], [], POLL)[0]:
-            lines = _receive(connection, received)
-            if lines is None:
+        if not client_alive:
+            time.sleep(POLL)
+        elif connection.poll(POLL):
+            try:
+                request: dict[str, Any] = connection.recv()
+            except (EOFError, OSError):
                 client_alive, deadline = False, time.monotonic() + grace
                 for pid in runs:
                     send(pid, signal.SIGTERM)
                 continue
-            *complete, received = lines
-            for line in complete:
-                request = json.loads(line)
-                pid = os.fork()
-                if pid == 0:
-                    connection.close()
-                    return dict(request)
-                runs[pid] = request["run"]
-                _send_event(connection, run=request["run"], pid=pid)
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                return request
+            runs[pid] = request["run"]
+            _send_event(connection, run=request["run"], pid=pid)
         if time.monotonic() > deadline:
             for pid in runs:
                 send(pid, signal.SIGKILL, group=True)
@@ -208,7 +195,7 @@ def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
     return None
 
 
-def _reap(runs: dict[int, int], connection: socket.socket) -> None:
+def _reap(runs: dict[int, int], connection: Connection) -> None:
     while runs:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -219,9 +206,9 @@ def _reap(runs: dict[int, int], connection: socket.socket) -> None:
         _send_event(connection, run=runs.pop(pid), code=code)
 
 
-def _send_event(connection: socket.socket, **event: int) -> None:
+def _send_event(connection: Connection, **event: int) -> None:
     with suppress(OSError):  # the client has gone; `serve` notices at the next check
-        connection.sendall(json.dumps(event).encode() + b"\n")
+        connection.send(event)
 
 
 def send(pid: int, number: int, *, group: bool = False) -> None:

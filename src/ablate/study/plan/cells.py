@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -94,6 +95,10 @@ class Composed:
     def name(self) -> str:
         return self.arm.name
 
+    @cached_property
+    def resolved(self) -> Resolved:
+        return Resolved(self.config)
+
     def differs(self, baseline: DictConfig) -> dict[str, tuple[Any, Any]]:
         """Map each differing key, except study.*, to the baseline's value and the arm's own."""
         pairs = changed_keys(baseline, self.config)
@@ -163,20 +168,14 @@ def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
 
 
 class PlannedRuns:
-    """Make the runs of a plan; each composition is resolved once, and each data set fingerprinted
-    once. command: of the study."""
+    """Make the runs of a plan; each data set is fingerprinted once. command: of the study."""
 
     def __init__(self, command: Command | None = None) -> None:
         self._command = command or Command()
         self._data: dict[str, str] = {}
-        self._resolved: dict[int, Resolved] = {}
 
-    def of(
-        self, composed: Composed, seed: int, *, kind: str = "run", config: DictConfig | None = None,
-        more: Sequence[str] = (),
-    ) -> PlannedRun:  # fmt: skip
-        """Make a run. config, more: those of a tuning trial, if they are not the arm's own."""
-        resolved = self._of(composed.config if config is None else config)
+    def of(self, composed: Composed, seed: int, *, kind: str = "run") -> PlannedRun:
+        resolved = composed.resolved
         name = resolved.counted(seed).run_id(seed, self._fingerprint(resolved, seed))
         folder = folder_name(composed.name, name)
         identity = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
@@ -186,7 +185,7 @@ class PlannedRuns:
             run_id=name,
             folder=f"tune-{folder}" if kind == "tune" else folder,
             kind=kind,
-            overrides=merged(composed.overrides, more, identity),
+            overrides=merged(composed.overrides, identity),
             command=self._command,
             resolved=resolved,
         )
@@ -206,15 +205,9 @@ class PlannedRuns:
                 runs.append(run)
         return runs
 
-    def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
+    def data(self, composed: Composed, seeds: Sequence[int]) -> dict[str, str]:
         """Map each seed to the fingerprint of its data."""
-        resolved = self._of(cfg)
-        return {str(seed): self._fingerprint(resolved, seed) for seed in seeds}
-
-    def _of(self, cfg: DictConfig) -> Resolved:
-        if id(cfg) not in self._resolved:  # which keeps cfg, so that no other gets its id
-            self._resolved[id(cfg)] = Resolved(cfg)
-        return self._resolved[id(cfg)]
+        return {str(seed): self._fingerprint(composed.resolved, seed) for seed in seeds}
 
     def _fingerprint(self, resolved: Resolved, seed: int) -> str:
         key = json.dumps([resolved.counted(seed).data, seed], sort_keys=True)

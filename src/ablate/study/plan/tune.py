@@ -225,10 +225,9 @@ class Trials:
         self._of: dict[str, list[tuple[Trial, PlannedRun]]] = {}
         known: dict[str, str] = {}
         for trial in tuning.trials() if tuning else []:
-            more = as_overrides(trial.point)
             for composed in layout.arms:
-                config = with_more(composed, more, composer).config
-                cell = cells.of(composed, trial.seed, kind="tune", config=config, more=more)
+                tried = with_more(composed, as_overrides(trial.point), composer)
+                cell = cells.of(tried, trial.seed, kind="tune")
                 cell = replace(cell, folder=known.setdefault(cell.run_id, cell.folder))
                 self._of.setdefault(composed.name, []).append((trial, cell))
 
