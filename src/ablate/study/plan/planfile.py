@@ -1,9 +1,6 @@
 """plan.json: the description of a study, written before its launch and read by all later steps."""
 
-import json
-import sys
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +10,12 @@ from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
-from ablate.machine.redact import without_credentials
 from ablate.machine.terminal.say import command_line
 from ablate.run_files import PLAN, CorruptFile, read_json, refuse_links, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.cells import Composed
 from ablate.study.plan.claims import recorded
-from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
-from ablate.study.plan.tune import Tuning
 from ablate.training.preflight import check_output
 
 NAMED = 4  # differing keys that a message names
@@ -73,62 +66,6 @@ def refuse_other_blocks(folder: Path, blocks: Blocks) -> None:
     if factor != blocks.factor or known != [*blocks.names][: len(known)]:
         whose = f"with the blocks {factor}={','.join(known)}" if factor else "without blocks"
         raise UserError(f"{folder} belongs to a study {whose}; choose another study.name=")
-
-
-def planned(
-    folder: Path,
-    request: StudyRequest,
-    layout: Layout,
-    *,
-    question: Mapping[str, Any],
-    metric: Mapping[str, str],
-    tuning: Tuning | None,
-    data: Mapping[str, str],
-    custom_code: Mapping[str, str],
-    noise: Sequence[Mapping[str, Any]],
-    cells: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Return the content of plan.json. cells: entries of its runs."""
-    node = request.node
-    plan = {
-        "study": request.name,
-        "sweep": request.sweep,
-        "asks": request.description,
-        "command": sys.argv[1:],
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "design": request.design,
-        "factors": {factor.name: dict(factor.options) for factor in layout.factors},
-        "own": layout.baseline_options,
-        "seeds": _seeds(layout, request.looks, cells),
-        "looks": _chosen(folder, "looks", "seeds", request.looks),
-        "metric": metric,
-        "also": node["extra_metrics"],
-        "margin": node["margin"],
-        "noise": _chosen(folder, "noise", "files", noise),
-        "claims": _claims(folder, request),
-        "match": {"budget": node["match"], "by": node["match_by"]} if node["match"] else None,
-        "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
-        "baseline": {
-            "overrides": list(layout.baseline.overrides),
-            "asked": question,
-            "config": content_of(layout.baseline.config),  # with the tuned values
-            "data": data,
-        },
-        "custom_code": custom_code,
-        "arms": [_arm(composed, layout) for composed in layout.arms],
-        "cells": list(cells),
-        "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],
-        "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
-    }
-    public_plan: dict[str, Any] = json.loads(json.dumps(without_credentials(plan)))
-    return public_plan
-
-
-def _seeds(layout: Layout, looks: Sequence[int], cells: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The seeds that runs have, or the first look."""
-    runs = {cell["seed"] for cell in cells if cell["kind"] == "run"}
-    first = layout.seeds[: looks[0] if looks else None]
-    return [seed for seed in layout.seeds if seed in first or seed in runs]
 
 
 # Fields that commands which run a study at the same time must share, besides its runs.
@@ -184,7 +121,7 @@ def write_together(
     plan = plans[0] | {
         "study": request.name,
         "seeds": [*dict.fromkeys(seed for plan in plans for seed in plan["seeds"])],
-        "claims": _claims(folder, request),
+        "claims": claims(folder, request),
         "tune": {},
         "arms": [_together(of_blocks) for of_blocks in zip(*arms, strict=True)],
         "cells": cells,
@@ -211,14 +148,14 @@ def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**empty, **same}
 
 
-def _claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
+def claims(folder: Path, request: StudyRequest) -> list[dict[str, Any]]:
     """The claims, with the records of them in the existing plan."""
     before = read_plan(folder) or {"cells": []}
     claims = before.get("claims", ())
     return recorded(request.node["claims"], claims, begun=_begun(folder, before))
 
 
-def _chosen(folder: Path, field: str, key: str, values: Sequence[Any]) -> dict[str, Any] | None:
+def chosen(folder: Path, field: str, key: str, values: Sequence[Any]) -> dict[str, Any] | None:
     """A field of the plan with the values that verdicts use, and whether they were chosen after the
     first run; None without values."""
     before = read_plan(folder) or {"cells": []}
@@ -244,27 +181,6 @@ def content_of(cfg: DictConfig) -> dict[str, Any]:
     config: dict[str, Any] = public(lambda: content(cfg))
     return {key: value for key, value in config.items() if key != "seed"} | {
         "choices": OmegaConf.to_container(cfg.choices)
-    }
-
-
-def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
-    budget = composed.budget
-    assert budget is not None
-    return {
-        "name": composed.name,
-        "is_baseline": composed.arm.is_baseline,
-        "changes": dict(composed.arm.changes),
-        "overrides": list(composed.arm.overrides),
-        "differs": public(lambda: composed.differs(layout.baseline.config)),
-        "parameters": budget.parameters,
-        "flops_per_step": budget.flops_per_step,
-        "steps": budget.steps,
-        "no_effect": budget.no_effect,
-        "same_as": composed.same_as,
-        "set": composed.set,
-        "tuned": composed.tuned,
-        "tuning": composed.tuning,
-        "warnings": composed.warnings,
     }
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import disk_usage
-from typing import TYPE_CHECKING
 
 from rich.table import Column, Table
 
@@ -11,56 +10,63 @@ from ablate.config.overrides import value_text
 from ablate.config.parts import locate
 from ablate.machine.memory import written
 from ablate.machine.terminal.console import Console
+from ablate.machine.terminal.say import say
+from ablate.study.analysis import known
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
-from ablate.study.launch.state import State
+from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import counted, duration, listed, seeds_in_words
 from ablate.study.plan.cells import Composed
 from ablate.study.plan.design import entry_text
-from ablate.study.plan.layout import Layout
+from ablate.study.plan.layout import SHOWN, Layout
 from ablate.study.plan.planned_run import PlannedRun
+from ablate.study.plan.planned_study import PlannedStudy
 from ablate.study.plan.request import StudyRequest
-from ablate.study.plan.tune import Tuning
-
-if TYPE_CHECKING:
-    from ablate.study.analysis.noise import Part
 
 LIKE_FIXED = 0.92  # seeds of a fixed study with the power of one with looks (benchmarks/looks.py)
 KEYS = 4  # at most so many keys of an arm
 
 
-def show(
-    request: StudyRequest,
-    layout: Layout,
-    *,
-    folder: Path,
-    metric: Mapping[str, str],
-    tuning: Tuning | None,
-    cells: Sequence[PlannedRun],
-    states: Mapping[str, State],
-    slots: int,
-    power: Sequence[str],
-) -> None:
-    """Print the plan. cells: those known now; states: of their folders; power: lines on it."""
+def show(study: PlannedStudy, slots: int) -> None:
+    """Print the plan. slots: runs at once."""
+    if study.tuning and all(study.state(c).name == "finished" for c in study.trials.cells):
+        study.trials.choose(study.folder, study.metric)
+    layout, metric = study.layout, study.metric
+    cells = [*study.trials.cells, *study.chosen(study.counted())]
+    states = {cell.folder: study.state(cell) for cell in cells}
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     finished = done(state.result for state in states.values())
-    console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
-    for line in [*_also(layout), *notes(request, layout, tuning), *power]:
+    title = f"{study.request.name} (dry run)"
+    console.print(_arms(layout, counting, states, finished, title=title))
+    for line in [*_also(layout), *_notes(study), *_power(study)]:
         console.print(line, soft_wrap=True)
-    folders = {cell.folder for cell in cells}
-    ended = sum(states[name].name == "finished" for name in folders)
+    ended = sum(state.name == "finished" for state in states.values())
     time = _time_left(layout, cells, states, finished, slots)
     console.print(
-        f"{counted(len(layout.arms), 'arm')}, {seeds(request, layout)},"
-        f" {counted(len(folders), 'run')} in {folder}:"
-        f" {ended} finished, {len(folders) - ended} to do{time}."
+        f"{counted(len(layout.arms), 'arm')}, {_seeds(study)},"
+        f" {counted(len(states), 'run')} in {study.folder}:"
+        f" {ended} finished, {len(states) - ended} to do{time}."
         f" Arms are compared by {metric['name']}, {direction(metric['mode'])}"
         f"{_weights(layout, metric)}.",
         soft_wrap=True,
     )
-    console.print(_disk(layout, cells, folder), soft_wrap=True)
+    console.print(_disk(layout, cells, study.folder), soft_wrap=True)
+
+
+def say_begin(study: PlannedStudy, cells: Sequence[PlannedRun], *, notes: bool) -> None:
+    """Print how many runs there are before they start. cells: with their folders in `root`."""
+    folders = {cell.folder: cell.run_id for cell in cells}
+    states = [state_of(study.root / name, run_id) for name, run_id in folders.items()]
+    finished = sum(each.name == "finished" for each in states)
+    arms, runs = counted(len(study.layout.arms), "arm"), counted(len(folders), "run")
+    say(f"{arms}, {_seeds(study)}: {runs} in {study.folder}, {finished} finished")
+    if notes:
+        lines = _notes(study)
+        more = [f"and {len(lines) - SHOWN} more, in the report"] if len(lines) > SHOWN else []
+        for line in [*lines[:SHOWN], *more, *_power(study)]:
+            say(line)
 
 
 def _disk(layout: Layout, cells: Sequence[PlannedRun], folder: Path) -> str:
@@ -139,8 +145,9 @@ def _also(layout: Layout) -> Iterator[str]:
             yield f"{composed.name}: {', '.join(texts[:KEYS])}{more}"
 
 
-def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[str]:
+def _notes(study: PlannedStudy) -> list[str]:
     """Describe values set in addition to the factors, arms without effect, and cells left out."""
+    request, layout, tuning = study.request, study.layout, study.tuning
     lines = [
         f"{composed.name}: study.match={request.node['match']} sets {key}={value}"
         for composed in layout.arms
@@ -176,28 +183,21 @@ def _inestimable(request: StudyRequest, layout: Layout) -> list[str]:
     return [f"{line}." for line in inestimable(cells, varied(cells, layout.baseline_options))]
 
 
-def seeds(request: StudyRequest, layout: Layout) -> str:
+def _seeds(study: PlannedStudy) -> str:
     """Count the seeds, as "5 seeds" or "3 to 12 seeds (looks at 3, 5, 8 and 12)"."""
-    if not request.looks:
-        return counted(len(layout.seeds), "seed")
-    numbers = listed(map(str, request.looks))
-    return f"{request.looks[0]} to {request.looks[-1]} seeds (looks at {numbers})"
+    if not (looks := study.request.looks):
+        return counted(len(study.layout.seeds), "seed")
+    return f"{looks[0]} to {looks[-1]} seeds (looks at {listed(map(str, looks))})"
 
 
-def power(
-    request: StudyRequest,
-    layout: Layout,
-    metric: str,
-    noise: "Part | None",
-    effect: float | None,
-) -> list[str]:
-    """Print which effect the study shows with `power.POWER`, and how many seeds show `effect`.
-
-    noise: known from earlier studies. Both in units of the metric.
-    """
+def _power(study: PlannedStudy) -> list[str]:
+    """Which effect the study shows with `power.POWER`, and how many seeds show study.effect, in
+    units of the metric if the noise of earlier studies is known."""
     from ablate.study.analysis import power  # scipy is slow to import
     from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN
 
+    request, layout, metric = study.request, study.layout, study.metric["name"]
+    noise, effect = known.pooled(study.noise, metric), request.node["effect"]
     arms = sum(not each.arm.is_baseline and each.same_as is None for each in layout.arms)
     if not arms:
         return []
@@ -208,22 +208,22 @@ def power(
         if noise
         else ("standard deviations of the noise", f"; study.noise=FILE converts it to {metric}")
     )
-    seeds = len(layout.seeds)
-    alike = int(LIKE_FIXED * seeds) if request.looks else seeds
+    count = len(layout.seeds)
+    alike = int(LIKE_FIXED * count) if request.looks else count
     up_to = "up to " if request.looks else ""
-    line = f"{counted(seeds, 'seed')}: a verdict needs {fewest}"
+    line = f"{counted(count, 'seed')}: a verdict needs {fewest}"
     line += "" if noise else f", or {FEWEST_KNOWN} with study.noise=FILE"
-    if seeds >= fewest:
+    if count >= fewest:
         shown = power.smallest_effect(arms, alike, df) * sd
         line = (
-            f"With {up_to}{counted(seeds, 'seed')} an effect of {shown:.2g} {unit} is shown with a"
+            f"With {up_to}{counted(count, 'seed')} an effect of {shown:.2g} {unit} is shown with a"
             f" probability of {power.POWER:.0%}{more}"
         )
     if effect is None:
         return [f"{line}."]
     needed = power.seeds_for(effect / sd, arms, df)
-    count = counted(needed, "seed") if needed else f"more than {power.MOST} seeds"
-    return [f"{line}.", f"An effect of {effect:g} needs {count}."]
+    words = counted(needed, "seed") if needed else f"more than {power.MOST} seeds"
+    return [f"{line}.", f"An effect of {effect:g} needs {words}."]
 
 
 def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None:
