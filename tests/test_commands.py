@@ -17,7 +17,7 @@ from ablate.cli.summary import next_commands
 from ablate.config.composition import Composition
 from ablate.decode.sample import sample
 from ablate.errors import UserError
-from ablate.study.plan.difference import difference as difference_of
+from ablate.training.difference import difference as difference_of
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from ablate.config.composition import Composition
 from ablate.config.run_id import folder_name
 from ablate.errors import Interrupted
 from ablate.study import sweeper
-from ablate.study.plan.budget import DataSets, budgets
+from ablate.study.plan.budget import budgets
+from ablate.training.same_model import DataSets
 
 real_report = sweeper.report
 pytest_plugins = ["command_line"]

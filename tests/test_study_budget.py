@@ -10,12 +10,12 @@ from tiny import overrides, pairs, write_text
 
 import ablate
 from ablate.pos_enc.t5 import T5
-from ablate.study.plan.budget import DataSets, budgets
+from ablate.study.plan.budget import budgets
 from ablate.study.plan.match import match, require_width
 from ablate.training import same_model
 from ablate.training.build import build, build_data, count_flops
 from ablate.training.record import count_parameters
-from ablate.training.same_model import SameModel, on_meta
+from ablate.training.same_model import DataSets, SameModel, on_meta
 
 pytest_plugins = ["command_line"]
 WITH_COUNTS = True  # tests/conftest.py

@@ -28,7 +28,7 @@ from ablate.run_files import named_folder, require_run
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ablate.study.plan.difference import Difference
+    from ablate.training.difference import Difference
 
 
 def show(difference: Difference) -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     add_allow(parser)
     parser.add_argument("--config-dir", metavar="DIR", help="directory with your own options")
     args = parser.parse_args()
-    from ablate.study.plan.difference import difference
+    from ablate.training.difference import difference
 
     both = (configuration(text, args.allow, args.config_dir) for text in (args.first, args.second))
     (first, second), files = zip(*both, strict=True)

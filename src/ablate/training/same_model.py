@@ -1,5 +1,6 @@
 """Whether two compositions have the same model, as computing both shows."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import cached_property
@@ -7,9 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from torch import Tensor, nn
 
+from ablate.config.make import make_data
 from ablate.config.run_id import EXCLUDED, FILES
 from ablate.config.schema import leaves
 from ablate.data import Batch, Data, Request
@@ -18,7 +20,7 @@ from ablate.model.base import Model, outputs
 from ablate.random.seeding import derive, seed_torch
 from ablate.task import Task
 from ablate.task.accumulation import added_losses
-from ablate.training.build import build_checked, initialized, make_task, model_on_meta
+from ablate.training.build import build_checked, build_data, initialized, make_task, model_on_meta
 from ablate.training.record import count_parameters
 
 LARGEST = 200_000_000  # parameters of a model that is built for real
@@ -28,6 +30,20 @@ ROWS = 2  # of a batch that both read
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
 # A run's id covers the content of files instead of their paths.
 NO_CHANGE = {*EXCLUDED} - {f"data.{key}" for key in FILES}
+
+
+class DataSets:
+    """Read the data of compositions, each data set once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Data] = {}
+
+    def __call__(self, cfg: DictConfig) -> Data:
+        content = OmegaConf.to_container(cfg.data, resolve=True)
+        key = json.dumps([content, cfg.seed, repr(make_data(cfg).task_settings)], sort_keys=True)
+        if key not in self._read:
+            self._read[key] = build_data(cfg)
+        return self._read[key]
 
 
 def parameters(model: nn.Module) -> int:

@@ -3,7 +3,6 @@
 Parameters and FLOPs are counted on torch's meta device: a model of any size takes no memory there.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 import lightning.pytorch as L
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.make import make_data
-from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
 from ablate.task.measures import names_of_measures
-from ablate.training.build import build_data, count_flops
+from ablate.training.build import count_flops
 from ablate.training.checkpoint import Sizes, sizes
 from ablate.training.measure import conditions
-from ablate.training.same_model import SameModel, on_meta, parameters
+from ablate.training.same_model import DataSets, SameModel, on_meta, parameters
 from ablate.training.train import require_runnable
 from ablate.training.trainer import length_of_training
 
@@ -37,20 +34,6 @@ class Budget:
     steps: int
     no_effect: bool | None
     checkpoints: Sizes
-
-
-class DataSets:
-    """Read the data of compositions, each data set once."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, Data] = {}
-
-    def __call__(self, cfg: DictConfig) -> Data:
-        content = OmegaConf.to_container(cfg.data, resolve=True)
-        key = json.dumps([content, cfg.seed, repr(make_data(cfg).task_settings)], sort_keys=True)
-        if key not in self._read:
-            self._read[key] = build_data(cfg)
-        return self._read[key]
 
 
 def budgets(

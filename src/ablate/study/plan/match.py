@@ -15,9 +15,8 @@ from ablate.config.rules import Either, Int, Rule
 from ablate.config.schema import leaves, ruled
 from ablate.errors import UserError, suggest
 from ablate.study.metric_words import BUDGETS
-from ablate.study.plan.budget import DataSets
 from ablate.training.build import count_flops
-from ablate.training.same_model import MODEL_SIDE, on_meta, parameters
+from ablate.training.same_model import MODEL_SIDE, DataSets, on_meta, parameters
 
 NEAR = 0.02  # a difference of this share of the baseline's budget counts as equal
 WIDEST = 2**16

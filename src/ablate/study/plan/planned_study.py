@@ -31,7 +31,7 @@ from ablate.study.plan.tune import Trials, Tuning, tuning
 from ablate.training.custom_code import custom_code
 
 if TYPE_CHECKING:
-    from ablate.study.plan.budget import DataSets
+    from ablate.training.same_model import DataSets
 
 
 class PlannedStudy:
@@ -67,8 +67,9 @@ class PlannedStudy:
 
     def match_and_measure(self) -> None:
         """Match every arm's budget to the baseline's if requested, and count its cost."""
-        from ablate.study.plan.budget import DataSets, budgets
+        from ablate.study.plan.budget import budgets
         from ablate.study.plan.match import match, require_width
+        from ablate.training.same_model import DataSets
 
         freeze_imports()
         sets, arms = DataSets(), self.layout.arms

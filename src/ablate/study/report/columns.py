@@ -32,10 +32,6 @@ class TableCell:
     def words(self) -> str:
         return self.plain or self.text
 
-    @property
-    def tex(self) -> str:
-        return self.latex or self.words
-
 
 @dataclass(frozen=True)
 class Column:
@@ -58,10 +54,6 @@ class Column:
         words = {"metric": report.metric, "direction": direction(report.mode)}
         forms = ("page", "small", "markdown", "latex", "terminal")
         return replace(self, **{form: getattr(self, form).format(**words) for form in forms})
-
-
-def seeds(row: Row, report: Report) -> TableCell:
-    return TableCell(str(row.summary.n))
 
 
 def metric(row: Row, report: Report) -> TableCell:
@@ -99,10 +91,6 @@ def difference(row: Row, report: Report) -> TableCell:
     )
 
 
-def relative(row: Row, report: Report) -> TableCell:
-    return TableCell(sentences.relative(row, report))
-
-
 def p_value(row: Row, report: Report) -> TableCell:
     if (comparison := row.comparison) is None:
         return TableCell(NOTHING)
@@ -133,25 +121,15 @@ def cost(row: Row, report: Report) -> TableCell:
 
 # Between the name of the arm and its verdict; in the page after both.
 COLUMNS = (
-    Column(seeds, markdown="n", latex="n", terminal="n"),
-    Column(
-        metric,
-        page="{metric}",
-        small="{direction}",
-        markdown="{metric}",
-        latex="{metric}",
-        terminal="{metric}",
-    ),
-    Column(
-        difference,
-        page="difference",
-        small="95 % interval",
-        markdown="difference (95 % interval)",
-        latex="difference [95 % interval]",
-        terminal="difference (95% interval)",
-    ),
-    Column(relative, markdown="relative", terminal="relative", is_wide=True),
+    Column(lambda row, _: TableCell(str(row.summary.n)), markdown="n", latex="n", terminal="n"),
+    Column(metric, page="{metric}", small="{direction}", markdown="{metric}", latex="{metric}",
+           terminal="{metric}"),
+    Column(difference, page="difference", small="95 % interval",
+           markdown="difference (95 % interval)", latex="difference [95 % interval]",
+           terminal="difference (95% interval)"),
+    Column(lambda row, report: TableCell(sentences.relative(row, report)), markdown="relative",
+           terminal="relative", is_wide=True),
     Column(p_value, page="p", small="after Holm", markdown="p (Holm)", align=":---", latex="p"),
     Column(effect_size, page="effect", small="size"),
     Column(cost, page="parameters", small="training time"),
-)
+)  # fmt: skip

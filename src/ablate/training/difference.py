@@ -15,7 +15,6 @@ from ablate.config.saved import names_file
 from ablate.data import Data
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
-from ablate.study.plan.budget import DataSets
 from ablate.training.build import (
     count_cache,
     count_flops,
@@ -26,7 +25,7 @@ from ablate.training.build import (
 )
 from ablate.training.cache import CacheBytes
 from ablate.training.record import count_parameters
-from ablate.training.same_model import SameModel
+from ablate.training.same_model import DataSets, SameModel
 
 
 @dataclass
