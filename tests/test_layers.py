@@ -201,6 +201,10 @@ REFUSED = [
     ("kv_heads=4", "kv_heads=4: must be a list of per-block values"),
     ("kv_heads=[2,2]", "has one value for all blocks; set model.kv_heads instead"),
     ("kv_heads=[1,3]", "block 1: model.mixer.kv_heads=3 does not divide model.heads=4"),
+    (
+        "kv_heads=[2,4] model.layers.mixer=[attention,gla]",
+        "would have the value 4 has a key kv_heads",
+    ),
     ("mask=[windw,causal]", "unknown option model.mask=windw; allowed: .* did you mean 'window'"),
     ("mask=[{window:{sise:8}},causal]", "window has no key sise; allowed: size"),
     ("pos_enc=[rotary,learned] pos_enc=rotary", "pos_enc=learned is added to the input"),

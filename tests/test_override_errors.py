@@ -190,6 +190,10 @@ OWN = [
         f"{GLOBAL}model:\n  ffn: relu\n",
         "mine.yaml: model.ffn: relu is not a mapping; | `- override /model.ffn: relu`",
     ),
+    *(
+        ("experiment/mine", f"{GLOBAL}model: {{{keys}}}\n", "mine.yaml: model.mixer: null is not")
+        for keys in ("kv_heads: 2, mixer: null", "mixer: null, kv_heads: 2")
+    ),
     (
         "experiment/mine",
         f"{GLOBAL}defaults:\n  - 1: null\n",

@@ -86,6 +86,13 @@ def _with_values(
         raise _no_key(f"{NODE}.{key}", shown({"_target_": options[0]["_target_"]}), key, options[0])
     count = min(math.lcm(len(options), len(values)), max(depth, len(options), len(values)))
     layers = [options[n % len(options)] for n in range(count)]
+    read = {n % len(values) for n, option in enumerate(layers) if key in option}
+    for n, value in enumerate(values):
+        if n not in read and value is not None:
+            raise UserError(
+                f"{NODE}.{key}: no block that would have the value {value} has a key {key}; write"
+                " null in its place"
+            )
     return [
         option | {key: values[n % len(values)]} if key in option else option
         for n, option in enumerate(layers)

@@ -51,10 +51,10 @@ def _spaced(overrides: Sequence[str]) -> Iterator[str]:
         words = overrides[max(0, number - 1) : number + 3]
         mended = re.sub(r"\s*([=,])\s*", r"\1", " ".join(words))
         mended = re.sub(r"(?<!\S)([\w./]+)(?:: ?| )(?=[^\s=]+(?!\S))", r"\1=", mended)
-        if all("=" in word and word[-1] != "," for word in mended.split()):
+        if mended and all("=" in word and word[-1] != "," for word in mended.split()):
             yield f"'{' '.join(words)}': write {mended}"
         else:
-            quoted = f"{words[0].partition('=')[0]}='A TEXT'"
+            quoted = f"{words[0].partition('=')[0] or 'KEY'}='A TEXT'"
             yield f"cannot read '{text}'; write KEY=VALUE, or quote a string: \"{quoted}\""
         return
 

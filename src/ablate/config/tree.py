@@ -191,7 +191,9 @@ def _in_full(node: Any, path: str) -> Any:
             part, key = ALIASES[name].removeprefix(f"{path}.").split(".")
             inner = full.setdefault(part, {})
         key, value = ALIASES.get(key, key), _in_full(value, name)
-        inner[key] = inner[key] | value if isinstance(inner.get(key), dict) else value
+        if isinstance(inner, dict):  # else _refuse_values reports the value in its place
+            nodes = isinstance(inner.get(key), dict) and isinstance(value, dict)
+            inner[key] = inner[key] | value if nodes else value
     return full
 
 

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1707.06347.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,10 +21,6 @@ from ablate.systems.rlhf.preferences import PROMPTS
 from ablate.systems.rlhf.rollout import log_probabilities, of_response
 from ablate.task import frozen
 from ablate.task.presenter import Draw
-
-if TYPE_CHECKING:
-    pass
-
 
 CLIP, MINIBATCHES = 0.2, 4
 
