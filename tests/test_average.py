@@ -1,6 +1,7 @@
 """Averages of the weights: what is measured and kept, and what training goes on from."""
 
 import csv
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def test_validation_changes_no_step_of_a_schedule_free_training(
     states = [last(folder)["state_dict"] for folder in (tmp_path, whole)]
     for name in states[0]:
         assert torch.equal(states[0][name], states[1][name]), name
+
+
+def test_the_last_step_of_a_schedule_free_training_is_measured(
+    free: tuple[DictConfig, Path], tmp_path: Path
+) -> None:
+    """Also if its validation is after training."""
+    cfg, whole = free
+    seldom = cfg.copy()
+    seldom.trainer.val_check_interval = cfg.trainer.max_steps - 1
+    result = ablate.run(seldom, tmp_path)
+    known = json.loads((whole / "result.json").read_text())
+    assert (result["best_step"], result["metrics"]) == (known["best_step"], known["metrics"])
 
 
 def test_a_finished_run_holds_what_was_measured(free: tuple[DictConfig, Path]) -> None:

@@ -3,6 +3,7 @@
 Processes that write them: tests/test_ddp.py.
 """
 
+import os
 from errno import ENOSPC
 from types import SimpleNamespace
 
@@ -54,6 +55,18 @@ def saved(path, files, whole):
         "shards": index(files, {at: x.shape for at, x in whole.items()}),
     }
     write_state(path, state, "0123")
+
+
+def fails_for(path):
+    """os.replace, as of a process that is killed before `path` is moved."""
+
+    def replace(old, new):
+        if path in (old, new):
+            raise InterruptedError
+        original(old, new)
+
+    original = os.replace
+    return replace
 
 
 @pytest.fixture
@@ -121,8 +134,19 @@ def test_shards_that_no_state_names_are_removed(last):
     shards(folder, tensors())
     remove_unused_shards(folder)
     assert {path.name for path in folder.glob("*.shard")} == kept
-    remove_unused_shards(folder, states=0)
+    last.unlink()
+    remove_unused_shards(folder)
     assert not [*folder.glob("*.shard")]
+
+
+def test_a_state_that_was_only_listed_takes_no_shards_of_the_one_before_it(last, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails_for(last))
+        with pytest.raises(InterruptedError):
+            saved(last, shards(last.parent, tensors()), tensors())
+    whole = tensors()
+    saved(last, shards(last.parent, whole), whole)
+    read_state(last.with_name("previous.ckpt"))
 
 
 def test_what_is_not_sharded_is_whole_in_the_state(tmp_path):

@@ -71,7 +71,7 @@ def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None)
     belongs to."""
     shards = [*state.get("shards", {}).get("files", ())]
     replace_file(path, lambda file: torch.save(state, file), run_id, shards)
-    remove_unused_shards(path.parent, states=2)
+    remove_unused_shards(path.parent)
 
 
 def write_plain(path: Path, content: Mapping[str, Any]) -> None:
@@ -111,11 +111,16 @@ def index(files: Iterable[str], shapes: Mapping[Place, Iterable[int]]) -> dict[s
     return {"files": [*files], "shapes": {place: tuple(shape) for place, shape in shapes.items()}}
 
 
-def remove_unused_shards(folder: Path, *, states: int = VERSIONS) -> None:
-    """Remove the shards in a folder that do not belong to its newest listed states."""
+def remove_unused_shards(folder: Path) -> None:
+    """Remove the shards in a folder that belong to none of its states."""
     if files := [*folder.glob("*.shard")]:
-        newest = _versions(folder).get(LAST, [])[:states]
-        used = {name for version in newest for name in version.get("shards", ())}
+        of_state = {
+            each["sha256"]: each.get("shards", ()) for each in _versions(folder).get(LAST, [])
+        }
+        used: set[str] = set()
+        for path in filter(Path.exists, (folder / LAST, folder / PREVIOUS)):
+            with path.open("rb") as state:
+                used |= {*of_state.get(file_digest(state, "sha256").hexdigest(), ())}
         for path in files:
             if path.name not in used:
                 path.unlink(missing_ok=True)

@@ -51,14 +51,22 @@ class Average(Callback):
         if not self.by_optimizer and trainer.global_step > self.steps:
             self.steps = trainer.global_step
             self.average.update_parameters(task.model)
+        elif trainer.global_step == trainer.max_steps:  # before the last state is saved
+            self.on_train_end(trainer, task)
+
+    def on_train_end(self, trainer: Any, task: Any) -> None:
+        if self.by_optimizer:  # the last step may not be validated in training
+            self._copy_from_optimizer(trainer, task)
+
+    def on_validation_start(self, trainer: Any, task: Any) -> None:
+        self._place(trainer, task)
+        if self.by_optimizer and trainer.state.fn == TrainerFn.FITTING:
+            self._copy_from_optimizer(trainer, task)
 
     @torch.no_grad()
-    def on_validation_start(self, trainer: Any, task: Any) -> None:
+    def _copy_from_optimizer(self, trainer: Any, task: Any) -> None:
         """Copy the optimizer's weights for evaluation to the average; training goes on from the
         weights as they are, to the bit."""
-        self._place(trainer, task)
-        if not self.by_optimizer or trainer.state.fn != TrainerFn.FITTING:
-            return
         trained = [parameter.clone() for parameter in task.model.parameters()]
         trainer.optimizers[0].eval()
         self.average.update_parameters(task.model)

@@ -224,7 +224,7 @@ def keep(run_dir: Path, wanted: Literal["all", "last", "best", "none"]) -> None:
     try:
         for path in unwanted:
             path.unlink(missing_ok=True)
-        remove_unused_shards(folder, states=wanted == "last")
+        remove_unused_shards(folder)
     except OSError as error:  # the run is finished all the same
         say(f"checkpoint_keep={wanted}: {error.filename} cannot be removed ({error.strerror})")
 
