@@ -203,6 +203,7 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
     }.items():
         text = help_text(None, [key])
         assert [part for part in (f"{key}\n", *texts) if part not in text] == [], key
+    assert help_text(None, ["model.sink"]) == help_text(None, ["model.mixer.sink"])
     sweeps = help_text(None, ["sweep"])
     assert "reading from left to right, reading only near tokens" in " ".join(sweeps.split())
     assert "python -m" not in sweeps

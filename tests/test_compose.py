@@ -110,8 +110,8 @@ def test_a_short_spelling_of_a_key_is_the_key_in_full(tmp_path):
     factors = {"model.mixer.softcap": [2, 3], "sink": {"zero": ["model.mixer.sink=zero"]}}
     assert short.study.factors == factors
     assert short.study.arms == ["model.mixer.softcap=2"]
-    typed = "++study.factors={model.sink:[zero]}"
-    assert quote_override(typed) == "++study.factors={model.mixer.sink:[zero]}"
+    for typed in ("++study.factors={model.sink:[zero]}", "study.factors.model.sink=[zero]"):
+        assert quote_override(typed) == "++study.factors={model.mixer.sink:[zero]}"
     assert quote_override("study.name=model.sink") == "study.name=model.sink"
 
 

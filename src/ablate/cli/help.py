@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig
 
+from ablate.config.overrides import ALIASES
 from ablate.config.parts import OURS
 from ablate.config.schema import rule_of
 from ablate.config.synonyms import option_hint
@@ -71,7 +72,7 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 
 def help_text(user_folder: str | None, words: list[str]) -> str:
     """Return the whole page, or the options of the named groups and the matches of other words."""
-    tree = open_tree(user_folder)
+    tree, words = open_tree(user_folder), [ALIASES.get(word, word) for word in words]
     folders = [*config_dirs(), *([Path(user_folder)] if user_folder else [])]
     named = [word for word in words if word in tree.groups]
     texts = [line for group in named for line in _described(group, tree, folders)]

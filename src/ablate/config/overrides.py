@@ -50,7 +50,7 @@ def quote_override(text: str) -> str:
     text = in_full(text)
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
-        return f"++{node}={{{name}:{options}}}"  # also of one that does not exist
+        return in_full(f"++{node}={{{name}:{options}}}")  # also of one that does not exist
     if arms := _ARMS.fullmatch(text):
         quoted = re.sub(r"[^\s,](?:[^,]*[^\s,])?", r"'\g<0>'", arms[2])
         return f"{arms[1]}=[{quoted}]"
