@@ -42,8 +42,8 @@ def asked(
     argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
     tree = open_tree(own)
     command = tree.load(argv)
-    question = parse_request(command, argv, tree.loader)
-    yield question, Composer(tree.loader, command, question.fixed)
+    question = parse_request(command, argv, tree)
+    yield question, Composer(tree, command, question.fixed)
 
 
 def laid_out(folder: Path, study: str, *typed: str, body: str = "") -> Layout:

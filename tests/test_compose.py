@@ -42,10 +42,10 @@ pytest_plugins = ["command_line"]
 )
 def test_what_was_composed_before_is_composed_the_same(overrides, monkeypatch):
     tree = open_tree()
-    whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
+    whole = tree.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
     whole.hydra.job.override_dirname = ""
     tree.load(overrides)
-    monkeypatch.setattr(type(tree.loader), "load_configuration", None)  # and not by Hydra
+    monkeypatch.setattr(type(tree), "load_configuration", None)  # and not by Hydra
     for _ in range(2):
         cfg = tree.load(overrides)
         cfg.hydra.job.override_dirname = ""
@@ -152,10 +152,10 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
     command = tree.load([f"sweep={name}"])
     assert command.hydra.mode.name == "MULTIRUN"
     assert command.study.name == name
-    asked = parse_request(command, [f"sweep={name}"], tree.loader)
+    asked = parse_request(command, [f"sweep={name}"], tree)
     blocks = Blocks.of(asked)
     for _, block in blocks.requests(asked):
-        layout = lay_out(block, Composer(tree.loader, command, block.fixed))
+        layout = lay_out(block, Composer(tree, command, block.fixed))
         assert len(layout.arms) > 1
         assert layout.baseline.arm.is_baseline
         assert not layout.invalid

@@ -195,8 +195,8 @@ def planned(*words, config_dir=None):
     tree = open_tree(config_dir)
     fixed = [o.input_line for o in parse_all([*words]) if not o.is_sweep_override()]
     command = tree.load(fixed)
-    request = parse_request(command, [*words], tree.loader)
-    return lay_out(request, Composer(tree.loader, command, request.fixed))
+    request = parse_request(command, [*words], tree)
+    return lay_out(request, Composer(tree, command, request.fixed))
 
 
 def test_every_block_of_yaml_is_valid(tmp_path):

@@ -17,7 +17,7 @@ from refusals import refused
 from ablate import data
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
-from ablate.config.parts import Unreadable, parameter_rules
+from ablate.config.parts import Unreadable, parameters
 from ablate.config.rules import (
     BOOL,
     NULL,
@@ -54,12 +54,12 @@ def test_every_key_of_every_file_has_a_rule_and_every_default_keeps_it():
 
 def test_a_rule_stands_at_the_parameter() -> None:
     """A name for it, a Literal, a plain type, what ** hands on, and what a base class has."""
-    bert = parameter_rules("ablate.model.bert.BERT")
+    bert = parameters("ablate.model.bert.BERT").rules
     assert bert["dim"] == bert["heads"] == Int(1, 2**24)
     assert bert["norm"] == OneOf(("pre", "post", "sandwich", "output", "none"))
     assert "layers" not in bert
-    assert parameter_rules("ablate.model.transformer.Transformer")["decoder.depth"] == Int(1, 1000)
-    assert parameter_rules("ablate.data.mnist.FashionMnist")["flip"] == bert["bias"] == BOOL
+    assert parameters("ablate.model.transformer.Transformer").rules["decoder.depth"] == Int(1, 1000)
+    assert parameters("ablate.data.mnist.FashionMnist").rules["flip"] == bert["bias"] == BOOL
     assert rule_of("model.nobody_knows") is None
 
 
@@ -69,7 +69,7 @@ def test_every_annotation_that_restricts_values_is_a_rule():
         four: Literal["auto", None] | Count, five: "list[Share]", six: Any = 0, **more: Any,
     ): ...  # fmt: skip
 
-    rules = parameter_rules(part)
+    rules = parameters(part).rules
     assert rules["one"] == Int(1)
     assert rules["two"] == ListOf(Int(1, 2**31 - 1), 2)
     assert not rules["three"].allows(3)
@@ -165,7 +165,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = tmp_path / "own" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"# Another's.\n{text}")
-    parameter_rules.cache_clear()
+    parameters.cache_clear()
     rule_of.cache_clear()
     return tmp_path / "own"
 
@@ -192,7 +192,7 @@ def test_what_a_parameter_states_is_the_rule_of_its_key(typed, line, others):
 
 
 def test_a_fact_that_is_not_there_silences_the_rule() -> None:
-    facts = CompositionView(OmegaConf.create({"model": {"dim": "wide"}}))
+    facts = CompositionView(OmegaConf.create({"model": {"dim": "???"}}))
     for path in ("model.heads", "model.dim", "data._target_", "pos_enc.base"):
         with pytest.raises(Unreadable):
             facts(path)

@@ -111,12 +111,12 @@ def test_a_mistake_is_found_in_planning(number, sweeps):
     argv = [*planned, *typed.split()]
     with refused(*parts):
         tree = open_tree(sweeps / "own")
-        typed = parse_all(argv, tree.loader)
+        typed = parse_all(argv, tree)
         command = tree.load([one.input_line for one in typed if not one.is_sweep_override()])
-        request = parse_request(command, argv, tree.loader)
+        request = parse_request(command, argv, tree)
         refuse_unknown(command)
         for _, part in Blocks.of(request).requests(request):
-            lay_out(part, Composer(tree.loader, command, part.fixed))
+            lay_out(part, Composer(tree, command, part.fixed))
 
 
 def refusal(ended):

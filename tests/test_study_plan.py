@@ -155,7 +155,7 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
     def name(*typed):
         fixed = [text for text in typed if "," not in text]
         tree = open_tree(own)
-        return parse_request(tree.load(fixed), typed, tree.loader).name
+        return parse_request(tree.load(fixed), typed, tree).name
 
     assert name(sweep) == name(sweep, "logger=none", "study.seeds=2") == "mine"
     trial = name(sweep, "trainer.max_steps=10")
@@ -239,8 +239,8 @@ def test_the_page_on_sweep_files_has_every_key_and_its_file_is_a_plan(tmp_path):
     (tmp_path / "sweep" / "positions.yaml").write_text(file)
     tree = open_tree(str(tmp_path))
     command = tree.load(["sweep=positions"])
-    question = parse_request(command, ["sweep=positions"], tree.loader)
-    layout = lay_out(question, Composer(tree.loader, command, question.fixed))
+    question = parse_request(command, ["sweep=positions"], tree)
+    layout = lay_out(question, Composer(tree, command, question.fixed))
     names = [composed.name for composed in layout.arms]
     assert (len(names), len(layout.seeds), len(layout.excluded)) == (9, 5, 1)
     assert claims.parse_claims(question.node["claims"], names, names[0])

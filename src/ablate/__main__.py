@@ -157,7 +157,7 @@ def _explained_errors(args: Namespace, tree: Tree) -> Iterator[None]:
 @contextmanager
 def _opened(tree: Tree) -> Iterator[Hydra]:
     """Hydra with our tree, as hydra.main has it, and without its handling of errors."""
-    hydra = Hydra("ablate", tree.loader)
+    hydra = Hydra("ablate", tree)
     GlobalHydra.instance().initialize(hydra)
     try:
         yield hydra

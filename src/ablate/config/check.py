@@ -1,8 +1,8 @@
-"""Check that the parts of a composition fit together, and report all errors at once.
+"""Check that the parts of a composition fit together.
 
-Three questions in this order: is every key read by something (keys.py), is every value allowed
-(schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). The last two
-import the classes, and torch.
+Three questions in this order, each with all its errors at once: is every key read by something
+(keys.py), is every value allowed (schema.py), do the parts go together (conflicts.py, and
+`conflicts` of their classes). The last two import the classes, and torch.
 """
 
 from collections import Counter
@@ -37,8 +37,8 @@ def check(cfg: Mapping[str, Any]) -> None:
         lines = [*unknown_keys(values)]
     if not lines:  # the rest imports the parts, and torch
         kinds = compositions(values)
-        lines = [*wrong_values(values), *wrong_patterns(values)] or wrong_layers(kinds)
-        lines += conflicts(values, kinds)
+        lines = [*wrong_values(values), *wrong_patterns(values)]
+        lines = lines or wrong_layers(kinds) or [*conflicts(values, kinds)]
     if lines:
         raise UserError(*lines)
 

@@ -12,9 +12,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.config.overrides import value_text
-from ablate.config.parts import OURS, constructors, locate
-from ablate.config.synonyms import KEYS
+from ablate.config.overrides import ALIASES, value_text
+from ablate.config.parts import OURS, locate, parameters
+from ablate.config.synonyms import KEYS, key_hint, same_name
 from ablate.config.tree import config_file, config_files, groups
 from ablate.errors import UserError, suggest
 
@@ -109,10 +109,10 @@ def unresolved(error: OmegaConfBaseException) -> str:
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the composition that nothing reads."""
     cfg, allowed = to_dict(cfg), _top()
-    yield from _wrong(cfg, "", allowed)
+    yield from _wrong(cfg, "", allowed, cfg)
     for key in sorted(allowed - ROOT - FREE - {"study"}):
         if isinstance(cfg.get(key), dict):
-            yield from _in_node(cfg[key], key, cfg.get("choices") or {})
+            yield from _in_node(cfg[key], key, cfg)
     yield from unknown_study_keys(cfg)
 
 
@@ -130,7 +130,7 @@ def unknown_study_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the node `study` that is none, or if it is a value."""
     study, keys = cfg["study"], set(_values()["study"])
     is_node = isinstance(study, Mapping)
-    yield from _wrong(study, "study", keys) if is_node else [_no_value("study", study, keys)]
+    yield from _wrong(study, "study", keys, {}) if is_node else [_no_value("study", study, keys)]
 
 
 @cache
@@ -146,33 +146,27 @@ def _values() -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
 
 
-def _in_node(node: Mapping[str, Any], path: str, choices: Mapping[str, Any]) -> Iterator[str]:
+def _in_node(node: Mapping[str, Any], path: str, cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every unread key of a part, and of the parts in it."""
-    target, option = node.get("_target_"), choices.get(path)
-    if target is None:
-        yield from _wrong(node, path, set(), option)
-        return
+    target = node.get("_target_", "")
     if not isinstance(target, str):
         yield f"{path}._target_={value_text(target)}: must be the path of a class"
         return
-    written = keys_of(target)
-    rest = {str(key) for key in node} - written.keys()
-    if rest and rest <= GIVEN.get(target, set()):
-        yield from _wrong(node, path, {*written}, option)  # without importing the class
-    elif rest:
-        allowed = {*written}
-        if not (target.startswith(OURS) and written) or path.startswith("optimizer"):
-            # Of ByRole's, any role.
-            given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
-            allowed |= parameters(target) - given
-        if "**" not in allowed:
-            yield from _wrong(node, path, allowed, option)
+    written = keys_of(target) if target else {}
+    allowed = {*written}
+    rest = {str(key) for key in node} - allowed - GIVEN.get(target, set())
+    if rest and target and (not written or not target.startswith(OURS) or path == "optimizer"):
+        # Of ByRole's, any role.
+        given = base_constructor_arguments(target) if node.get("_partial_") else frozenset()
+        allowed |= EVERYWHERE | (parameters(target).names - given - GIVEN.get(target, set()))
+    if "**" not in allowed:
+        yield from _wrong(node, path, allowed, cfg)
     for key, value in node.items():
         inside, name = written.get(str(key)), f"{path}.{key}"
         if isinstance(value, dict) and "_target_" in value:
-            yield from _in_node(value, name, choices)
+            yield from _in_node(value, name, cfg)
         elif isinstance(value, dict) and inside:
-            yield from _wrong(value, name, inside)
+            yield from _wrong(value, name, inside, cfg)
         elif inside:
             yield _no_value(name, None if value == MISSING else value, inside)
 
@@ -184,24 +178,47 @@ def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     return f"{path}={value_text(value)}: is not a value{near}; set {shown}"
 
 
-def refused_key_message(key: str) -> str:
-    return f"no key {key}: {REFUSED_KEYS[key]}"
-
-
 def _wrong(
-    node: Mapping[str, Any], path: str, allowed: Set[str], option: str | None = None
+    node: Mapping[str, Any], path: str, allowed: Set[str], cfg: Mapping[str, Any]
 ) -> Iterator[str]:
-    shown = sorted(f"{path}.{key}".lstrip(".") for key in allowed - EVERYWHERE - ROOT)
     for key in node:
         if str(key) not in allowed:
-            full = f"{path}.{key!s}".lstrip(".")
-            if full in REFUSED_KEYS:
-                yield refused_key_message(full)
-                continue
-            known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
-            near = [f"{path}={option}" if option else "", suggest(full, shown).removeprefix("; ")]
-            said = f" ({'; '.join(filter(None, near))})" if any(near) else ""
-            yield f"no key {full}{said}; {known}"
+            yield no_key(f"{path}.{key!s}".lstrip("."), value_text(node[key]), allowed, cfg)
+
+
+def no_key(full: str, value: str, inside: Set[str], cfg: Mapping[str, Any], typed: str = "") -> str:
+    """The line for a key that does not exist, with the nearest one.
+
+    value: as it is typed. inside: the keys of its node. cfg: the composition. typed: the key as it
+    is typed, if it continues.
+    """
+    if full in REFUSED_KEYS:
+        return f"no key {full}: {REFUSED_KEYS[full]}"
+    path, _, key = full.rpartition(".")
+    names = [f"{path}.{name}".lstrip(".") for name in sorted(inside - EVERYWHERE - ROOT)]
+    others = {*ROOT, "study"} - {full.partition(".")[0]}
+    known = [k for k in flatten(cfg) if k.partition(".")[0] not in others and k != full]
+    settable = [*names, *(k for k in known if path and k.startswith(f"{path}.") and "._" not in k)]
+    settable += [short for short, long in ALIASES.items() if long in settable]
+    # A group of other models is not a typo.
+    near = "" if full in groups() else suggest(typed or full, settable).removeprefix("; ")
+    elsewhere = same_name(full, value, known)
+    having = _options_with(path, key) if path else []
+    hint = key_hint(full, value, known, groups())
+    if having and f" {path}." not in elsewhere:  # unlike model.encoder.depth
+        hint = f"it is a key of {', '.join(f'{path}={option}' for option in having[:4])}"
+    elif having or not path:
+        hint = hint or elsewhere
+    hint = hint or near or elsewhere
+    option = (cfg.get("choices") or {}).get(path)
+    said = "; ".join(filter(None, [f"{path}={option}" if option else "", hint]))
+    allowed = f"allowed: {', '.join(names)}" if names else "it has no keys to set"
+    return f"no key {'' if path else 'or group '}{full}{said and f' ({said})'}; {allowed}"
+
+
+def _options_with(group: str, key: str) -> list[str]:
+    files = config_files(f"{group}/*.yaml") if group in groups() else []
+    return [file.stem for file in files if key in option_content(file)[0]]
 
 
 @cache
@@ -262,23 +279,6 @@ def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
             inner = option_content(config_file(f"{name}.yaml"))[0]
             content = ({node: inner} if node not in ("", path.parent.name) else inner) | content
     return content, defaults
-
-
-@cache
-def parameters(target: str) -> frozenset[str]:
-    """Return the parameters of an external class or function; "**" if it takes any.
-
-    A constructor with **kwargs passes them to its base class, whose parameters count too.
-    """
-    names = set(EVERYWHERE)
-    for _, function in constructors(locate(target)):
-        kinds = inspect.signature(function).parameters.values()
-        named = [p.name for p in kinds if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        # Positional arguments (self, the optimizer's parameters) are not keys.
-        names |= {*named} - {"self", "params"}
-        if not any(p.kind == p.VAR_KEYWORD for p in kinds):
-            return frozenset(names - GIVEN.get(target, set()))
-    return frozenset(names | {"**"})
 
 
 def base_constructor_arguments(target: str) -> frozenset[str]:

@@ -6,7 +6,7 @@ once.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override
@@ -14,11 +14,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from ablate.config.keys import REFUSED_KEYS, option_content, refused_key_message, unresolved
-from ablate.config.overrides import ALIASES, parse, require_few
-from ablate.config.synonyms import key_hint, leaves, option_hint, same_name
-from ablate.config.tree import COMPOSITION_ERRORS, Tree, config_file
-from ablate.errors import UserError, suggest
+from ablate.config.keys import flatten, no_key, unresolved
+from ablate.config.overrides import parse, require_few
+from ablate.config.synonyms import option_hint
+from ablate.config.tree import COMPOSITION_ERRORS, Tree
+from ablate.errors import UserError
 
 # Groups with several options at once, [OPTION, OPTION]: each is a node with its name.
 SEVERAL = ("callbacks",)
@@ -205,13 +205,9 @@ def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:
             yield group, f"{group}={option}: {name} has no {group}; {parts}"
 
 
-def _paths(path: str, value: object) -> Iterator[str]:
-    """Yield the keys that an override sets: several if its value is {..}."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _paths(f"{path}.{key}", inner)
-    else:
-        yield path
+def _paths(path: str, value: object) -> Iterable[str]:
+    """The keys that an override sets: several if its value is {..}."""
+    return flatten(value, path) if isinstance(value, dict) else (path,)
 
 
 def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Iterator[str]:
@@ -222,48 +218,18 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         if not OmegaConf.is_dict(node):
             yield f"{override.input_line}: {done} is one value and has no keys"
             return
+        full = f"{done}.{part}".lstrip(".")
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
-            yield f"{override.input_line}: {_no_key(path, done, node, _value(override), tree)}"
+            inside = {str(key) for key in node} | (set() if done else {*tree.groups})
+            if part.startswith("hydra/"):
+                inside = {*tree.hydra_groups}
+            values: Any = OmegaConf.to_container(base, resolve=False)
+            nodes = [*values] if done.split(".")[0] != "hydra" else ["hydra"]
+            cfg = {n: values[n] for n in nodes} | {"choices": base.hydra.runtime.choices}
+            line = no_key(full, _value(override), inside, cfg, path)
+            yield f"{override.input_line}: {line}"
             return
-        done = f"{done}.{part}" if done else part
-        node = node._get_node(part)
+        done, node = full, node._get_node(part)
     if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
         named = ", ".join(f"{path}.{key!s}" for key in node if not str(key).startswith("_"))
         yield f"{override.input_line}: {path} is not a value; set one of its keys: {named}"
-
-
-def _no_key(typed: str, path: str, node: DictConfig, value: str, tree: Tree) -> str:
-    """The line for a key that does not exist, and the nearest one. path: the node that it would be
-    in, "" for the root."""
-    part = typed.removeprefix(f"{path}.").partition(".")[0]
-    full = f"{path}.{part}".lstrip(".")
-    if not path and full in tree.groups:  # of experiment, sweep, debug: null has no keys
-        return f"{full} has no keys here; choose {full}=OPTION from {', '.join(tree.options(full))}"
-    if full in REFUSED_KEYS:
-        return refused_key_message(full)
-    root: Any = node._get_root()
-    inside = [f"{path}.{key!s}".lstrip(".") for key in node if not str(key).startswith("_")]
-    if not path:
-        inside = sorted(tree.hydra_groups if part.startswith("hydra/") else {*inside, *tree.groups})
-    # Neither a node, unless it has options, nor a key that constructs a component.
-    settable = [key for key in leaves(node, f"{path}.") if "._" not in key] if path else inside
-    elsewhere = "" if typed.startswith("hydra") else same_name(typed, value, root)
-    hint = key_hint(typed, value, tree.groups, root)
-    settable += [key for key in inside if key in tree.groups]
-    settable += [short for short, key in ALIASES.items() if key in settable]
-    # A group of other models is not a typo.
-    near = "" if full in tree.groups else suggest(typed if path else part, settable)
-    others = [o for o in tree.options(path) if part in _keys_of_option(path, o)] if path else []
-    if others and f" {path}." not in elsewhere:  # unlike model.encoder.depth
-        hint = f"it is a key of {', '.join(f'{path}={o}' for o in others[:4])}"
-    elif others or not path:
-        hint = hint or elsewhere
-    option = root.hydra.runtime.choices.get(path) if path else None
-    shown = _first(f"{path}={option}" if option else "", hint or near or elsewhere)
-    known = f"allowed: {', '.join(inside)}" if inside else "it has no keys to set"
-    return f"no key {'' if path else 'or group '}{full}{shown}; {known}"
-
-
-def _keys_of_option(group: str, option: str) -> dict[str, Any]:
-    file = config_file(f"{group}/{option}.yaml")
-    return option_content(file)[0] if file.is_file() else {}

@@ -1,9 +1,9 @@
 """Override strings, `key=value`: read and written with Hydra's grammar."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -33,8 +33,11 @@ ALIASES = {
     for key in ("kv_heads", "qk_norm", "softcap", "sink", "output_gate")
 }
 _ALIAS = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, ALIASES))})(?=\s*[=:])")
-TakesTexts: TypeAlias = Callable[[str, bool], bool]
-_TAKES_TEXTS: list[TakesTexts] = []  # schema.py's, which imports this module
+# Names of keys that are texts, also if they look like numbers.
+_TEXT_KEY = re.compile(
+    r"(?:.+\.)?(?:(?:\w+_)?(?:dir|source|target)|init_from|name|path|root|subdir|project|entity"
+    r"|group|job_type|tags|notes|sha256)"
+)
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # unquoted
 
 
@@ -57,16 +60,9 @@ def quote_override(text: str) -> str:
     key, _, value = text.partition("=")
     if {"=", "~"} & {*value} and _PATH.fullmatch(value):
         return f"{key}='{value}'"
-    literal = _LISTED.fullmatch(value) and _LITERAL.search(value)
-    if literal and any(takes(key_of(text), value.startswith("[")) for takes in _TAKES_TEXTS):
+    if _TEXT_KEY.fullmatch(key_of(text)) and _LISTED.fullmatch(value):
         return f"{key}=" + _LITERAL.sub(r"'\g<0>'", value)
     return text
-
-
-def quoted_where(takes_texts: TakesTexts) -> TakesTexts:
-    """Decorate a function that tells whether a key, or its list, takes strings and no numbers."""
-    _TAKES_TEXTS.append(takes_texts)
-    return takes_texts
 
 
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:

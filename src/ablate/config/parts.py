@@ -18,6 +18,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NotRequired,
     Union,
     Unpack,
@@ -35,7 +36,7 @@ OURS = "ablate."
 
 
 class Unreadable(Exception):
-    """A value or attribute that a rule reads is missing or invalid."""
+    """A value or attribute that a rule reads is missing."""
 
 
 def locate(target: str) -> Any:
@@ -79,18 +80,32 @@ def class_attributes(target: str, name: str) -> Iterator[Any]:
             yield attributes[name]
 
 
+class Parameters(NamedTuple):
+    """names: of the keys that a class or function is constructed with, "**" if it takes any.
+    rules: of those that declare one; keys inside of a key have names such as "encoder.depth"."""
+
+    names: frozenset[str]
+    rules: Mapping[str, Rule]
+
+
 @cache
-def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
-    """The rule of every parameter of a class or function that declares one; those of keys inside of
-    it have names such as "encoder.depth". Raises UserError if it cannot be imported."""
-    part = locate(target) if isinstance(target, str) else target
-    hints: dict[str, Any] = {}
-    for owner, function in constructors(part):
+def parameters(target: str | type[Any]) -> Parameters:
+    """Raises UserError if it cannot be imported.
+
+    A constructor with **kwargs passes them to its base class, whose parameters count too.
+    """
+    names, hints = {"**"}, dict[str, Any]()
+    for owner, function in constructors(locate(target) if isinstance(target, str) else target):
         ours = f"{owner.__module__}.".startswith(OURS)
-        hints = {
-            k: hint for k, hint in _hints(function).items() if ours or _is_declared(hint)
-        } | hints
-    return _rules(hints)
+        declared = {k: h for k, h in _hints(function).items() if ours or _is_declared(h)}
+        hints = declared | hints
+        if "**" in names:
+            kinds = inspect.signature(function).parameters.values()
+            names |= {p.name for p in kinds if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+            if all(p.kind != p.VAR_KEYWORD for p in kinds):
+                names.remove("**")
+    # Positional arguments (self, the optimizer's parameters) are not keys.
+    return Parameters(frozenset(names - {"self", "params"}), _rules(hints))
 
 
 def rules_of(typed_dict: Any) -> dict[str, Rule]:
@@ -101,7 +116,7 @@ def rules_of(typed_dict: Any) -> dict[str, Rule]:
 def require_allowed(part: Any, values: Mapping[str, Any], path: str) -> None:
     """Raise UserError for a value that the annotation of its parameter does not allow. path: of the
     part in a configuration."""
-    rules = parameter_rules(part)
+    rules = parameters(part).rules
     for key, value in values.items():
         if key in rules and not rules[key].allows(value):
             raise UserError(refusal(f"{path}.{key}", value, rules[key]))

@@ -13,8 +13,7 @@ from operator import getitem
 from typing import Annotated, Any, Literal, TypedDict
 
 from ablate.config.keys import default_of, parts_in, to_dict
-from ablate.config.overrides import quoted_where
-from ablate.config.parts import OURS, locate, parameter_rules, rules_of
+from ablate.config.parts import OURS, locate, parameters, rules_of
 from ablate.config.rules import (
     OF_TYPE,
     PROCESSES,
@@ -34,7 +33,7 @@ from ablate.config.rules import (
     String,
     names_run,
 )
-from ablate.config.tree import config_files, groups
+from ablate.config.tree import config_files
 
 Node = Annotated[Mapping[str, Any], Keys()]
 Nodes = Annotated[list[Any], ListOf(Keys(), least=0)]
@@ -174,32 +173,6 @@ def missing_base_class(group: str, target: str) -> str | None:
     return f"{home}.{base.__name__}"
 
 
-# Of Hydra's own, which our checks do not read.
-HYDRAS_TEXTS = {"hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.name"}
-
-
-@quoted_where
-@cache
-def takes_texts(path: str, listed: bool) -> bool:
-    """Whether a key takes any text, or with `listed` a list of texts, and neither numbers nor truth
-    values, in any built-in option."""
-    if path in HYDRAS_TEXTS:
-        return not listed
-    text, *others = ([one] if listed else one for one in ("1", 1, 1.0, True))
-    if path in VALUES:
-        rules: list[Rule | None] = [VALUES[path]]
-    else:
-        group, _, key = path.rpartition(".")
-        parts = [part for part in parts_in(group) if key in part] if group in groups() else []
-        if any(isinstance(part[key], bool | int | float) for part in parts):
-            return False  # without the import of the class
-        rules = [rule_of(path, part["_target_"], group) for part in parts]
-    return bool(rules) and all(
-        rule is not None and rule.allows(text) and not any(map(rule.allows, others))
-        for rule in rules
-    )
-
-
 @cache
 def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
     """The rule of a key such as "model.heads". target: the class at its `node`, such as
@@ -213,7 +186,7 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
         ways = {part.get(key, False) for part in parts_in(group)}
         return OneOf(tuple(ways)) if len(ways) == 1 else None
     if target.startswith(OURS) or (target and target not in classes_in(node)):
-        return parameter_rules(target).get(path.removeprefix(f"{node}."))
+        return parameters(target).rules.get(path.removeprefix(f"{node}."))
     if node.split(".")[0] == "optimizer" and key in OPTIMIZER:
         return OPTIMIZER[key]
     return OF_TYPE.get(type(default_of(path)))

@@ -1,10 +1,8 @@
 """Names in other tools of keys and options that have another name here."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
-
-from omegaconf import DictConfig
 
 from ablate.config.tree import config_file, header
 from ablate.errors import suggest
@@ -39,30 +37,29 @@ OPTIONS = {
     ("logger", "csv"): "every run writes metrics.csv, with logger=none too",
     ("model.attention", "flash"): "an implementation of every score: kernel=auto or kernel=sdpa",
 }
-NOT_OF_A_RUN = ("hydra", "study", "choices")
 
 
-def key_hint(typed: str, value: str, groups: Sequence[str], base: DictConfig) -> str:
+def key_hint(typed: str, value: str, known: Collection[str], groups: Iterable[str]) -> str:
     """The replacement for an unknown key with a name of other tools, or of a group elsewhere;
-    "" if nothing is known. base: the composition without it."""
+    "" if nothing is known. known: the keys of the composition."""
     leaf = typed.rpartition(".")[2]
     for name in (leaf, typed.partition(".")[0]):
         if name in OTHERWISE:
             return OTHERWISE[name]
     names = [group for group in groups if leaf == group.rpartition(".")[2] and group != typed]
     if (key := KEYS.get(leaf)) is not None:  # a transformer has model.encoder.depth
-        names += [key] if key in leaves(base) else _alike(key, base) or [key]
+        names += [key] if key in known else _alike(key, known) or [key]
     return _question(f"{name}={value}" for name in names[:3])
 
 
-def same_name(typed: str, value: str, base: DictConfig) -> str:
+def same_name(typed: str, value: str, known: Iterable[str]) -> str:
     """The keys of a composition that end as an unknown key does; "" if there is none."""
-    return _question(f"{key}={value}" for key in _alike(typed, base))
+    return _question(f"{key}={value}" for key in _alike(typed, known))
 
 
-def _alike(typed: str, node: DictConfig) -> list[str]:
+def _alike(typed: str, known: Iterable[str]) -> list[str]:
     leaf = typed.rpartition(".")[2]
-    keys = [key for key in leaves(node) if key.rpartition(".")[2] == leaf]
+    keys = [key for key in known if key.rpartition(".")[2] == leaf]
     shortest = min((key.count(".") for key in keys), default=0)
     return [key for key in keys if key.count(".") == shortest]
 
@@ -93,13 +90,3 @@ def option_hint(group: str, typed: str, options: Sequence[str], groups: Sequence
 def _question(texts: Iterable[str]) -> str:
     text = " or ".join(texts)
     return f"did you mean {text}?" if text else ""
-
-
-def leaves(node: DictConfig, path: str = "") -> Iterable[str]:
-    """Every key of a composition that is one value, by its dotted path."""
-    for key in node:
-        child = node._get_node(key)
-        if isinstance(child, DictConfig) and not child._is_none() and str(key) not in NOT_OF_A_RUN:
-            yield from leaves(child, f"{path}{key!s}.")
-        elif path:
-            yield f"{path}{key!s}"

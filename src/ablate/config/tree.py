@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -27,13 +26,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.config.overrides import ALIASES, MOST, in_full, parse_all
+from ablate.config.overrides import ALIASES, in_full, parse_all
 from ablate.errors import UserError
 from ablate.machine.version import PACKAGE
 
 # Errors that a composition can raise.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
-LARGEST = 10 * MOST  # values in a file, its aliases written out; OmegaConf takes seconds for these
+ALIASES_OF_A_FILE = 20  # of aliases of aliases, some dozen are millions of values
 DEEPEST_GROUP = 4  # folders inside of each other; a link may lead back
 DEEPEST = 50  # nodes inside of each other; some hundred exhaust Python's stack
 
@@ -142,38 +141,30 @@ def readable_file(file: Path) -> Iterator[None]:
 
 
 def _refuse_endless(file: Path) -> None:
-    known: dict[str | None, tuple[int, int]] = {}  # anchor -> size and height of its node
-    inside: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # of the nodes that are open
+    """Raise ValueError for a file that would take seconds or the whole stack to read."""
+    anchors: list[str | None] = []  # of the nodes that are open
+    aliases = 0
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     event: Any
     for event in yaml.parse(file.read_bytes(), Loader=loader):
-        anchor, size, height = getattr(event, "anchor", None), 1, 1
         line = f"line {event.start_mark.line + 1}"
         match event:
-            case yaml.SequenceStartEvent() if len(inside) == 1:
+            case yaml.SequenceStartEvent() if not anchors:
                 raise ValueError("must have lines KEY: VALUE, and is a list")
-            case yaml.ScalarEvent() if len(inside) == 1 and event.value:
+            case yaml.ScalarEvent() if not anchors and event.value:
                 raise ValueError(f"must have lines KEY: VALUE, and is {event.value:.40}")
             case yaml.CollectionStartEvent():
-                inside.append((anchor, size, height))
-                continue
+                anchors.append(event.anchor)
             case yaml.CollectionEndEvent():
-                anchor, size, height = inside.pop()
+                anchors.pop()
             case yaml.AliasEvent():
-                if any(anchor == outer for outer, _, _ in inside):
-                    raise ValueError(f"{line}: *{anchor} is in itself")
-                size, height = known.get(anchor, (size, height))
-            case yaml.ScalarEvent():
-                pass
-            case _:
-                continue
-        known[anchor] = size, height
-        outer, before, highest = inside[-1]
-        inside[-1] = outer, before + size, max(highest, height + 1)
-        if len(inside) + height > DEEPEST:
+                aliases += 1
+                if event.anchor in anchors:
+                    raise ValueError(f"{line}: *{event.anchor} is in itself")
+        if len(anchors) > DEEPEST:
             raise ValueError(f"{line}: more than {DEEPEST} nodes deep")
-        if before + size > LARGEST:
-            raise ValueError(f"more than {LARGEST:,} values, with aliases written out")
+        if aliases > ALIASES_OF_A_FILE:
+            raise ValueError(f"{line}: more than {ALIASES_OF_A_FILE} aliases")
 
 
 def _in_full(node: Any, path: str) -> Any:
@@ -220,13 +211,25 @@ def _written(folder: str, config_path: str) -> int | None:
         return None
 
 
-class TreeLoader(ConfigLoaderImpl):
-    """Hydra's loader with our repository."""
+class Tree(ConfigLoaderImpl):
+    """The options, and the composition of a choice of them, without any check: Hydra's loader with
+    our repository.
 
-    def __init__(self, config_search_path: ConfigSearchPath) -> None:
-        super().__init__(config_search_path)
-        self.repository: Repository = Repository(config_search_path)
-        self.composed: dict[tuple[object, ...], bytes] = {}  # the compositions of a Tree, pickled
+    search: hydra.searchpath=[..], as typed.
+    """
+
+    def __init__(
+        self,
+        search_path: ConfigSearchPath,
+        config_name: str = "config",
+        search: tuple[str, ...] = (),
+        composed: dict[tuple[object, ...], bytes] | None = None,
+    ) -> None:
+        """composed: pickled compositions of this tree, if there are any."""
+        super().__init__(search_path)
+        self.repository: Repository = Repository(search_path)
+        self.config_name, self.search = config_name, search
+        self.composed = {} if composed is None else composed
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         try:
@@ -234,15 +237,6 @@ class TreeLoader(ConfigLoaderImpl):
         except RecursionError:
             file = self.repository.file(Repository.last)
             raise UserError(f"{file}: its defaults list leads back to it") from None
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The options, and the composition of a choice of them, without any check."""
-
-    loader: TreeLoader
-    config_name: str = "config"
-    search: tuple[str, ...] = ()  # hydra.searchpath=[..], as typed
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -275,7 +269,7 @@ class Tree:
         if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
             return self._compose(lines)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
-        composed, key = self.loader.composed, (self.config_name, self.search, options)
+        composed, key = self.composed, (self.config_name, self.search, options)
         if key not in composed:
             composed[key] = pickle.dumps(self._compose(options))
         cfg = pickle.loads(composed[key])
@@ -291,7 +285,7 @@ class Tree:
         return cfg
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
-        return self.loader.load_configuration(
+        return self.load_configuration(
             self.config_name, [*self.search, *overrides], RunMode.RUN, from_shell=False
         )
 
@@ -301,7 +295,7 @@ class Tree:
         return group and not isinstance(override.value(), dict)
 
     def _inside(self, group: str, kind: ObjectType) -> tuple[str, ...]:
-        options = self.loader.get_group_options(group, kind, overrides=list(self.search))
+        options = self.get_group_options(group, kind, overrides=list(self.search))
         return tuple(sorted(name for name in options if name != "__init__"))
 
 
@@ -329,7 +323,7 @@ def open_tree(user_folder: str | Path | None = None, config_name: str = "config"
         for folder in own:
             _refuse_hidden(folder)
             search_path.prepend("command-line", f"file://{folder}", anchor=schema)
-        _trees[key] = Tree(TreeLoader(search_path), config_name)
+        _trees[key] = Tree(search_path, config_name)
     return _trees[key]
 
 

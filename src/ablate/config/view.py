@@ -1,6 +1,6 @@
 """A composition as the conflict rules read it: values, options, and facts about the parts.
 
-Reading a missing or invalid value raises Unreadable, and the rule that reads it does not apply.
+Reading a missing value raises Unreadable, and the rule that reads it does not apply.
 """
 
 import math
@@ -12,7 +12,6 @@ from ablate.config.keys import MISSING, option_content, targets, to_dict
 from ablate.config.overrides import value_text
 from ablate.config.parts import OURS, Unreadable, class_attribute, locate
 from ablate.config.rules import OneOf
-from ablate.config.schema import ruled
 from ablate.config.tree import config_files
 from ablate.errors import UserError
 
@@ -32,7 +31,6 @@ class CompositionView:
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         self.values = to_dict(cfg)
-        self._rules = {path: rule for path, _, rule in ruled(self.values)}
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
@@ -42,8 +40,7 @@ class CompositionView:
                 value = value[name]
         except (KeyError, TypeError):
             raise Unreadable(path) from None
-        rule = self._rules.get(path)
-        if value == MISSING or (rule is not None and not rule.allows(value)):
+        if value == MISSING:
             raise Unreadable(path)
         return value
 

@@ -15,7 +15,7 @@ from ablate.config.keys import changed_keys
 from ablate.config.override_errors import explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name
-from ablate.config.tree import COMPOSITION_ERRORS, Tree, TreeLoader
+from ablate.config.tree import COMPOSITION_ERRORS, Tree
 from ablate.errors import UserError
 from ablate.study.plan.design import Factor, PlannedArm
 from ablate.study.plan.planned_run import Command, PlannedRun, Resolved
@@ -36,9 +36,10 @@ class Composer:
         typed = as_typed(command.hydra.overrides.hydra)
         search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
         self._hydra = [text for text in typed if text not in search]
-        if not isinstance(loader, TreeLoader):  # a program of the user's own that uses the sweeper
-            loader = TreeLoader(loader.get_search_path())
-        self._tree = Tree(loader, command.hydra.job.config_name, search)
+        # That of a program of the user's own that uses the sweeper has no compositions.
+        composed = getattr(loader, "composed", None)
+        name = command.hydra.job.config_name
+        self._tree = Tree(loader.get_search_path(), name, search, composed)
         self._composed: dict[tuple[str, ...], DictConfig] = {}
         self._checked: dict[tuple[str, ...], UserError | None] = {}
 
