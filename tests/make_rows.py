@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import Composition, compose
+from ablate.config.make import make_data
 from ablate.config.tree import config_file, open_tree
 from ablate.data import Data
 from ablate.errors import UserError
@@ -151,6 +152,7 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
         cfg = composed(model, row)
         check(cfg)
         check_devices(Composition(cfg).cfg)
+        make_data(cfg)
     except UserError as error:
         return str(error)
     return None

@@ -37,13 +37,13 @@ REFUSED = """
 3 model=vit pos_enc=learned_2d model.dim=5 model.heads=5 model.mask=causal model.patch=9
 2 model=vit pos_enc=sinusoidal_2d model.dim=6 model.heads=2 model.norm=none model.norm_type=batch
 3 pos_enc=relative model.attention=uniform model.drop_path=0.1 model.residual=false kernel=sdpa
-3 model.attention=location model.attention.max_length=50 pos_enc=learned_2d data.vocab_size=300
+2 model.attention=location model.attention.max_length=50 pos_enc=learned_2d
 2 model=vit pos_enc=relative_2d model.attention=uniform model.dim=6 model.heads=2
 3 model.share_layers=true model.depth=1 model.norm=none model.norm_type=rms model.freeze=encoder
 1 model=transformer model.share_layers=true model.encoder.depth=1 model.decoder.depth=1
 3 model=bert model.embedding_scale=2 task.random_share=0.3 data.seq_len=7
 3 model=vit model.activation_checkpointing=true model.freeze=encoder model.norm_type=batch
-2 model=transformer data=multi30k data.joint=false model.share_embeddings=true data.pair=[en,en]
+1 model=transformer data=multi30k data.joint=false model.share_embeddings=true
 5 model.ffn=none model.ffn_dim=64 model.base_dim=64 optimizer=muon model.attention=dot kernel=flex
 4 model.base_dim=64 model.mixer=latent model.ffn=moe model.ffn_dim=8 model.init_std=0.1
 4 model.base_dim=64 model.output_gate=head pos_enc=relative model.ffn=moe model.ffn.top_k=9
@@ -52,16 +52,13 @@ REFUSED = """
 1 model=rnn_seq2seq model.decoder=bahdanau model.bidirectional=false model.dim=9
 2 model=rnn_lm model.residual=true model.embedding_dim=9
 1 model=rnn_seq2seq model.decoder=bahdanau model.tie_embeddings=true
-2 model=transformer model.cross_attention=uniform model.residual=false data=sort data.min_length=28
+1 model=transformer model.cross_attention=uniform model.residual=false data=sort
 2 model=transformer model.attention=uniform model.residual=false task.length_penalty=0.6
 2 model=rnn_seq2seq model.attention=none model.normalizer=hard model.window=local_m
 1 model=rnn_seq2seq model.attention=dot model.window=local_p kernel=sdpa
 3 model=vit data=mnist model.patch=4 model.stride=5 task.mixup=0.2 data.batch_size=5
 2 model=resnet model.norm_type=rms kernel=sdpa
 1 model=timm pos_enc=alibi
-3 FILES data.min_count=2 data.val_source=c data.test_target=c
-1 FILES data.val_source=c data.val_target=d data.val_fraction=0.1
-1 FILES data.test_source=c data.test_target=d data.test_fraction=0.1
 1 model=gpt_seq2seq model.mixer=fixed
 2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution

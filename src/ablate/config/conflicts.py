@@ -91,19 +91,6 @@ TOO_LONG = (
 )
 
 
-def _of_split(split: str) -> Iterator[Conflict]:
-    """Of the files of validation or test data, and the share of the training data instead."""
-    source, target, share = (f"data.{split}_{key}" for key in ("source", "target", "fraction"))
-    yield Conflict(
-        lambda c: (c(source) is None) != (c(target) is None),
-        f"{source}={{{source}}} and {target}={{{target}}}: set both, or neither",
-    )
-    yield Conflict(
-        lambda c: c(share) is not None and c(source) is not None,
-        f"{share}={{{share}}} has no effect if {source} is set; set one to null",
-    )
-
-
 CONFLICTS = [
     # model, task and data
     Conflict(
@@ -129,10 +116,6 @@ CONFLICTS = [
         "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
     ),
     Conflict(
-        lambda c: c("model.norm") == "none" and c.option("model.norm_type") != "layer",
-        "model.norm_type={model.norm_type} has no effect with model.norm=none",
-    ),
-    Conflict(
         lambda c: (
             c("model.share_layers")
             and all(c.get(f"model.{node}depth", 1) == 1 for node in ("", "encoder.", "decoder."))
@@ -143,37 +126,6 @@ CONFLICTS = [
         lambda c: c("model.activation_checkpointing") and c("model.freeze") == "encoder",
         "model.activation_checkpointing=true has no effect with model.freeze=encoder, whose blocks"
         " keep nothing for a gradient; set model.activation_checkpointing=false",
-    ),
-    # data
-    Conflict(
-        lambda c: c("data.vocab_size") is not None and c("data.tokenizer") != "bpe",
-        "data.vocab_size={data.vocab_size} has no effect with data.tokenizer={data.tokenizer};"
-        " use data.tokenizer=bpe, or data.vocab_size=null",
-    ),
-    Conflict(
-        lambda c: c("data.min_count") > 1 and c("data.tokenizer") != "word",
-        "data.min_count={data.min_count} has no effect with data.tokenizer={data.tokenizer}; use"
-        " data.tokenizer=word, or data.min_count=1",
-    ),
-    *_of_split("val"),
-    *_of_split("test"),
-    Conflict(
-        lambda c: len(set(c("data.pair"))) == 1,
-        "data.pair={data.pair}: must be two different languages",
-    ),
-    Conflict(
-        lambda c: c("data.min_length") > min(c("data.max_train_length"), c("data.test_max_length")),
-        "data.min_length={data.min_length} is above data.max_train_length={data.max_train_length}"
-        " or data.test_max_length={data.test_max_length}",
-    ),
-    Conflict(
-        lambda c: c("data.min_digits") > c("data.max_digits"),
-        "data.min_digits={data.min_digits} is above data.max_digits={data.max_digits}",
-    ),
-    Conflict(
-        lambda c: 8 * c("data.max_digits") > c("data.width"),
-        "data.width={data.width} is too narrow for data.max_digits={data.max_digits} side by side,"
-        " 8 pixels each",
     ),
     # training
     Conflict(

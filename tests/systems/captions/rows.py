@@ -50,7 +50,7 @@ EXAMPLES = {
 }
 REFUSED = """
 3 model=captioner model.dim=10 pos_enc=rotary task.doubly_stochastic=1 model.normalizer=hard
-3 model=captioner task.doubly_stochastic=1 model.attention=uniform data.min_digits=5 data.width=31
+1 model=captioner task.doubly_stochastic=1 model.attention=uniform
 """
 ALLOWED = """
 model=captioner task.doubly_stochastic=1 model.attention=location kernel=sdpa

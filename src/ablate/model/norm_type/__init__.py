@@ -9,4 +9,11 @@ from collections.abc import Callable
 
 from torch import nn
 
+from ablate.config.conflicts import Conflict
+
 MakeNorm = Callable[..., nn.Module]
+# Of all but the default.
+UNUSED = Conflict(
+    lambda c: c("model.norm") == "none",
+    "model.norm_type={model.norm_type} has no effect with model.norm=none",
+)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
+from ablate.model.norm_type import UNUSED
 
 
 class BatchNorm(nn.Module):
@@ -15,6 +16,7 @@ class BatchNorm(nn.Module):
     """
 
     conflicts = (
+        UNUSED,
         Conflict(
             lambda c: c("model.norm") != "none" and not c("model.bias"),
             "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",

@@ -8,12 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Positive
+from ablate.model.norm_type import UNUSED
 
 
 class DyT(nn.Module):
     """alpha: one learned number, which starts at this value. `eps` has nothing to do."""
 
     images = False
+    conflicts = (UNUSED,)
 
     def __init__(self, dim: int, *, bias: bool, eps: float, alpha: Positive) -> None:
         super().__init__()
