@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ablate.config.composition import compose
 from ablate.config.rules import Rule, names_of
-from ablate.config.schema import leaves
+from ablate.config.schema import ruled
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
@@ -47,7 +47,7 @@ class Run(NamedTuple):
 
 def keys_of(cfg: DictConfig, node: str) -> set[str]:
     """Every key of a node that holds a value a person would choose."""
-    found = {path for path, _ in leaves(cfg) if path.startswith(f"{node}.")}
+    found = {path for path, *_ in ruled(cfg) if path.startswith(f"{node}.")}
     return {path for path in found if not path.endswith(MEANINGLESS)}
 
 

@@ -12,7 +12,7 @@ from ablate.config.composition import Composition, compose
 from ablate.config.keys import to_dict
 from ablate.config.overrides import equal
 from ablate.config.run_id import content, folder_name, revision, revisions, run_id
-from ablate.config.schema import leaves
+from ablate.config.schema import ruled
 
 COMPOSITIONS = [
     [],
@@ -51,7 +51,7 @@ def test_every_key_that_can_change_the_result_changes_the_id() -> None:
     for overrides in COMPOSITIONS:
         cfg = compose(*overrides)
         before = run_id(cfg, "x")
-        for path in {path for path, _ in leaves(cfg)} - seen:
+        for path in {path for path, *_ in ruled(cfg)} - seen:
             same = path.startswith(("logger.", "study.")) or path in unimportant
             assert (run_id(changed(cfg, path), "x") == before) == same, path
             seen.add(path)

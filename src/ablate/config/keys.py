@@ -239,16 +239,10 @@ def keys_of(target: str) -> dict[str, set[str]]:
     return keys
 
 
-@cache
 def default_of(path: str) -> Any:
-    """The default in built-in files of a key such as "model.bias", whichever file is found first;
-    None if none does."""
-    group, _, key = path.rpartition(".")
-    ours = group and key not in EVERYWHERE
-    values = [part.get(key) for part in parts_in(group)] if ours else []
-    if isinstance(node := _values().get(group), dict):  # study
-        values = [node.get(key)]
-    return next((value for value in values if value is not None), None)
+    """The default of a key such as "study.seeds"; None of a key of another node."""
+    node, _, key = path.partition(".")
+    return _values()["study"].get(key) if node == "study" else None
 
 
 @cache

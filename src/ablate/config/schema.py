@@ -1,8 +1,5 @@
 """The rule of every key: of components the annotation of the parameter (parts.py), of the run, its
-study and trainer, and of third-party optimizers the annotation here.
-
-A key without an annotation takes the type of its default.
-"""
+study and trainer, and of third-party optimizers the annotation here."""
 
 import inspect
 import sys
@@ -12,10 +9,9 @@ from functools import cache, reduce
 from operator import getitem
 from typing import Annotated, Any, Literal, TypedDict
 
-from ablate.config.keys import default_of, parts_in, to_dict
+from ablate.config.keys import parts_in, to_dict
 from ablate.config.parts import OURS, locate, parameters, rules_of
 from ablate.config.rules import (
-    OF_TYPE,
     PROCESSES,
     Below,
     Count,
@@ -111,6 +107,9 @@ class OptimizerKeys(TypedDict):
     weight_decay: NotNegative
     momentum: Share
     nesterov: bool
+    ns_steps: Count
+    precondition_frequency: Count
+    adjust_lr_fn: Literal["original", "match_rms_adamw"]
     fused: bool
 
 
@@ -187,15 +186,7 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
         return OneOf(tuple(ways)) if len(ways) == 1 else None
     if target.startswith(OURS) or (target and target not in classes_in(node)):
         return parameters(target).rules.get(path.removeprefix(f"{node}."))
-    if node.split(".")[0] == "optimizer" and key in OPTIMIZER:
-        return OPTIMIZER[key]
-    return OF_TYPE.get(type(default_of(path)))
-
-
-def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
-    for name, value, _ in ruled(cfg, path):
-        yield name, value
+    return OPTIMIZER.get(key) if node.split(".")[0] == "optimizer" else None
 
 
 def ruled(

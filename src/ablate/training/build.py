@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import require_composed
+from ablate.config.keys import flatten, to_dict
 from ablate.config.layers import of_layers
 from ablate.config.make import make, make_data, unwrap_partial
 from ablate.config.parts import locate
 from ablate.config.saved import names_file
-from ablate.config.schema import leaves
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.kernel import Kernel
@@ -139,7 +139,7 @@ def _largest(cfg: DictConfig) -> str:
     sizes = {
         path: value
         for node in ("model", "pos_enc")
-        for path, value in leaves(cfg[node], node)
+        for path, value in flatten(to_dict(cfg[node]), node).items()
         if type(value) is int
     }
     path = max(sizes, key=sizes.__getitem__, default="model.name")

@@ -11,9 +11,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from torch import Tensor, nn
 
+from ablate.config.keys import FILES, flatten, to_dict
 from ablate.config.make import make_data
-from ablate.config.run_id import EXCLUDED, FILES
-from ablate.config.schema import leaves
+from ablate.config.run_id import EXCLUDED
 from ablate.data import Batch, Data, Request
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
@@ -93,13 +93,13 @@ class SameModel:
 
     def _differs_outside(self, second: DictConfig) -> bool:
         """Whether a config differs outside the model, such as in the optimizer or in a file."""
-        a, b = self._leaves, dict(leaves(second))
+        a, b = self._leaves, flatten(to_dict(second))
         changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
         return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
 
     @cached_property
     def _leaves(self) -> dict[str, Any]:
-        return dict(leaves(self.first))
+        return flatten(to_dict(self.first))
 
     @cached_property
     def _data(self) -> Data:

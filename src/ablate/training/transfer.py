@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ablate.config.keys import targets
+from ablate.config.keys import flatten, targets, to_dict
 from ablate.config.overrides import value_text
 from ablate.config.parts import OURS, Unreadable, class_attribute
 from ablate.config.saved import read_config
@@ -134,11 +134,9 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
     """Return every key of the model, its positions and its tokens with its value; built-in
     components by the name of their option.
     """
-    from ablate.config.schema import leaves
-
     parts = {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
     for node in ("model", "pos_enc"):
-        for path, value in leaves(cfg[node], node):
+        for path, value in flatten(to_dict(cfg[node]), node).items():
             ours = path.endswith("._target_") and str(value).startswith(OURS)
             key = path.removesuffix("._target_")
             if not key.endswith("._partial_"):
@@ -148,9 +146,7 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
 
 def optimizers_of(cfg: DictConfig) -> dict[str, Any]:
     """The optimizer's class, and those of its rules, by key."""
-    from ablate.config.schema import leaves
-
-    return {k: v for k, v in leaves(cfg.optimizer, "optimizer") if k.endswith("._target_")}
+    return {f"{path}._target_": name for path, name in targets(cfg.optimizer, "optimizer").items()}
 
 
 def _value(parts: dict[str, Any], key: str) -> str:

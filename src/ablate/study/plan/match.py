@@ -10,9 +10,9 @@ from functools import partial
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
-from ablate.config.keys import default_of
+from ablate.config.keys import default_of, flatten, to_dict
 from ablate.config.rules import Either, Int, Rule
-from ablate.config.schema import leaves, ruled
+from ablate.config.schema import ruled
 from ablate.errors import UserError, suggest
 from ablate.study.metric_words import BUDGETS
 from ablate.training.build import count_flops
@@ -102,7 +102,7 @@ def _whole(rule: Rule) -> bool:
 
 def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
     """Raise UserError for a key that the arm does not have, or that it sets itself."""
-    keys = [path for path, _ in leaves(cfg)]
+    keys = [*flatten(to_dict(cfg))]
     if by not in keys:
         raise UserError(f"its model has no key study.match_by={by}{suggest(by, keys)}")
     value = OmegaConf.select(cfg, by)
