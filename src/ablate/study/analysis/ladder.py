@@ -3,9 +3,11 @@
 Blocks on the same data make a ladder, its rungs in the order of the baseline's training FLOPs. Of
 each arm: the slope of its difference from the baseline over the logarithm of these FLOPs, by seed;
 and at each rung the speed-up, how many times the arm's training FLOPs the baseline would need for
-the arm's value (as in Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, loss falls with the
-logarithm of compute): the baseline's means are interpolated between rungs, linearly in that
-logarithm. Beyond the rungs the last two are extended, which is marked as extrapolated.
+the arm's value. With four rungs or more the baseline's values are those of a scaling law, and
+speed-ups have intervals (ablate.study.analysis.scaling_law). With fewer the law cannot be fitted:
+the baseline's means are interpolated linearly in the logarithm of the FLOPs (as in Kaplan et al.
+2020, https://arxiv.org/abs/2001.08361), without intervals. Speed-ups beyond the baseline's rungs
+are marked as extrapolated.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from statistics import fmean
 import numpy as np
 
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.noise import Noise, error
+from ablate.study.analysis.noise import Error, Noise, Part, error
+from ablate.study.analysis.scaling_law import effective, predicted
 from ablate.study.analysis.stats import LEVEL, Interval
 
 SAME = 0.01  # relative difference of FLOPs below which two blocks are one rung
@@ -28,29 +31,39 @@ SAME = 0.01  # relative difference of FLOPs below which two blocks are one rung
 
 @dataclass(frozen=True)
 class Speedup:
+    """interval: of the factor, at 95 %."""
+
     factor: float
     extrapolated: bool
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class ScalingSlope:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
     baseline's FLOPs; speedups: by block, None if the baseline does not improve with compute, or
-    the arm's FLOPs are not known."""
+    the arm's FLOPs are not known; growth: how the logarithm to base 2 of the speed-up changes per
+    doubling of the baseline's FLOPs, with its interval: None without a scaling law."""
 
     arm: str
     slope: float
     interval: Interval | None
     n: int
     speedups: Mapping[str, Speedup | None]
+    growth: float | None = None
+    growth_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """compute: block -> training FLOPs of the baseline, ascending."""
+    """compute: block -> training FLOPs of the baseline, ascending. predicted, found: the value of
+    the baseline at the last rung by the scaling law of the others, and its mean; predicted is None
+    with fewer than five rungs."""
 
     compute: Mapping[str, float]
     climbs: tuple[ScalingSlope, ...]
+    predicted: float | None
+    found: float | None
 
 
 def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
@@ -65,7 +78,15 @@ def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
         return None
     parts = {name: study.blocks[name] for name in compute}
     climbs = [_climb(arm.name, parts, compute, metric, mode) for arm in study.others]
-    return Ladder(compute, tuple(climb for climb in climbs if climb))
+    sign = -1.0 if mode == "max" else 1.0
+    means = [fmean(part.values(part.baseline.name, metric).values()) for part in parts.values()]
+    law = predicted(rungs, [sign * mean for mean in means])
+    return Ladder(
+        compute,
+        tuple(climb for climb in climbs if climb),
+        None if law is None else sign * law,
+        means[-1],
+    )
 
 
 def _flops(part: Study, arm: str) -> float | None:
@@ -87,28 +108,66 @@ def _climb(
         return None
     x = np.log2(list(compute.values()))
     weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
-    slopes = np.array(complete) @ weights
+    by_rung = np.array(complete)
+    slopes = by_rung @ weights
     # Every rung has its own noise.
     noises = [
         Noise.of(
             {each.name: part.by_seed(each.name, metric) for each in part.arms if not each.same_as},
             part.baseline.name,
-        ).parts({arm: float(w), part.baseline.name: -float(w)})
-        for part, w in zip(parts.values(), weights, strict=True)
+        ).parts({arm: 1.0, part.baseline.name: -1.0})
+        for part in parts.values()
     ]
-    rungs = None if None in noises else [each for found in noises for each in found or ()]
+    weighted = [
+        Part(w**2 * part.variance, part.df)
+        for w, found in zip(weights, noises, strict=True)
+        for part in found or ()
+    ]
     slope = float(slopes.mean())
+    interval = error(slopes, None if None in noises else weighted).interval(slope, LEVEL)
+    errors = [_error(own, parts) for own, parts in zip(by_rung.T, noises, strict=True)]
+    speedups, growth = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
+    return ScalingSlope(arm, slope, interval, len(slopes), speedups, *growth)
+
+
+def _error(differences: np.ndarray, parts: Sequence[Part] | None) -> Error:
+    """The error of a mean difference by the noise of its rung. The spread of the differences, which
+    guards verdicts, is not needed: it would make intervals too long."""
+    if parts is not None:
+        differences = np.full(len(differences), differences.mean())
+    return error(differences, parts)
+
+
+def _speedups(
+    arm: str,
+    parts: Mapping[str, Study],
+    compute: Mapping[str, float],
+    metric: str,
+    mode: str,
+    differences: np.ndarray,
+    errors: Sequence[Error],
+) -> tuple[dict[str, Speedup | None], tuple[float | None, Interval | None]]:
+    """By rung, and their growth with its interval. differences, errors: by rung, of the arm."""
+    sign = -1.0 if mode == "max" else 1.0
+    rungs = list(compute.values())
     # A seed that is complete has a value of both in every part.
-    curve = [fmean(part.values(part.baseline.name, metric).values()) for part in parts.values()]
-    speedups: dict[str, Speedup | None] = {}
-    for name, part in parts.items():
-        value, flops = fmean(part.values(arm, metric).values()), _flops(part, arm)
-        speedup = needed(value, list(compute.values()), curve, mode)
-        speedups[name] = (
-            replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
-        )
-    interval = error(slopes, rungs).interval(slope, LEVEL)
-    return ScalingSlope(arm, slope, interval, len(slopes), speedups)
+    values = [[*part.values(part.baseline.name, metric).values()] for part in parts.values()]
+    losses = [[sign * value for value in of_rung] for of_rung in values]
+    law = effective(rungs, losses, sign * differences, errors)
+    found: dict[str, Speedup | None] = {}
+    for n, (name, part) in enumerate(parts.items()):
+        flops = _flops(part, arm)
+        if law is not None:
+            needs, ends = law.multiples[n] * rungs[n], law.intervals[n]
+            ratio = rungs[n] / flops if flops else 0.0
+            interval = Interval(ends.low * ratio, ends.high * ratio)
+            outside = not rungs[0] <= needs <= rungs[-1]
+            speedup: Speedup | None = Speedup(needs, outside, interval)
+        else:
+            value = fmean(part.values(arm, metric).values())
+            speedup = needed(value, rungs, [fmean(of_rung) for of_rung in values], mode)
+        found[name] = replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
+    return found, (None, None) if law is None else (law.growth, law.growth_interval)
 
 
 def needed(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
-from ablate.study.analysis.ladder import Speedup, ladder
+from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup, ladder
 from ablate.study.analysis.rows import Report, Row
+from ablate.study.analysis.scaling_law import LEAST
 from ablate.study.numbers import NOTHING, counted, decimals, estimate, listed, mean_and_sd, signed
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
@@ -58,21 +59,48 @@ def blocks(report: Report) -> Iterator[Table]:
     if climbed := ladder(report.study, report.metric, report.mode):
         yield Table(
             "",
-            ["arm", "slope", *(f"speed-up at {block}" for block in climbed.compute)],
+            ["arm", "slope", *(f"speed-up at {block}" for block in climbed.compute), "with size"],
             [
                 [climb.arm, estimate(climb.slope, climb.interval),
-                 *map(_times, climb.speedups.values())]
+                 *map(_times, climb.speedups.values()), _growth(climb)]
                 for climb in climbed.climbs
             ],
             "Slope: how much the difference grows with each doubling of the baseline's training"
             " FLOPs, by seed. Speed-up: compute the baseline needs to match the arm, as a multiple"
-            " of the arm's FLOPs, interpolated between the blocks; * extrapolated.",
+            f" of the arm's FLOPs; * extrapolated. {_basis(climbed)}",
         )  # fmt: skip
 
 
 def _times(speedup: Speedup | None) -> str:
-    mark = "*" if speedup and speedup.extrapolated else ""
-    return f"{speedup.factor:.3g} times{mark}" if speedup else "-"
+    if speedup is None:
+        return NOTHING
+    mark, ends = "*" * speedup.extrapolated, speedup.interval
+    between = "" if ends is None else f" ({ends.low:.3g} to {ends.high:.3g})"
+    return f"{speedup.factor:.3g} times{mark}{between}"
+
+
+def _growth(climb: ScalingSlope) -> str:
+    """Whether the speed-up grows with the size."""
+    if climb.growth is None or (ends := climb.growth_interval) is None:
+        return NOTHING
+    word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "no trend shown"
+    return f"{word} ({2**climb.growth:.3g} times per doubling)"
+
+
+def _basis(ladder: Ladder) -> str:
+    """How speed-ups were found."""
+    if all(climb.growth is None for climb in ladder.climbs):
+        return (
+            f"Between the blocks it is interpolated: a scaling law, with intervals, needs {LEAST}"
+            " sizes."
+        )
+    words = "From the scaling law of the baseline, with 95 % intervals."
+    if ladder.predicted is None:
+        return words
+    return (
+        f"{words} The law of the smaller blocks predicts {ladder.predicted:.4g} for the baseline at"
+        f" {list(ladder.compute)[-1]}; found: {ladder.found:.4g}."
+    )
 
 
 def metrics(report: Report) -> Iterator[Table]:

@@ -1,0 +1,75 @@
+"""How often the intervals of effective compute cover, and how well a ladder predicts its largest
+size: simulated ladders without any training.
+
+    OMP_NUM_THREADS=1 python benchmarks/ladders.py [--ladders 2000]
+
+Writes docs/results/benchmarks/ladders.csv. A loss falls as 1.2 + 0.8 (C / C0)^-0.25 over a factor
+of 27 (four sizes) or 81 (five). Four arms, three seeds; the spread between seeds and the residual
+of a run are assumed to be 0.006 nats each. Columns:
+
+- covered: share of sizes whose 95 % interval contains the arm's true multiple of compute
+- growth_covered: the same of the growth of the multiple with size
+- predicted: share of ladders whose largest size is predicted within 1 % of its loss
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from ablate.study.analysis.noise import Noise, error
+from ablate.study.analysis.scaling_law import effective, predicted
+
+DATA = Path(__file__).parents[1] / "docs" / "results" / "benchmarks" / "ladders.csv"
+FIELDS = ("sizes", "multiple", "growth", "ladders", "covered", "growth_covered", "predicted")
+SD, SEEDS, ARMS = 0.006, 3, 4
+CASES = ((1.0, 0.0), (1.3, 0.0), (1.3, 0.05), (2.0, -0.1))
+
+
+def loss(compute: np.ndarray) -> np.ndarray:
+    return 1.2 + 0.8 * compute**-0.25
+
+
+def ladder(rng: np.random.Generator, sizes: int, multiple: float, growth: float) -> list[float]:
+    compute = np.geomspace(1, 27 if sizes == 4 else 81, sizes)
+    true = multiple * (compute / np.exp(np.log(compute).mean())) ** growth
+    means = np.stack([loss(compute), *[loss(compute * true)] * (ARMS - 1)])
+    shared, own = rng.normal(size=(1, sizes, SEEDS)), rng.normal(size=(ARMS, sizes, SEEDS))
+    y = means[..., None] + SD * (shared + own)
+    errors = []
+    for n in range(sizes):
+        noise = Noise.of({str(arm): dict(enumerate(y[arm, n])) for arm in range(ARMS)}, "0")
+        parts, differences = noise.parts({"1": 1.0, "0": -1.0}), y[1, n] - y[0, n]
+        if parts is not None:
+            differences = np.full(SEEDS, differences.mean())
+        errors.append(error(differences, parts))
+    found = effective(compute.tolist(), y[0].tolist(), (y[1] - y[0]).mean(1), errors)
+    assert found is not None
+    law, ends = predicted(compute.tolist(), y[0].mean(1).tolist()), found.growth_interval
+    return [
+        np.mean([e.low <= t <= e.high for e, t in zip(found.intervals, true, strict=True)]),
+        ends.low <= growth <= ends.high,
+        np.nan if law is None else abs(law / y[0, -1].mean() - 1) < 0.01,
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ladders", type=int, default=2000)
+    count, rows = parser.parse_args().ladders, []
+    for sizes in (4, 5):
+        for multiple, growth in CASES:
+            rng = np.random.default_rng([sizes, CASES.index((multiple, growth))])
+            shares = np.mean([ladder(rng, sizes, multiple, growth) for _ in range(count)], axis=0)
+            texts = ("" if np.isnan(share) else f"{share:.3f}" for share in shares)
+            rows.append(dict(zip(FIELDS, (sizes, multiple, growth, count, *texts), strict=True)))
+            print(rows[-1], flush=True)
+    with DATA.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

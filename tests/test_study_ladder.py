@@ -1,0 +1,89 @@
+"""Scaling laws: what a ladder of sizes tells about an arm, and how sure it is."""
+
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+
+from ablate.study.analysis.noise import Noise, error
+from ablate.study.analysis.scaling_law import Law, effective, predicted
+
+COMPUTE = np.array([1e12, 3e12, 9e12, 27e12, 81e12])
+
+
+def loss(compute):
+    return 1.2 + 0.8 * (compute / 9e12) ** -0.25
+
+
+def judged(rng, times, *, sizes=5, seeds=3, arms=3, sd=0.006):
+    """An arm that is worth so many times the compute, by the noise of its study."""
+    compute = COMPUTE[:sizes]
+    means = np.stack([loss(compute), *[loss(compute * times)] * arms])
+    y = means[..., None] + sd * (
+        rng.normal(size=(1, sizes, seeds)) + rng.normal(size=(arms + 1, sizes, seeds))
+    )
+    differences, errors = y[1] - y[0], []
+    for n in range(sizes):
+        values = {str(arm): dict(enumerate(y[arm, n])) for arm in range(arms + 1)}
+        parts = Noise.of(values, "0").parts({"1": 1.0, "0": -1.0})
+        own = differences[n] if parts is None else np.full(seeds, differences[n].mean())
+        errors.append(error(own, parts))
+    return effective(compute, y[0], differences.mean(1), errors), y
+
+
+def test_the_fit_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    losses = loss(COMPUTE) + 0.002 * rng.normal(size=5)
+    law = Law.fitted(COMPUTE, losses[None])
+    (floor, scale, rate), _ = curve_fit(
+        lambda c, e, b, a: e + b * (c / law.middle) ** -a, COMPUTE, losses, (1.0, 1.0, 0.2)
+    )
+    # The exponent is searched for in steps of 2 %.
+    assert law.losses(COMPUTE)[0] == pytest.approx(
+        floor + scale * (COMPUTE / law.middle) ** -rate, abs=1e-4
+    )
+    assert float(law.rate[0]) == pytest.approx(rate, rel=0.03)
+
+
+def test_effective_compute_without_noise_is_exact():
+    for times in (0.5, 1.0, 1.7):
+        law = Law.fitted(COMPUTE, loss(COMPUTE)[None])
+        found = np.exp(law.multipliers(COMPUTE, (loss(COMPUTE * times) - loss(COMPUTE))[None]))
+        assert found[0] == pytest.approx(times, rel=0.01)
+    below = law.multipliers(COMPUTE, np.full((1, 5), -5.0))
+    assert np.isinf(below).all()
+
+
+@pytest.mark.parametrize("times", [1.0, 4.0])
+def test_intervals_cover(times):
+    """benchmarks/ladders.py has many more."""
+    rng, covered, of_growth = np.random.default_rng(1), [], []
+    for _ in range(60):
+        found, _ = judged(rng, times)
+        covered += [ends.low <= times <= ends.high for ends in found.intervals]
+        of_growth.append(found.growth_interval.low <= 0 <= found.growth_interval.high)
+        assert all(
+            e.low <= m <= e.high for e, m in zip(found.intervals, found.multiples, strict=True)
+        )
+    assert 0.9 < np.mean(covered) < 0.995
+    assert np.mean(of_growth) > 0.9
+
+
+def test_a_gain_that_grows_is_shown():
+    found, _ = judged(np.random.default_rng(2), (COMPUTE / COMPUTE[0]) ** 0.15)
+    assert found.growth_interval.low > 0
+    assert found.growth == pytest.approx(0.15, abs=0.06)
+
+
+def test_fewer_than_four_sizes_or_a_flat_loss_have_no_law():
+    rng = np.random.default_rng(3)
+    assert judged(rng, 1.2, sizes=3)[0] is None
+    assert judged(rng, 1.2, sizes=4)[0] is not None
+    assert predicted(COMPUTE[:4], loss(COMPUTE[:4])) is None
+    assert (
+        effective(COMPUTE, [[1.0, 1.1]] * 5, np.zeros(5), [error(np.array([0.1, -0.1]), None)] * 5)
+        is None
+    )
+
+
+def test_the_largest_size_is_predicted_by_the_others():
+    assert predicted(COMPUTE, loss(COMPUTE)) == pytest.approx(loss(COMPUTE)[-1], rel=1e-3)
