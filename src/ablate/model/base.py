@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
+from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
 from ablate.random.seeding import derive, seed_torch
@@ -75,7 +76,7 @@ class Model(nn.Module):
         return [self]
 
     @classmethod
-    def configure_data(cls, data: Any) -> None:
+    def configure_data(cls, data: Data) -> None:
         """Configure the data for this model before it is read; by default this does nothing."""
 
     @classmethod

@@ -6,7 +6,7 @@ through a dense layer and the embedding table, the next sentence from the pooled
 published settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
 """
 
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import HubName, Width
+from ablate.data import Data
 from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model, ModelTraits
 from ablate.model.embedding import MakeEmbedding
@@ -98,7 +99,7 @@ class BERT(Model):
         self.freeze(freeze)
 
     @classmethod
-    def configure_data(cls, data: Any) -> None:
+    def configure_data(cls, data: Data) -> None:
         """Put labeled texts between [CLS] and [SEP]; masked texts have these anyway."""
         if isinstance(data, TextFiles):
             data.specials = True

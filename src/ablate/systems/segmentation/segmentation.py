@@ -14,7 +14,7 @@ from torchmetrics.segmentation import MeanIoU
 from torchvision.ops import sigmoid_focal_loss
 
 from ablate.config.rules import Count, Positive, Probability
-from ablate.data import Batch
+from ablate.data import Batch, Data
 from ablate.figures.save import save
 from ablate.random.draws import Source, uniform
 from ablate.systems.segmentation.figures import Answered, draw_answers
@@ -148,7 +148,7 @@ class Segmentation(Task):
         self.mean_loss, self.iou_error = MeanMetric(), MeanMetric()
 
     @classmethod
-    def configure_data(cls, data: Any, **keys: Any) -> None:
+    def configure_data(cls, data: Data, **keys: Any) -> None:
         data.task_settings = Clicks(keys["clicks"])
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
