@@ -104,6 +104,21 @@ def test_a_custom_component_trains(
 
 
 @pytest.mark.slow
+def test_a_task_with_a_metric_and_a_callback_are_a_file_each(tmp_path: Path) -> None:
+    for section in (METRIC, CALLBACK):
+        write(SECTIONS[section], tmp_path)
+    shutil.rmtree(tmp_path / "my/conf")
+    task = ("model=vit", "task._target_=my.calibrated.Calibrated", "+task.bins=10")
+    callback = "+callbacks.mine._target_=my.norms.GradientNorm"
+    typed = ("-m", "ablate", "debug=fast", *task, callback)
+    python(*typed, folder=tmp_path, source=ROOT / "src")
+    (curves,) = tmp_path.glob("outputs/debug/*/metrics.csv")
+    assert {"val/calibration", "train/gradient_norm"} <= {
+        *curves.read_text().split("\n")[0].split(",")
+    }
+
+
+@pytest.mark.slow
 def test_a_mixer_of_ones_own_is_refused_where_it_has_no_meaning(tmp_path: Path) -> None:
     write(SECTIONS[MIXER], tmp_path)
     with pytest.raises(AssertionError, match="mixer=decay reads only earlier positions"):

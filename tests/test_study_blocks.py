@@ -18,7 +18,7 @@ from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.analysis.rows import assemble
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
-from ablate.study.publish.specification import _summaries
+from ablate.study.publish.send import summaries
 from ablate.study.report import write
 from ablate.study.report.tables import blocks as blocks_tables
 from ablate.study.report.terminal import show
@@ -74,7 +74,7 @@ def test_arms_are_paired_within_block_and_seed(tmp_path):
 def test_each_run_is_sent_with_its_own_difference(tmp_path):
     """Not with that of the means over the blocks; their runs have the same ids here."""
     report = assemble(collect(blocks(tmp_path / "both", {"16": 0.3, "64": 0.1})))
-    (difference,) = _summaries(report)[
+    (difference,) = summaries(report)[
         report.study.runs_of(ROTARY)[SeedInBlock(0, "64")].run_id
     ].values()
     assert difference == pytest.approx(-0.1, abs=0.002)

@@ -1,7 +1,7 @@
 """python -m ablate.report STUDY_DIR --wandb: publish the report at Weights & Biases.
 
-The content is first written to wandb.json next to the report, and then sent. The same command
-resumes after W&B could not be reached, and updates an earlier upload.
+The addresses are written to wandb.json next to the report, so that the same command updates an
+earlier upload, or continues it after W&B could not be reached.
 """
 
 from importlib.util import find_spec
@@ -11,11 +11,10 @@ from ablate.errors import RunFailed, UserError
 from ablate.logger import first_line
 from ablate.machine.version import install
 from ablate.run_files import read_json, write_json
-from ablate.study.analysis.offline import sync_command
-from ablate.study.publish.specification import specification
+from ablate.study.analysis.offline import logger_of, sync_command
 from ablate.study.report import WrittenReport
 
-SPECIFICATION = "wandb.json"
+ADDRESSES = "wandb.json"
 
 
 def require_workspaces() -> None:
@@ -33,24 +32,26 @@ def publish(written: WrittenReport) -> None:
     from ablate.study.publish.send import send
 
     study = written.report.study
-    spec = specification(written)
-    path = study.folder / SPECIFICATION
+    if (logger := logger_of(study)) is None:
+        raise UserError(
+            f"--wandb: no run of {study.name} was logged to W&B; the same study with logger=wandb"
+            " and study.rerun=all runs it again"
+        )
+    path = study.folder / ADDRESSES
     where: dict[str, Any] = (read_json(path) or {}).get("where", {})
-    write_json(path, {**spec, "where": where})
     try:
-        missing = send(spec, study.folder, where)
+        missing = send(written, logger, where)
     except Exception as error:  # of many kinds; the local report is complete
         raise RunFailed(
-            f"W&B was not updated: {first_line(error)}; the upload is kept in {path},"
-            " and the same command sends it"
+            f"W&B was not updated: {first_line(error)}; the same command sends the report"
         ) from error
     finally:
-        write_json(path, {**spec, "where": where})
+        write_json(path, {"where": where})
     print("At W&B:")
     for key in ("report", "arms", "runs", "run"):
         print(f"  {where[key]}")
     if missing:
-        lacks = f"{missing} of {len(spec['summaries'])} runs of {study.name}"
+        lacks = f"{missing} of {len({run.run_id for run in study.runs})} runs of {study.name}"
         sync = sync_command(study)
         how = f"upload them by `{sync}`, then run" if sync else "when they have arrived, run"
         raise RunFailed(f"{where['at']} lacks {lacks}; {how} this command again")

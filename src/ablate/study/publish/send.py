@@ -1,51 +1,101 @@
-"""Send the content of wandb.json: the report's run, the summaries, the views, W&B's report.
+"""Send a report to W&B: its run, the summaries of the study's runs, the views, W&B's report.
 
 Each request waits some seconds for W&B; the first failure ends the command.
 """
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ablate.errors import RunFailed
-from ablate.logger.wandb import START, has_key, open_run, settings
-from ablate.study.publish.views import save_report, save_view
+from ablate.logger.wandb import START, TRAIN, has_key, open_run, settings
+from ablate.study.analysis.rows import Report
+from ablate.study.publish.views import Place, difference, save_report, save_view
+from ablate.study.report import WrittenReport
+from ablate.study.report.to_json import arm_content
 
 if TYPE_CHECKING:
     import wandb
 
 TABLE = "report/table"
 AT_ONCE = 500  # runs in one query
+# Columns of the table, and their keys in report.json.
+COLUMNS = {
+    "arm": "name", "seeds": "n", "mean": "mean", "sd": "sd", "difference": "difference",
+    "low": "low", "high": "high", "effect": "effect_size", "p_holm": "p",
+    "verdict": "verdict_text", "parameters": "parameters", "flops_per_step": "flops_per_step",
+}  # fmt: skip
 
 
-def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
+def send(written: WrittenReport, logger: Mapping[str, Any], where: dict[str, Any]) -> int:
     """Send everything; return how many runs with a difference W&B does not have.
 
-    where: the addresses from the last time; updated in place as far as sending gets.
+    logger: that of the study's runs. where: the addresses from the last time; updated in place as
+    far as sending gets.
     """
+    report = written.report
     with _scratch() as scratch:
         api = _connect()
-        entity: str | None = spec["entity"] or api.default_entity
+        entity: str | None = logger["entity"] or api.default_entity
         if entity is None:
             raise RunFailed("the key has no default entity; name one by logger.entity")
-        path = f"{entity}/{spec['project']}"
+        place = Place(entity, logger["project"], logger["job_type"] or TRAIN)
+        path = f"{entity}/{place.project}"
         at = f"{api.settings['base_url']}/{path}"
         if where.get("at") != at:
             where.clear()
             where["at"] = at
-        if where.get("state") != spec["run"]["state"]:  # else its history would get a second row
-            where["run"] = _log(spec, folder, entity, scratch)
-            where["state"] = spec["run"]["state"]
-        missing = _summarize(api, path, spec["summaries"])
-        for key in spec["views"]:
-            where[key] = save_view(spec, key, entity, known=where.get(key))
+        rows = _rows(report)
+        state = sha256(json.dumps(rows).encode())
+        for file in written.files:
+            state.update(file.read_bytes())
+        if where.get("state") != state.hexdigest():  # else its history would get a second row
+            where["run"] = _log(written, rows, place, scratch)
+            where["state"] = state.hexdigest()
+        missing = _summarize(api, path, summaries(report))
+        for key in ("arms", "runs"):
+            where[key] = save_view(report, place, grouped=key == "arms", known=where.get(key))
         where["report"], where["report_id"] = save_report(
-            spec, TABLE, entity, known=where.get("report_id")
+            written, place, table=TABLE, run=report_id(report), known=where.get("report_id")
         )
     return missing
+
+
+def _rows(report: Report) -> list[list[Any]]:
+    """The table of the arms."""
+    rows = []
+    for arm in map(arm_content, report.rows):
+        low, high = arm["interval"] or (None, None)
+        rows.append([(arm | {"low": low, "high": high})[key] for key in COLUMNS.values()])
+    return rows
+
+
+def report_id(report: Report) -> str:
+    """The id of the report's run, always the same one."""
+    study = report.study
+    question = [study.name, (study.plan.get("baseline") or {}).get("config")]
+    return f"report-{sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def summaries(report: Report) -> dict[str, dict[str, float | None]]:
+    """Map each run id to values of its summary; None if it must have no such key."""
+    study, key = report.study, difference(report.metric)
+    values: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
+    for row in report.rows:
+        runs = study.runs_of(row.arm.name)
+        if row.arm.is_baseline or row.comparison:
+            base = report.baseline.values
+            values |= {
+                runs[seed].run_id: {key: value - base[seed]}
+                for seed, value in row.values.items()
+                if seed in base
+            }
+    return values
 
 
 @contextmanager
@@ -82,34 +132,32 @@ def _connect() -> "wandb.Api":
         raise RunFailed(f"{current.base_url} {problem}") from error
 
 
-def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
+def _log(written: WrittenReport, rows: Sequence[Sequence[Any]], place: Place, scratch: Path) -> str:
     """Log the report as a separate run; return its address."""
     import wandb
 
-    report_run, study = spec["run"], spec["study"]
-    folder = folder.resolve()
-    table = wandb.Table(
-        report_run["table"]["columns"], report_run["table"]["rows"], allow_mixed_types=True
-    )
+    study = written.report.study
+    folder = study.folder.resolve()
+    files = [folder / path.relative_to(study.folder) for path in written.files]
     figures = {
-        f"report/{Path(n).stem}": wandb.Image(str(folder / n)) for n in report_run["figures"]
+        f"report/{path.stem}": wandb.Image(str(path)) for path in files if path.suffix == ".png"
     }
     run = open_run(
         "online",
-        project=spec["project"],
-        entity=entity,
-        run_id=report_run["id"],
-        name=report_run["name"],
-        group=study,
+        project=place.project,
+        entity=place.entity,
+        run_id=report_id(written.report),
+        name=f"{study.name} report",
+        group=study.name,
         job_type="report",
-        tags=[study, "report"],
-        config={"ablate": {"study": study}},
+        tags=[study.name, "report"],
+        config={"ablate": {"study": study.name}},
         folder=scratch,
     )
     try:  # `with` would print a traceback
-        run.log({TABLE: table, **figures})
-        for name in report_run["files"]:
-            run.save(str(folder / name), base_path=str(folder), policy="now")
+        run.log({TABLE: wandb.Table([*COLUMNS], [*rows], allow_mixed_types=True), **figures})
+        for path in files:
+            run.save(str(path), base_path=str(folder), policy="now")
         return str(run.url)
     finally:
         run.finish()

@@ -1,6 +1,15 @@
-"""Make the views and the report at W&B from wandb.json, with wandb-workspaces."""
+"""Make the views and the report at W&B, with wandb-workspaces."""
 
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ablate.logger.wandb import LONGEST_NAME, fitted
+from ablate.study.analysis.curves import curve_column
+from ablate.study.analysis.rows import Report
+from ablate.study.metric_words import metric_words
+from ablate.study.report import WrittenReport
+from ablate.study.report.inline import COLORS
+from ablate.study.report.render import markdown
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import PanelGrid
@@ -8,31 +17,62 @@ if TYPE_CHECKING:
 
 SECTION = "Ablation"
 STEP = "trainer/global_step"
+ARM = "ablate.arm"  # of the config of a run
 MOST_LINES = 100  # in one chart
+BASELINE = "#808080"  # visible on white and on black
 
 
-def save_view(spec: dict[str, Any], key: str, entity: str, *, known: str | None) -> str:
-    """Make a view, or update the `known` one; return its address.
+class Place(NamedTuple):
+    """The project, and the job type of the study's runs."""
+
+    entity: str
+    project: str
+    job_type: str
+
+
+def difference(metric: str) -> str:
+    """Return the summary key of a run's difference from the baseline's run of the same seed."""
+    return f"difference/{metric}"
+
+
+def title(name: str) -> str:
+    """Make a name that W&B accepts for a view: not long, without symbols such as "+" and "="."""
+    return fitted(
+        "".join("-" if unicodedata.category(c)[0] == "S" else c for c in name), LONGEST_NAME
+    )
+
+
+def save_view(report: Report, place: Place, *, grouped: bool, known: str | None) -> str:
+    """Make a view, or update the `known` one; return its address. grouped: a line per arm, in the
+    report's colors; else of every run, compared with the baseline's first finished run.
 
     The sections and settings of a known view that are not ours are kept.
     """
     import wandb_workspaces.workspaces as ws
 
-    view, project = spec["views"][key], spec["project"]
-    shown = _known(known) or ws.Workspace(entity=entity, project=project, auto_generate_panels=True)
-    ours = ws.Section(SECTION, panels=_panels(spec, view), is_open=True)
-    shown.name = view["name"]
+    study, key = report.study, difference(report.metric)
+    base = [r.run_id for r in study.runs_of(report.baseline.arm.name).values() if r.finished]
+    shown = _known(known) or ws.Workspace(
+        entity=place.entity, project=place.project, auto_generate_panels=True
+    )
+    ours = ws.Section(SECTION, panels=_panels(report, grouped=grouped), is_open=True)
+    shown.name = title(f"{study.name}: {'arms' if grouped else 'runs against the baseline'}")
     shown.sections = [ours, *(section for section in shown.sections if section.name != SECTION)]
-    shown.settings.max_runs = min(view["lines"], MOST_LINES)
-    grouped = bool(view["group_by"])
+    shown.settings.max_runs = _lines(report, grouped=grouped)
     shown.runset_settings = ws.RunsetSettings(
-        filters=_filters(spec),
-        groupby=[ws.Config(view["group_by"])] if grouped else [],
-        order=[ws.Ordering(ws.Summary(view["order_by"]), ascending=view["ascending"])],
-        group_colors=view["colors"] if grouped else {},
-        run_settings={} if grouped else {r: ws.RunSettings(c) for r, c in view["colors"].items()},
-        pinned_columns=view["columns"],
-        baseline_run=view["baseline_run"],
+        filters=_filters(report, place),
+        groupby=[ws.Config(ARM)] if grouped else [],
+        order=[ws.Ordering(ws.Summary(key), ascending=report.mode == "min")],
+        group_colors=_colors(report) if grouped else {},
+        run_settings={} if grouped else {run: ws.RunSettings(BASELINE) for run in base},
+        pinned_columns=[
+            "config:ablate.value.arm",
+            "config:ablate.value.seed",
+            f"summary:{report.metric}",
+            f"summary:{key}",
+            "config:ablate.value.parameters",
+        ],
+        baseline_run=None if grouped else next(iter(base), None),
     )
     return str(shown.save().url)
 
@@ -49,20 +89,21 @@ def _known(url: str | None) -> "Workspace | None":
 
 
 def save_report(
-    spec: dict[str, Any], table: str, entity: str, *, known: str | None
+    written: WrittenReport, place: Place, *, table: str, run: str, known: str | None
 ) -> tuple[str, str]:
-    """Make W&B's report, or rewrite the `known` one; return its address and its id."""
+    """Make W&B's report, or rewrite the `known` one; return its address and its id. table, run:
+    the key of the table, and the run that has it and the figures."""
     import wandb_workspaces.reports.v2 as wr
 
-    specified = spec["report"]
+    text = markdown(written.content).split("\n\n", 1)[1]  # W&B shows title and figures by itself
     report = wr.Report(
-        spec["project"],
-        entity=entity,
-        title=specified["title"],
+        place.project,
+        entity=place.entity,
+        title=title(f"{written.report.study.name}: ablation report"),
         blocks=[
-            wr.MarkdownBlock(specified["text"]),
-            _grid(spec, entity),
-            _figures(spec, table, entity),
+            wr.MarkdownBlock(text),
+            _grid(written.report, place),
+            _figures(written, place, table, run),
         ],
         width="fluid",
     )
@@ -77,36 +118,34 @@ def save_report(
     return str(report.url), report.id
 
 
-def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
+def _grid(report: Report, place: Place) -> "PanelGrid":
     """Make the panels of the arms, as in their view."""
     import wandb_workspaces.reports.v2 as wr
 
-    view = spec["views"]["arms"]
-    arm = wr.Config(view["group_by"])
+    arm, by = wr.Config(ARM), wr.SummaryMetric(difference(report.metric))
     colors: dict[Any, Any] = {
         wr.RunsetGroup("arms", (wr.RunsetGroupKey(arm, name),)): color
-        for name, color in view["colors"].items()
+        for name, color in _colors(report).items()
     }
     runs = wr.Runset(
-        entity,
-        spec["project"],
+        place.entity,
+        place.project,
         "arms",
-        filters=_filters(spec),
-        groupby=[f"config.{view['group_by']}"],
-        order=[wr.OrderBy(wr.SummaryMetric(view["order_by"]), ascending=view["ascending"])],
+        filters=_filters(report, place),
+        groupby=[f"config.{ARM}"],
+        order=[wr.OrderBy(by, ascending=report.mode == "min")],
     )
-    return wr.PanelGrid(runsets=[runs], panels=_panels(spec, view), custom_run_colors=colors)
+    panels = _panels(report, grouped=True)
+    return wr.PanelGrid(runsets=[runs], panels=panels, custom_run_colors=colors)
 
 
-def _figures(spec: dict[str, Any], table: str, entity: str) -> "PanelGrid":
+def _figures(written: WrittenReport, place: Place, table: str, run: str) -> "PanelGrid":
     """Make the panels of the report's own run: its table and figures."""
     import wandb_workspaces.reports.v2 as wr
 
-    keys = [
-        f"report/{name.rpartition('/')[2].removesuffix('.png')}" for name in spec["run"]["figures"]
-    ]
+    keys = [f"report/{path.stem}" for path in written.files if path.suffix == ".png"]
     runs = wr.Runset(
-        entity, spec["project"], "report", filters=f'Metric("ID") == {_literal(spec["run"]["id"])}'
+        place.entity, place.project, "report", filters=f'Metric("ID") == {_literal(run)}'
     )
     wide = wr.Layout(w=24, h=8)
     return wr.PanelGrid(
@@ -118,28 +157,40 @@ def _figures(spec: dict[str, Any], table: str, entity: str) -> "PanelGrid":
     )
 
 
-def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
+def _lines(report: Report, *, grouped: bool) -> int:
+    return min(len(report.rows if grouped else report.study.runs), MOST_LINES)
+
+
+def _colors(report: Report) -> dict[Any, Any]:
+    """Arm -> its color in the report."""
+    colors = {arm: COLORS[index - 1] for arm, index in report.colors.items()}
+    return {report.baseline.arm.name: BASELINE, **colors}
+
+
+def _panels(report: Report, *, grouped: bool) -> list[Any]:
     """Make panels of mean and standard error over the seeds of an arm, or of every single run."""
     import wandb_workspaces.reports.v2 as wr
 
-    together: dict[str, Any] = {"max_runs_to_show": min(view["lines"], MOST_LINES)}
-    if view["group_by"]:
-        arm = wr.Config(view["group_by"])
+    together: dict[str, Any] = {"max_runs_to_show": _lines(report, grouped=grouped)}
+    if grouped:
+        arm = wr.Config(ARM)
         together |= {"groupby": arm, "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
-    panels: list[Any] = []
-    for panel in spec["panels"]:
-        if panel["kind"] == "line":
-            panels.append(wr.LinePlot(panel["title"], x=STEP, y=[panel["metric"]], **together))
-        else:
-            panels.append(wr.BarPlot(panel["title"], metrics=[panel["metric"]], **together))
-    return panels
+    words, column = metric_words(report.metric), curve_column(report.study, report.metric)
+    bars = {
+        report.metric: words,
+        difference(report.metric): f"{words}: difference from the baseline's run of the same seed",
+    }
+    return [
+        wr.LinePlot(f"{metric_words(column)} by step", x=STEP, y=[column], **together),
+        *(wr.BarPlot(name, metrics=[metric], **together) for metric, name in bars.items()),
+    ]
 
 
-def _filters(spec: dict[str, Any]) -> str:
+def _filters(report: Report, place: Place) -> str:
     """Select the finished runs that count: neither those of the tuning nor the report's own."""
-    conditions = {
-        'Config("ablate.value.study")': spec["study"],  # W&B's path of config["ablate"]["study"]
-        'Metric("JobType")': spec["job_type"],
+    conditions = {  # the first is W&B's path of config["ablate"]["study"]
+        'Config("ablate.value.study")': report.study.name,
+        'Metric("JobType")': place.job_type,
         'Metric("State")': "finished",
     }
     return " and ".join(f"{key} == {_literal(value)}" for key, value in conditions.items())
