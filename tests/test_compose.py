@@ -23,6 +23,7 @@ from ablate.data.text import TextData
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
+from ablate.study.plan.design import arm_named
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.planned_run import Resolved
 from ablate.study.plan.request import parse_request
@@ -113,6 +114,8 @@ def test_a_short_spelling_of_a_key_is_the_key_in_full(tmp_path):
     for typed in ("++study.factors={model.sink:[zero]}", "study.factors.model.sink=[zero]"):
         assert quote_override(typed) == "++study.factors={model.mixer.sink:[zero]}"
     assert quote_override("study.name=model.sink") == "study.name=model.sink"
+    for arm in ("model.sink=zero", "model.mixer.sink=zero"):
+        assert arm_named("model.sink=zero", ["baseline", arm], "--baseline") == arm
 
 
 def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):

@@ -51,7 +51,7 @@ class PlannedArm:
 def arm_named(name: str, arms: Collection[str], where: str) -> str:
     """The arm of this name, or the only one of this option: model.attention=dot of dot. Raises
     UserError with the prefix `where`."""
-    name = in_full(name)
+    name = name if name in arms else in_full(name)  # arms of other programs have any name
     options = [arm for arm in arms if arm.partition("=")[2] == name]
     if name in arms:
         return name
