@@ -31,6 +31,7 @@ REFUSED = """
 1 model=gat trainer=ddp trainer.accelerator=cpu trainer.devices=2
 1 model.mask=neighbors
 1 kernel=sparse
+1 kernel=sparse model=rnn_seq2seq
 """
 ALLOWED = """
 model=gat model.mask=none kernel=triton trainer=gpu

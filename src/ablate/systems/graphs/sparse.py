@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ablate.config.conflicts import Conflict
 from ablate.kernel import AttentionInputs, Kernel
 from ablate.kernel.interface.edges import Edges
 from ablate.random.dropout import dropout_at
@@ -25,6 +26,13 @@ class Sparse(Kernel):
     provides = Kernel.provides - {
         *("softcap", "sink", "distance_bias", "bias", "normalizer", "weights", "range", "mask")
     }
+    conflicts = (
+        Conflict(
+            lambda c: c.has("model.attention") and not c.has("model.mask"),
+            "kernel=sparse follows the edges of a graph, and model={model} reads none; use"
+            " kernel=auto",
+        ),
+    )
 
     def __call__(self, attend: AttentionInputs) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.edges is not None
