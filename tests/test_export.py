@@ -16,7 +16,7 @@ from ablate import export as command
 from ablate.config.composition import Composition, compose
 from ablate.data import Request
 from ablate.errors import UserError
-from ablate.training import exported
+from ablate.training.pretrained.hugging_face import export as exported
 from ablate.training.pretrained.hugging_face.export import network_of
 
 transformers = pytest.importorskip("transformers")

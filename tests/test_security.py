@@ -6,7 +6,7 @@ import random
 import shutil
 import subprocess
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from refusals import refused
 from safetensors.torch import load_file
 from tiny import SMALL, in_a_process, overrides, second_run, write_text
-from ways import WAYS, Attack, called, changed, places, resume, start, typed
+from ways import WAYS, Attack, called, resume, start, typed
 
 import ablate
 from ablate import evaluate, generate, show
@@ -412,22 +412,13 @@ def test_a_checkpoint_of_another_run_is_refused(folder, whole, other):
     start(folder, whole)
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(6, marks=pytest.mark.ci), pytest.param(400, marks=pytest.mark.slow)]
-)
-def test_states_of_another_kind(folder, whole, capsys, count):
-    """They are not used, or refused in one line, or are harmless."""
+@pytest.mark.ci
+def test_a_state_of_another_kind_is_not_used(folder, whole, capsys):
     path = folder / "checkpoints" / "last.ckpt"
     state = read_state(path)
-    every = list(places(state, (7, {})))
-    bad = ("pytorch-lightning_version',) removed", "callbacks',) {}", "loops',) {}")
-    named = [one for one in every if "{} {}".format(*one).endswith(bad)]
-    for place, value in named + every[:: len(every) // count + 1]:
-        what = f"{place} {value}"
-        write_state(path, changed(state, place, value), whole.name)
+    for key, value in (("pytorch-lightning_version", None), ("callbacks", {}), ("loops", {})):
+        write_state(path, {**state, key: value}, whole.name)
         capsys.readouterr()
-        with suppress(UserError):
-            finish(folder, whole)
-        if what.endswith(bad):
-            assert f"ablate: {path} cannot be read: " in capsys.readouterr().out, what
+        finish(folder, whole)
+        assert f"ablate: {path} cannot be read: " in capsys.readouterr().out, key
         shutil.copytree(whole, folder, dirs_exist_ok=True)

@@ -21,8 +21,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.out.exists():
         raise UserError(f"{args.out} exists; choose another name")
-    from ablate.training.exported import write
     from ablate.training.load import load
+    from ablate.training.pretrained.hugging_face.export import write
 
     run = load(args.run_dir, allow=args.allow)
     written = args.out.with_name(f".part.{args.out.name}")

@@ -20,8 +20,7 @@ from ablate.model.base import Freeze, LanguageModel, ModelTraits
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
-from ablate.model.layers.linear import Linear
-from ablate.model.layers.output import logits
+from ablate.model.layers.linear import Linear, logits
 from ablate.model.layers.stack import Stack, StackKeys
 
 # Configs whose model.base_dim is rejected, each with the options that it requires.

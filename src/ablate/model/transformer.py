@@ -23,8 +23,7 @@ from ablate.model.base import ModelTraits, Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache, Memory
-from ablate.model.layers.linear import Linear
-from ablate.model.layers.output import logits
+from ablate.model.layers.linear import Linear, logits
 from ablate.model.layers.stack import SharedKeys, Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask

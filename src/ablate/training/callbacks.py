@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-import lightning.pytorch as L
 from hydra.errors import InstantiationException
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import Callback, DeviceStatsMonitor
@@ -103,16 +102,16 @@ class EarlyStopping(lightning_callbacks.EarlyStopping):
                 f" {', '.join(names)}{suggest(self.monitor, names)}"
             )
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
         # A run that was killed after the last validation has nothing left to train.
         if self.wait_count >= self.patience:
             trainer.should_stop = True
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, task: Any) -> None:
         if self.monitor not in trainer.callback_metrics:
             names = sorted(n for n in trainer.callback_metrics if n.startswith("val/"))
             raise RunFailed(
                 f"callbacks.early_stopping.monitor={self.monitor}: no such metric; allowed:"
                 f" {', '.join(names)}{suggest(self.monitor, names)}"
             )
-        super().on_validation_end(trainer, pl_module)
+        super().on_validation_end(trainer, task)

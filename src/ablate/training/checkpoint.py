@@ -8,7 +8,6 @@ ablate.run_files.checkpoint_io documents how the files are written, and verified
 
 import math
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -96,7 +95,7 @@ class Checkpoints(Callback):
         self.validated_step = state_dict["validated"]
         note_kernels(self.model, state_dict["kernels"])
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, task: Any, stage: str) -> None:
         trainer.strategy.checkpoint_io = Flushed(self.run_id)
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,13 +103,13 @@ class Checkpoints(Callback):
                 left_by_a_kill.unlink()
             remove_unused_shards(self.folder)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         self.stop.moment = None
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: Any, task: Any) -> None:
         # The request to stop may have come after the check of the last step.
         if self._stop_requested(trainer) or self._saved_step != trainer.global_step:
-            self._save_last(trainer, pl_module)
+            self._save_last(trainer, task)
         self.leave_training(trainer)
 
     def leave_training(self, trainer: L.Trainer) -> None:
@@ -121,9 +120,7 @@ class Checkpoints(Callback):
         else:
             self.stop.enter(MEASURED)
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Any, task: Any, exception: BaseException) -> None:
         launcher = trainer.strategy.launcher
         if isinstance(exception, Interrupted) and isinstance(launcher, _SubprocessScriptLauncher):
             launcher.kill(signal.SIGTERM)  # the other processes, which would wait for this one
@@ -136,9 +133,7 @@ class Checkpoints(Callback):
             self.stop.signal = "another process"
         return bool(self.stop.signal)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, task: Any, *_: Any) -> None:
         loop = trainer.fit_loop.epoch_loop
         if loop._should_accumulate():  # half of an optimizer step cannot be resumed
             return
@@ -146,41 +141,36 @@ class Checkpoints(Callback):
         if (loop.batch_idx + 1) % int(trainer.val_check_batch) == 0:
             return  # on_validation_end saves
         if self._stop_requested(trainer) or trainer.global_step % self.every == 0:
-            self._save_last(trainer, pl_module)
+            self._save_last(trainer, task)
 
-    def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Any, task: Any, *_: Any) -> None:
         if not self._stop_requested(trainer):
             return
         if trainer.state.fn != "fit":
             self.stop.interrupt(MEASURED)
         self._validating = True
-        self._save_last(trainer, pl_module)
+        self._save_last(trainer, task)
 
-    on_test_batch_end = on_validation_batch_end
+    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Any, task: Any, checkpoint: dict[str, Any]) -> None:
         if self._validating:  # as Lightning sees a validation that stopped in its first batch
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             for count in ("total", "current"):
                 progress[count] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
+    def on_validation_end(self, trainer: Any, task: Any) -> None:
         fitting = trainer.state.fn == "fit"
         if not fitting and trainer.global_step == self.validated_step:
             return
-        value = float(trainer.callback_metrics[pl_module.metric])
-        if self.best_so_far(value, pl_module, trainer.global_step):
+        value = float(trainer.callback_metrics[task.metric])
+        if self.best_so_far(value, task, trainer.global_step):
             exchange = self.average.exchange if self.average else lambda *_: None
-            exchange(trainer, pl_module)
-            self._write(trainer, pl_module, BEST, weights_only=True)
-            exchange(trainer, pl_module)
+            exchange(trainer, task)
+            self._write(trainer, task, BEST, weights_only=True)
+            exchange(trainer, task)
         if fitting:
-            self._save_last(trainer, pl_module)
+            self._save_last(trainer, task)
 
     def best_so_far(self, value: float, task: Task, step: int) -> bool:
         """Record a validation; return whether it is the best. Raise RunFailed if not finite."""
@@ -276,23 +266,6 @@ def require_finite(value: float, step: int) -> None:
     """RunFailed when a measure or a weight is NaN or infinite."""
     if not math.isfinite(value):
         raise not_finite(step)
-
-
-def name_in_errors(trainer: L.Trainer, checkpoint: Path) -> None:
-    """Raise CorruptFile if Lightning cannot restore a checkpoint, although it has all its keys."""
-    connector = trainer._checkpoint_connector
-    for name in ("restore_callbacks", "restore_training_state"):
-        setattr(connector, name, _named(getattr(connector, name), checkpoint))
-
-
-def _named(restore: Callable[[], None], checkpoint: Path) -> Callable[[], None]:
-    def restored() -> None:
-        try:
-            restore()
-        except Exception as error:  # any that Lightning and torch raise for a wrong value
-            raise CorruptFile(checkpoint, f"{type(error).__name__}: {error}") from error
-
-    return restored
 
 
 def resumable(folder: Path, run_id: str | None) -> tuple[Path | None, dict[str, Any], list[str]]:

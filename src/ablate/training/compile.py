@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
@@ -38,9 +37,8 @@ class Compiled(Callback):
     def __init__(self) -> None:
         self.calls: dict[nn.Module, Any] = {}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
-        self.begin(compiled_parts(pl_module), options={"fallback_random": True})
+    def on_train_start(self, trainer: Any, task: Any) -> None:
+        self.begin(compiled_parts(task), options={"fallback_random": True})
 
     def begin(self, parts: Sequence[nn.Module], **settings: Any) -> None:
         torch.compiler.reset()  # torch limits the compiled versions of a model in one process
@@ -51,13 +49,13 @@ class Compiled(Callback):
                 if isinstance(kernel := getattr(module, "kernel", None), Kernel):
                     kernel.compiled = True
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self._switch(on=False)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, *_: Any) -> None:
         self._switch(on=True)
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Any, task: Any, stage: str) -> None:
         self._switch(on=False)
         self.calls = {}
 
@@ -74,12 +72,12 @@ class CompileNotice(Callback):
     def __init__(self) -> None:
         self.warned = False
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
         # After `Compiled`, whose reset removes callbacks. Every optimizer has imported _dynamo.
         if trainer.is_global_zero:
             torch._dynamo.callback_handler.register_start_callback(self._say)
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Any, task: Any, stage: str) -> None:
         self._remove()
 
     def on_exception(self, *_: Any) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ablate.logger import RunLogger
 from ablate.run_files import write_text
-from ablate.task import Task
 
 
 class Curves(Callback):
@@ -43,27 +42,22 @@ class Curves(Callback):
         if self.logger is not None:
             self.logger.catch_up(self.rows, self.reached)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, task: Any, batch: Any, *_: Any) -> None:
         if not self._since:
             self._since = time.perf_counter()
-        assert isinstance(pl_module, Task)
-        self.units = self.units + pl_module.units(batch) * pl_module.data.share().world
+        self.units = self.units + task.units(batch) * task.data.share().world
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if trainer.fit_loop.epoch_loop._should_accumulate():  # in the middle of an optimizer step
             return
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        every: int = trainer.log_every_n_steps
         if trainer.global_step % every == 0:
             self._add_logged(trainer, ("train/",))
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_clock(pl_module.device)
+    def on_validation_start(self, trainer: Any, task: Any) -> None:
+        self._stop_clock(task.device)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
         # The validation of the best weights after training is a result, not a point of the curve.
         last = self.rows[-1] if self.rows else {"step": -1.0}
         measured = any(name.startswith("val/") for name in last)
@@ -72,8 +66,8 @@ class Curves(Callback):
         if trainer.is_global_zero:
             self.write()
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_clock(pl_module.device)
+    def on_train_end(self, trainer: Any, task: Any) -> None:
+        self._stop_clock(task.device)
         self.units = int(self.units)
         if trainer.is_global_zero:
             self.write()

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback
@@ -21,12 +22,11 @@ class AttentionMaps(Callback):
     def __init__(self, logger: RunLogger) -> None:
         self.logger = logger
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, task: Any) -> None:
         if trainer.state.fn != TrainerFn.FITTING:  # those of the best weights come at the end
             return
-        assert isinstance(pl_module, Task)
         with TemporaryDirectory() as folder:
-            for path in attention_figures(pl_module, Path(folder)):
+            for path in attention_figures(task, Path(folder)):
                 self.logger.figure(path.stem, path, step=trainer.global_step)
 
 

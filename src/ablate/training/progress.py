@@ -37,7 +37,7 @@ class StepRate(Callback):
     def __init__(self) -> None:
         self.started: tuple[float, int] | None = None
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
         self.started = time.perf_counter(), trainer.global_step
 
     def rate(self, trainer: L.Trainer) -> float:
@@ -56,28 +56,20 @@ class ProgressLines(StepRate):
         self.file = file
         self._began = self._printed = 0.0  # the pass over a split; the last line
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
+    def on_train_start(self, trainer: Any, task: Any) -> None:
+        super().on_train_start(trainer, task)
         self._printed = time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self._print(trainer, "", after=SILENCE)
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self._began = self._printed = time.perf_counter()
 
-    on_test_start = on_validation_start
+    on_test_start = on_validation_start  # type: ignore[assignment]
 
     def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Any, task: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         now, done = time.perf_counter(), batch_idx + 1
         if not trainer.is_global_zero or now - self._printed < SILENCE:
@@ -90,9 +82,9 @@ class ProgressLines(StepRate):
         line = f"{split}: {done:,} of {batches[0]:,} batches, {seconds:.0f} s left"
         print(line, file=self.file, flush=True)
 
-    on_test_batch_end = on_validation_batch_end
+    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
         values = ", ".join(
             f"{name} {float(value):.4g}"
             for name, value in sorted(trainer.callback_metrics.items())
@@ -120,9 +112,7 @@ class ProgressFile(StepRate):
         self.path = run_dir / PROGRESS
         self._next = 0.0
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if not trainer.is_global_zero or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + SECONDS
@@ -136,7 +126,7 @@ class ProgressFile(StepRate):
         with suppress(OSError):  # training does not depend on it
             write_json(self.path, content, flush=False)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
         if trainer.is_global_zero:
             self.path.unlink(missing_ok=True)
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
@@ -37,22 +36,21 @@ class StartState(Callback):
                 f" {OTHER}, or take another"
             )
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
+    def on_train_start(self, trainer: Any, task: Any) -> None:
         if trainer.global_step:  # resumed
             return
         state = read_state(self.path)
         (saved,) = state["optimizer_states"]
         load(trainer.optimizers[0], saved, str(self.path))
-        own = pl_module.state_dict()
+        own = task.state_dict()
         copies = {
             name: value
             for name, value in state["state_dict"].items()
             if name.startswith("reference.") and name in own
         }
-        pl_module.load_state_dict(copies, strict=False)
+        task.load_state_dict(copies, strict=False)
         kept = {"the optimizer's state", *(name.partition(".")[0] for name in copies)}
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:
             if isinstance(callback, Average) and Average.__name__ in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][Average.__name__])
                 kept.add("average")

@@ -56,7 +56,7 @@ from ablate.training.build import (
     require_memory,
 )
 from ablate.training.callbacks import EarlyStopping, own_callbacks
-from ablate.training.checkpoint import Checkpoints, keep, name_in_errors, resumable
+from ablate.training.checkpoint import Checkpoints, keep, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.custom_code import custom_code, say_edited
@@ -414,7 +414,6 @@ def fit(
         require_fitting(task, state["state_dict"], checkpoint)
         on_first_process(say)(f"resuming from {checkpoint} at step {state['global_step']:,}")
         state.clear()  # Lightning reads it again
-        name_in_errors(trainer, checkpoint)
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)

@@ -89,33 +89,16 @@ class Stack(nn.Module):
         self.scale = dim**0.5 if embedding_scale == "sqrt" else float(embedding_scale)
         self.causal = causal
         built = 1 if share_layers else depth
-        shared: dict[str, Any] = {
-            "pos_enc": pos_enc,
-            "mask": mask,
-            "attention": attention,
-            "cross_attention": cross_attention,
-            **block,
-        }
+        shared: dict[str, Any] = {"attention": attention, "cross_attention": cross_attention}
+        shared |= {"pos_enc": pos_enc, "mask": mask, **block}
         keys = [shared | dict(layers[n % len(layers)] if layers else {}) for n in range(built)]
         layout: dict[str, Any] = {"grid": grid, "extra": extra}
         of_source = {"source": source} if source else {}
         self.masks: list[Mask] = [
             block_keys.pop("mask")(causal=causal, **layout, **of_source) for block_keys in keys
         ]
-        # The encoding of each block. One instance serves all blocks that it can be the same for.
-        kinds = [
-            _Kind(block_keys.pop("pos_enc"), block_keys["heads"], not mask.look_ahead)
-            for block_keys, mask in zip(keys, self.masks, strict=True)
-        ]
-        if acts_in(pos_enc) == "input":
-            kinds = kinds[:1] * built
-        encodings = {
-            kind: kind.make(dim=dim, length=length, depth=kinds.count(kind), **layout)
-            for kind in dict.fromkeys(kinds)
-        }
-        self.positions = [encodings[kind] for kind in kinds]
-        self.pos_enc, *others = encodings.values()
-        self.other_pos_encs = nn.ModuleList(others)
+        in_input = acts_in(pos_enc) == "input"
+        numbers = self._encode_positions(keys, in_input, dim=dim, length=length, **layout)
         self.dropout = Dropout(block["dropout"])
         self.embedding_norm: nn.Module = nn.Identity()
         if embedding_norm and keys[0]["norm"] == "post":
@@ -128,7 +111,7 @@ class Stack(nn.Module):
                 grid=grid,
                 mask=self.masks[n],
                 pos=self.positions[n],
-                layer=kinds[:n].count(kinds[n]),
+                layer=numbers[n],
                 # The rate rises from 0 at the first block to the full one at the last; a shared
                 # block always has the full rate.
                 drop_path=drop_path * (n / (depth - 1) if built > 1 else 1),
@@ -146,6 +129,25 @@ class Stack(nn.Module):
             self.final_norm = _norm(dim, keys[-1])
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
+
+    def _encode_positions(
+        self, keys: Sequence[dict[str, Any]], in_input: bool, **sizes: Any
+    ) -> list[int]:
+        """Set the position encoding of each block: one instance for all blocks that it can be the
+        same for. Return the number of each block among those with its instance."""
+        kinds = [
+            _Kind(block_keys.pop("pos_enc"), block_keys["heads"], not mask.look_ahead)
+            for block_keys, mask in zip(keys, self.masks, strict=True)
+        ]
+        if in_input:
+            kinds = kinds[:1] * len(kinds)
+        encodings = {
+            kind: kind.make(depth=kinds.count(kind), **sizes) for kind in dict.fromkeys(kinds)
+        }
+        self.positions = [encodings[kind] for kind in kinds]
+        self.pos_enc, *others = encodings.values()
+        self.other_pos_encs = nn.ModuleList(others)
+        return [kinds[:n].count(kind) for n, kind in enumerate(kinds)]
 
     def forward(
         self,

@@ -26,19 +26,16 @@ class Overfit(Callback):
         self.batch: Batch = {}
         self.first = self.last = 0.0
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        assert isinstance(pl_module, Task)
-        pl_module.data.one_batch = True
+    def setup(self, trainer: Any, task: Any, stage: str) -> None:
+        task.data.one_batch = True
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, task: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
             self.batch = batch
-            self.first = self._loss(trainer, pl_module)
+            self.first = self._loss(trainer, task)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.last = last = self._loss(trainer, pl_module)
+    def on_train_end(self, trainer: Any, task: Any) -> None:
+        self.last = last = self._loss(trainer, task)
         change = "fell" if last < self.first else "stayed" if last == self.first else "rose"
         line = f"debug=overfit: the loss of one batch {change} from {self.first:.4g} to {last:.4g}"
         line += f" in {trainer.global_step} steps"

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
@@ -28,7 +27,7 @@ class Profile(Callback):
         self.steps, self.rows = steps, rows
         self.profiler: profile | None = None
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
         batches = trainer.max_steps * trainer.accumulate_grad_batches
         if batches < 2 * self.steps:
             raise UserError(
@@ -36,12 +35,10 @@ class Profile(Callback):
                 f" before it records, and there are {batches}; raise trainer.max_steps or lower it"
             )
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, task: Any, batch: Any, batch_idx: int) -> None:
         if trainer.is_global_zero and batch_idx == self.steps:
             activities = [ProfilerActivity.CPU]
-            if pl_module.device.type == "cuda":
+            if task.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
             # Otherwise it prints to stderr that it starts and stops, and that it found no GPU.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -49,18 +46,13 @@ class Profile(Callback):
             self.profiler.start()
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Any, task: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.profiler is None or batch_idx + 1 < 2 * self.steps:
             return
-        gpu = pl_module.device.type == "cuda"
+        gpu = task.device.type == "cuda"
         if gpu:  # steps may be queued that it has not computed yet
-            torch.cuda.synchronize(pl_module.device)
+            torch.cuda.synchronize(task.device)
         self.profiler.stop()
         path = Path(trainer.default_root_dir) / TRACE
         self.profiler.export_chrome_trace(str(path))
