@@ -11,6 +11,7 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch.testing import assert_close
 
 from ablate.config.composition import compose
+from ablate.data import interface
 from ablate.errors import UserError
 from ablate.training.build import build
 from ablate.training.pretrained import ANY, COMMON, NEUTRAL, require_parts
@@ -23,7 +24,9 @@ SMALL = ["model=vit", "model.dim=12", "model.depth=2", "model.heads=3", "model.p
 class Sizes:
     """In place of data: what a model asks of it."""
 
-    sizes = {key: SIZES["vit"][key] for key in ("image_size", "channels", "classes")}
+    sizes = interface.Sizes(
+        **{key: SIZES["vit"][key] for key in ("image_size", "channels", "classes")}
+    )
 
 
 def started(*overrides, name=NAME):
