@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import Count, Fraction, Real
+from ablate.config.rules import Count, Fraction
 from ablate.data import Data, digest
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
@@ -30,7 +30,6 @@ from ablate.systems.forecasting.columns import read_columns
 
 log = logging.getLogger(__name__)
 SUNSPOTS, FIRST_YEAR, CYCLE = "SUNACTIVITY", 1700, 11  # column, first row, and years of a cycle
-SHARE = Real(0, 1, above=True, below=True)
 
 
 class TrainingWindows(Dataset[Batch]):
