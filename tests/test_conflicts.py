@@ -182,10 +182,10 @@ def test_a_refusal_says_what_goes_together(overrides: str, part: str) -> None:
 
 def test_all_conflicts_are_said_at_once() -> None:
     mistakes = (
-        "model=vit model.mask=causal pos_enc=rotary model.attention=uniform"
+        "model=vit model.mask=causal pos_enc=rotary model.attention=uniform model.dropout=2"
         " model.norm=none model.norm_type=rms"
     )
-    parts = ("model.pool=mean", "does not compare", "rms")
+    parts = ("model.pool=mean", "does not compare", "model.dropout=2", "rms")
     with refused(*parts):
         compose(*mistakes.split())
 

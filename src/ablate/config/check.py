@@ -1,8 +1,8 @@
-"""Check that the parts of a composition fit together.
+"""Check that the parts of a composition fit together, and report all errors at once.
 
-Three questions in this order, each with all its errors at once: is every key read by something
-(keys.py), is every value allowed (schema.py), do the parts go together (conflicts.py, and
-`conflicts` of their classes). The last two import the classes, and torch.
+Three questions in this order: is every key read by something (keys.py), is every value allowed
+(schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). The last two
+import the classes, and torch.
 """
 
 from collections import Counter
@@ -37,15 +37,18 @@ def check(cfg: Mapping[str, Any]) -> None:
         lines = [*unknown_keys(values)]
     if not lines:  # the rest imports the parts, and torch
         kinds = compositions(values)
-        lines = [*wrong_values(values), *wrong_patterns(values)]
-        lines = lines or wrong_layers(kinds) or [*conflicts(values, kinds)]
+        wrong = wrong_values(values)
+        of_layers = wrong_layers(kinds)
+        lines = [*wrong.values(), *wrong_patterns(values)] or of_layers
+        if not of_layers:
+            lines += conflicts(values, kinds, wrong)
     if lines:
         raise UserError(*lines)
 
 
 def check_study(cfg: DictConfig) -> None:
     """Raise UserError for errors in the node `study` of a command that starts several runs."""
-    if lines := [*unknown_study_keys(cfg), *wrong_values(cfg.study, "study")]:
+    if lines := [*unknown_study_keys(cfg), *wrong_values(cfg.study, "study").values()]:
         raise UserError(*lines)
 
 
@@ -108,7 +111,7 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
             )
         elif "_target_" in node:
             made = {"_target_": node["_target_"], "_partial_": node.get("_partial_", False)}
-            lines = [*wrong_values(made, group)]
+            lines = [*wrong_values(made, group).values()]
             if not lines and (base := missing_base_class(group, node["_target_"])):
                 lines.append(f"{group}._target_={node['_target_']}: must be a subclass of {base}")
             yield from lines
@@ -119,13 +122,15 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
-    """Yield a line for every value that is missing or not allowed."""
+def wrong_values(cfg: Mapping[str, Any], node: str = "") -> dict[str, str]:
+    """A line for every key whose value is missing or not allowed."""
+    wrong = {}
     for path, value, rule in ruled(cfg, node):
         if value == MISSING:
-            yield f"{path} is missing; write {path}=VALUE"
+            wrong[path] = f"{path} is missing; write {path}=VALUE"
         elif rule is not None and not rule.allows(value):
-            yield refusal(path, value, rule)
+            wrong[path] = refusal(path, value, rule)
+    return wrong
 
 
 def wrong_layers(kinds: Kinds) -> list[str]:
@@ -133,7 +138,8 @@ def wrong_layers(kinds: Kinds) -> list[str]:
     lines: dict[str, None] = {}
     for _, composition in kinds:
         wrong = [*wrong_parts(composition)]
-        lines |= dict.fromkeys(wrong or [*unknown_keys(composition), *wrong_values(composition)])
+        wrong = wrong or [*unknown_keys(composition), *wrong_values(composition).values()]
+        lines |= dict.fromkeys(wrong)
     return [f"model.layers: {line}" for line in lines]
 
 

@@ -3,7 +3,7 @@ state; the conflicts of a component are in its class."""
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -49,14 +49,16 @@ def _filled(fact: str, path: str, view: CompositionView) -> str:
     return view.name(path) if isinstance(value, dict) else value_text(value)
 
 
-def conflicts(cfg: Mapping[str, Any], kinds: Kinds | None = None) -> Iterator[str]:
+def conflicts(
+    cfg: Mapping[str, Any], kinds: Kinds | None = None, wrong: Container[str] = ()
+) -> Iterator[str]:
     """Yield a line for every conflict of a composition; if layers differ, of any of them.
 
     Of the rules against keys without effect, those that apply in every layer. kinds:
-    `compositions(cfg)`, if they were made.
+    `compositions(cfg)`, if they were made. wrong: keys with values that are not allowed.
     """
     kinds = (compositions(cfg) if kinds is None else kinds) or [([0], cfg)]
-    views = [(layers[0], CompositionView(values)) for layers, values in kinds]
+    views = [(layers[0], CompositionView(values, wrong)) for layers, values in kinds]
     stated = [dict.fromkeys([*CONFLICTS, *_conflicts_of_parts(view.values)]) for _, view in views]
     for conflict in dict.fromkeys(conflict for every in stated for conflict in every):
         applies = [

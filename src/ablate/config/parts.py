@@ -36,7 +36,7 @@ OURS = "ablate."
 
 
 class Unreadable(Exception):
-    """A value or attribute that a rule reads is missing."""
+    """A value or attribute that a rule reads is missing or wrong."""
 
 
 def locate(target: str) -> Any:

@@ -65,7 +65,7 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
         require_trusted(config, allow)
         values = to_dict(config)
         lines = [schema_error(values, NODES)]
-        if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
+        if wrong := next(filter(None, [*lines, *wrong_values(values).values()]), None):
             raise UserError(wrong)
         require_unedited(path, config)
     return config

@@ -1,11 +1,11 @@
 """A composition as the conflict rules read it: values, options, and facts about the parts.
 
-Reading a missing value raises Unreadable, and the rule that reads it does not apply.
+Reading a missing or wrong value raises Unreadable, and the rule that reads it does not apply.
 """
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from ablate.config.keys import MISSING, option_content, targets, to_dict
@@ -27,10 +27,10 @@ WORDS = {  # each kind in a sentence
 
 
 class CompositionView:
-    """The values and facts of one composition."""
+    """The values and facts of one composition. wrong: keys with values that are not allowed."""
 
-    def __init__(self, cfg: Mapping[str, Any]) -> None:
-        self.values = to_dict(cfg)
+    def __init__(self, cfg: Mapping[str, Any], wrong: Container[str] = ()) -> None:
+        self.values, self._wrong = to_dict(cfg), wrong
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
@@ -40,7 +40,7 @@ class CompositionView:
                 value = value[name]
         except (KeyError, TypeError):
             raise Unreadable(path) from None
-        if value == MISSING:
+        if value == MISSING or path in self._wrong:
             raise Unreadable(path)
         return value
 
