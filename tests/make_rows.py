@@ -119,7 +119,7 @@ def has_value(cfg: DictConfig, path: str) -> bool:
 def holds(cfg: DictConfig, path: str) -> bool:
     node, _, leaf = path.rpartition(".")
     parent = OmegaConf.select(cfg, node) if node else cfg
-    return OmegaConf.is_dict(parent) and leaf in parent
+    return OmegaConf.is_dict(parent) and leaf in [*parent]  # also if it is ???
 
 
 def composed(model: str, row: dict[str, Any]) -> DictConfig:

@@ -10,7 +10,7 @@ import torch
 from make_axes import GROUPS as CHOSEN
 from make_model import options
 from make_rows import base_overrides, composed, inputs, needs, taker
-from make_systems import REMOVED
+from make_systems import REMOVED, list_of_systems
 from omegaconf import OmegaConf
 from test_no_effect import data_of
 
@@ -62,6 +62,8 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
         return
     if override == "kernel=flex" and not torch.cuda.is_available():
         pytest.skip("FlexAttention has no backward pass on a CPU")
+    if group == "data" and name in list_of_systems("DATA_ELSEWHERE"):
+        pytest.skip("it reads a run, which the test of its system makes")
     cfg = composed(model, row)
     data = build_data(cfg) if group in ("data", "task", "model") else data_of(model)
     network = build(cfg, data)

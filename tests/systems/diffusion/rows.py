@@ -19,6 +19,7 @@ MODELS = {
     "autoencoder": Tiny("digit_strings", (), {}),
 }
 DATA_ELSEWHERE = ["digit_latents"]  # reads a run: test_autoencoder.py
+NEEDS = {"data=digit_latents": ["data.autoencoder=RUN"]}
 # What is measured and drawn, not how it is trained: test_diffusion.py.
 KEYS_ELSEWHERE = [f"task.{key}" for key in ("guidance", "sampling_steps", "samples", "judge")]
 BRIEF = ["dit"]
