@@ -130,7 +130,7 @@ def unknown_study_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the node `study` that is none, or if it is a value."""
     study, keys = cfg["study"], set(_values()["study"])
     is_node = isinstance(study, Mapping)
-    yield from _wrong(study, "study", keys, {}) if is_node else [_no_value("study", study, keys)]
+    yield from _wrong(study, "study", keys, {}) if is_node else [no_value("study", study, keys)]
 
 
 @cache
@@ -168,11 +168,12 @@ def _in_node(node: Mapping[str, Any], path: str, cfg: Mapping[str, Any]) -> Iter
         elif isinstance(value, dict) and inside:
             yield from _wrong(value, name, inside, cfg)
         elif inside:
-            yield _no_value(name, None if value == MISSING else value, inside)
+            yield no_value(name, None if value == MISSING else value, inside)
 
 
-def _no_value(path: str, value: Any, inside: Set[str]) -> str:
-    shown = ", ".join(f"{path}.{name}" for name in sorted(inside))
+def no_value(path: str, value: Any, inside: Set[str]) -> str:
+    """The line for a node that is set to a value. inside: its keys."""
+    shown = ", ".join(f"{path}.{name}" for name in sorted(inside - EVERYWHERE))
     meant = KEYS.get(path.rpartition(".")[2])  # model.layers=2, of other tools
     near = f" (did you mean {meant}={value_text(value)}?)" if meant else ""
     return f"{path}={value_text(value)}: is not a value{near}; set {shown}"

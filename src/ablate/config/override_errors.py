@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from ablate.config.keys import flatten, no_key, unresolved
+from ablate.config.keys import flatten, no_key, no_value, unresolved
 from ablate.config.overrides import parse, require_few
 from ablate.config.synonyms import option_hint
 from ablate.config.tree import COMPOSITION_ERRORS, Tree
@@ -231,5 +231,6 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
             return
         done, node = full, node._get_node(part)
     if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
-        named = ", ".join(f"{path}.{key!s}" for key in node if not str(key).startswith("_"))
-        yield f"{override.input_line}: {path} is not a value; set one of its keys: {named}"
+        several = override.is_sweep_override()
+        value = [*override.sweep_iterator()] if several else override.value()
+        yield no_value(path, value, {str(key) for key in node})
