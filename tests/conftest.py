@@ -74,7 +74,7 @@ AREAS = {
         normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
     "kernel": "chunked compiled documents gpu kernel triton",
-    "data": "data_* image_file knobs_data",
+    "data": "data_* image_file knobs_data prepare",
     "task": """masked_lm predictions sample search
         task task_outside task_seq2seq""",
     "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training

@@ -14,7 +14,9 @@ from PIL import Image
 from torchvision.datasets import cifar
 
 from ablate.data import mnist
+from ablate.data.documents import Corpus
 from ablate.data.multi30k import SHA256
+from ablate.data.preparation import prepare
 
 WINDOWS = {"seq_len": 8, "batch_size": 2}
 LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
@@ -24,6 +26,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz     "
 FILES: dict[str, dict[str, Any]] = {
     "pydoc": WINDOWS | {"val_fraction": 0.0005},
     "text": WINDOWS | {"path": "text.txt", "val_fraction": 0.01},
+    "tokens": WINDOWS | {"root": "tokens"},
     "shakespeare": WINDOWS | {"path": "text.txt", "sha256": None, "val_fraction": 0.01},
     "recall": COUNTS | WINDOWS | {"vocab_size": 32, "pairs": [2]},
     "text_files": WINDOWS | {"root": "text_files", "tokenizer": "char", "vocab_size": None},
@@ -57,6 +60,9 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
     _text_files(Path("text_files"))
+    whole, last = Path("text.txt"), Path("last.txt")
+    last.write_text(whole.read_text()[-200:])
+    prepare(Corpus([whole], val_files=[last]), Path("tokens"), tokenizer="char")
     write_pairs()
     for system in systems():
         if hasattr(system, "write"):

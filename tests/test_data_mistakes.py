@@ -35,7 +35,11 @@ BOTH = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": 0.1}
 ONE_YEAR = {"years": [2015, 2015], "locales": ["sv_SE"], "test_examples": 100}
 CENTURIES = {"years": [1900, 2099], "styles": ["short"]}
 MISTAKES = [
-    ("text", {"tokenizer": "bpee"}, "must be char, byte or bpe, or hf:NAME_OR_PATH; did you"),
+    (
+        "text",
+        {"tokenizer": "bpee"},
+        "must be char, byte or bpe, or hf:NAME_OR_PATH, or tiktoken:NAME; did you",
+    ),
     ("text", {"vocab_size": 300}, "data.vocab_size=300: data.tokenizer=char has a fixed vocab"),
     ("text", {"tokenizer": "bpe", "vocab_size": 9000}, "allowed: 256 (the 256 bytes) to "),
     ("text", {"tokenizer": "bpe", "vocab_size": 200}, "allowed: 256 (the 256 bytes) to "),

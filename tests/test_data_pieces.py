@@ -133,7 +133,7 @@ def test_tokens_are_made_once_for_all_runs_and_equal_those_in_memory(long, token
     for split in ("train", "val"):
         assert one.tokens[split].equal(two.tokens[split])
         assert one.tokens[split].equal(three.tokens[split])
-        assert one.characters_per_token(split) == three.characters_per_token(split)
+        assert one.per_token(split)["char"] == three.per_token(split)["char"]
     assert one.tokens["train"].dtype == torch.uint16
     path.write_text(prose(2))
     monkeypatch.setattr(text, "KEPT", 100)
@@ -254,7 +254,8 @@ def test_several_files_are_named_with_how_to_join_them(tmp_path):
         if made != "*.txt":
             (tmp_path / made).mkdir()
         if made == "b":
-            (tmp_path / made / "dataset_info.json").write_text("{}")
+            for file in ("dataset_info.json", "state.json"):
+                (tmp_path / made / file).write_text("{}")
         with refused(f"{made}: ", says):
             make("text", path=str(tmp_path / made), tokenizer="char", seq_len=8).setup()
 
@@ -283,8 +284,9 @@ def test_bits_per_character_are_of_tokens_that_hold_the_text(content, lost, tmp_
     (tmp_path / "a.txt").write_text(content)
     name = saved(tmp_path / "tokenizer", lower=lost == 0)
     data = ready("text", path=str(tmp_path / "a.txt"), tokenizer=name, seq_len=8, batch_size=2)
-    assert data.characters_per_token("val") is None  # without its blanks no text comes back
+    assert data.per_token("val") == {}  # without its blanks no text comes back
     assert data.lost["val"] == data.tokens["val"].eq(0).sum() == 11 * lost
-    assert "are unknown), so bits per character are left out" in capsys.readouterr().err
+    line = "are unknown), so bits per byte and per character are left out"
+    assert line in capsys.readouterr().err
     again = restored(json.loads(json.dumps(ready_made(name).state())))
     assert again.encode("the cat") == data.tokenizer.encode("the cat")

@@ -75,7 +75,7 @@ def test_the_split_is_nanogpts(shared_data):
     assert list(data.characters.values()) == [1_003_854, 111_540]
     assert data.sizes.arguments() == {"vocab_size": 65, "length": 64}
     assert data.length("train") == 1_003_854 - 64
-    assert data.characters_per_token("val") == 1
+    assert data.per_token("val")["char"] == 1
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -89,7 +89,7 @@ def test_text_survives_the_tokenizer(text, tokenizer):
         part = text_of(data, split)
         tokens = data.tokenizer.encode(part)
         predicted = len(part) - len(data.tokenizer.decode(tokens[:1]))
-        assert low <= data.characters_per_token(split) == predicted / (len(tokens) - 1) <= high
+        assert low <= data.per_token(split)["char"] == predicted / (len(tokens) - 1) <= high
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)

@@ -126,15 +126,16 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Named:
-    """An external name: `prefix`, then a name or path."""
+    """An external name: `prefix`, then a name or path. form: of the name, in messages."""
 
     prefix: str
+    form: str = "NAME_OR_PATH"
 
     def allows(self, value: object) -> bool:
         return isinstance(value, str) and value.startswith(self.prefix) and value != self.prefix
 
     def __str__(self) -> str:
-        return f"{self.prefix}NAME_OR_PATH"
+        return f"{self.prefix}{self.form}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Request
 from ablate.data.interface import Sizes
-from ablate.data.text import Cut, TextData
+from ablate.data.shards import TokenIds
+from ablate.data.text import Cut, TokenData
 from ablate.data.tokenizer import Tokenizer
 from ablate.errors import UserError
 from ablate.random.seeding import derive
@@ -123,7 +124,7 @@ class Masked(Cut):
             next_sentence=self.next_sentence,
         )
 
-    def examples(self, tokens: Tensor, data: TextData, *, training: bool) -> Dataset[Any]:
+    def examples(self, tokens: TokenIds, data: TokenData, *, training: bool) -> Dataset[Any]:
         """All spans of the training tokens; consecutive spans of the validation tokens, without an
         incomplete last one."""
         assert isinstance(data.tokenizer, WithSpecials)
@@ -160,7 +161,7 @@ class MaskedText(Dataset[Batch]):
 
     def __init__(
         self,
-        text: Tensor,
+        text: TokenIds,
         *,
         step: int,
         masked: Masked,

@@ -21,14 +21,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
+from ablate.data.documents import is_saved
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Order, Request, Share, Windows
 from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
+from ablate.data.shards import Shards, TokenIds, windows
 from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
 from ablate.data.tokenizer import (
     BLANKS,
@@ -38,6 +39,7 @@ from ablate.data.tokenizer import (
     make_tokenizer,
     note,
     ready_made,
+    require_trained,
     restored,
 )
 from ablate.errors import UserError
@@ -47,14 +49,14 @@ from ablate.machine import memory
 class RandomWindows(Dataset[Batch]):
     """Windows of a token sequence; an index is the position of a window's first token."""
 
-    def __init__(self, tokens: Tensor, length: int) -> None:
-        self.windows = tokens.unfold(0, length + 1, 1)
+    def __init__(self, tokens: TokenIds, length: int) -> None:
+        self.tokens, self.length = tokens, length
 
     def __len__(self) -> int:
-        return len(self.windows)
+        return len(self.tokens) - self.length
 
     def __getitem__(self, request: Request) -> Batch:
-        window = self.windows[request.indices].long()
+        window = windows(self.tokens, request.indices, self.length + 1)
         return {"tokens": window[:, :-1], "targets": window[:, 1:]}
 
 
@@ -64,7 +66,7 @@ class AllWindows(Dataset[Batch]):
     The last window is padded with token 0 and with ignored targets.
     """
 
-    def __init__(self, tokens: Tensor, length: int) -> None:
+    def __init__(self, tokens: TokenIds, length: int) -> None:
         self.tokens, self.length = tokens, length
 
     def __len__(self) -> int:
@@ -98,7 +100,7 @@ class Cut(TaskSettings):
         """The least number of tokens of a split."""
         return seq_len + 1
 
-    def examples(self, tokens: Tensor, data: "TextData", *, training: bool) -> Dataset[Any]:
+    def examples(self, tokens: TokenIds, data: "TokenData", *, training: bool) -> Dataset[Any]:
         """All windows of the training tokens, and consecutive ones of the validation tokens."""
         return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
 
@@ -111,7 +113,7 @@ class Cut(TaskSettings):
 
 
 SEARCHED = 64  # validation windows, for one to draw
-SAVED_TO_DISK = ("dataset_info.json", "dataset_dict.json", "state.json")
+PREPARE = "python -m ablate.prepare {} --to DIR (then data=tokens data.root=DIR)"
 KEPT = 2**20  # bytes of a file, from which on its tokens are kept on disk
 JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 SORTED = 200  # lines in order, from which on a text counts as sorted
@@ -139,7 +141,116 @@ class Tokenized(Data):
         self.tokenizer.save_as_hf(folder)
 
 
-class TextData(Tokenized):
+class TokenData(Tokenized):
+    """Base of the data sets of tokens in sequence: a subclass loads `tokens` and ends with
+    `_make_splits`.
+
+    An epoch has as many windows as fit into the training split side by side. characters, bytes: of
+    the text of each split, as UTF-8, if it is known. lost: of each split, the number of unknown
+    tokens if `decode` does not return the text back, else null.
+    """
+
+    kind: ClassVar[str] = "text"
+    for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
+    tokens: dict[str, TokenIds]
+    characters: dict[str, int]
+    bytes: dict[str, int]
+    lost: dict[str, int | None]
+    seq_len: Count
+    task_settings: Cut | None
+
+    @property
+    def cut(self) -> Cut:
+        """The cut that the task requested, or next-token prediction."""
+        return self.task_settings or Cut()
+
+    def use_fitted(self, fitted: dict[str, Any]) -> None:
+        super().use_fitted(fitted)
+        self.tokenizer = self.cut.tokenizer(self.tokenizer)
+
+    def train_order(self, share: Share) -> Order:
+        targets = len(self.tokens["train"]) - 1
+        example = self.splits["train"][Request(0, torch.zeros(1).long())]
+        memory.require(
+            self.batch_size * sum(tensor.nbytes for tensor in example.values()),
+            f"data.batch_size={self.batch_size}: a batch",
+        )
+        batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
+        starts = self.length("train")
+        return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
+
+    def amount(self) -> str:
+        return f"{len(self.tokens['train']):,} training tokens"
+
+    def measured_amount(self, split: str) -> str:
+        return f"{len(self.tokens[split]):,} tokens"
+
+    def sequences(self, name: str) -> list[NDArray[np.int32]]:
+        tokens = self.tokens["train"]
+        if isinstance(tokens, Shards):
+            return tokens.arrays()
+        return [tokens.numpy().astype(np.int32)]
+
+    def per_token(self, split: str) -> dict[str, float]:
+        """Mean numbers of characters ("char") and bytes ("byte") per predicted token, over one full
+        pass; empty if the text is unknown or the tokens do not cover it, as unknown ones do not.
+
+        The first token of a split is given, not predicted, and neither is its text.
+        """
+        if self.lost.get(split) is not None or split not in self.bytes:
+            return {}
+        tokens = self.tokens[split]
+        first = self.tokenizer.decode(tokens[torch.tensor([0])].tolist())
+        counted = {
+            "char": self.characters[split] - len(first),
+            "byte": self.bytes[split] - len(first.encode()),
+        }
+        return {unit: count / (len(tokens) - 1) for unit, count in counted.items()}
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation window, with `labels`: its tokens in printable characters."""
+        return self._labeled(super().example(index))
+
+    def choose(self, count: int) -> list[int]:
+        """Of the first windows those with the fewest blanks, such as indentation."""
+
+        def blanks(index: int) -> int:
+            return sum(not label.strip(BLANKS) for label in self.example(index)["labels"])
+
+        return sorted(super().choose(SEARCHED), key=blanks)[:count]
+
+    def from_text(self, text: str) -> dict[str, Any]:
+        """A user's text as the model reads it, a batch of size 1 with `labels`."""
+        return self._labeled(self.cut.from_text(text, self.tokenizer))
+
+    def _labeled(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
+
+    def _make_splits(self, tokenizer: Tokenizer) -> None:
+        """Make the examples of the tokens that were read; report unknown ones."""
+        self.tokenizer = tokenizer
+        for split, tokens in self.tokens.items():
+            if len(tokens) < (least := self.cut.least(self.seq_len)):
+                by = getattr(self, "val_fraction", None)
+                split_by = f" (the text is split by data.val_fraction={by})"
+                raise UserError(
+                    f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and"
+                    f" needs at least {least}{split_by * (by is not None)}"
+                )
+            if (unknown := self.lost.get(split)) is not None:
+                note(
+                    f"{self.where}: the tokens of the {split} split do not cover its text"
+                    f" ({unknown:,} of {len(tokens):,} are unknown), so bits per byte and per"
+                    " character are left out"
+                )
+        self.splits = {
+            split: self.cut.examples(tokens, self, training=split == "train")
+            for split, tokens in self.tokens.items()
+        }
+        self.sizes = self.cut.sizes(self.tokenizer.vocab_size, self.seq_len)
+
+
+class TextData(TokenData):
     """Base of the texts: a subclass reads the text.
 
     tokenizer: char, byte or bpe, made only from the training split, or hf:NAME_OR_PATH.
@@ -149,19 +260,9 @@ class TextData(Tokenized):
     val_fraction: share of the characters, or of the units, taken from the end, for validation.
     unit: line or document (between blank lines): these are shuffled first, in one order for every
     seed, and none is divided; null: the text as it is.
-
-    An epoch has as many windows as fit into the training split side by side. characters: of each
-    split. lost: of each split, the number of unknown tokens if `decode` does not return the text
-    back, else null.
     """
 
-    kind: ClassVar[str] = "text"
-    for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
     dividing: ClassVar[tuple[str, ...]] = (*Data.dividing, "unit")
-    tokens: dict[str, Tensor]
-    characters: dict[str, int]
-    lost: dict[str, int | None]
-    task_settings: Cut | None
 
     def __init__(
         self,
@@ -177,19 +278,10 @@ class TextData(Tokenized):
         super().__init__(batch_size=batch_size, seed=seed)
         self.tokenizer_name = tokenizer
         self.vocab_size = vocab_size
-        if vocab_size is not None and tokenizer != "bpe":
-            raise UserError(
-                f"data.vocab_size={vocab_size}: data.tokenizer={tokenizer} has a fixed "
-                "vocabulary; use data.tokenizer=bpe, or data.vocab_size=null"
-            )
+        require_trained(tokenizer, vocab_size)
         self.seq_len = seq_len
         self.val_fraction = val_fraction
         self.split_by = unit
-
-    @property
-    def cut(self) -> Cut:
-        """The cut that the task requested, or next-token prediction."""
-        return self.task_settings or Cut()
 
     @abstractmethod
     def read(self) -> str:
@@ -221,87 +313,15 @@ class TextData(Tokenized):
         make = partial(self._tokenized, known)
         found = on_disk(key, make) if self.kept_on_disk else None
         self._take(found or in_memory(*make()), known)
-        self.splits = {
-            split: self.cut.examples(tokens, self, training=split == "train")
-            for split, tokens in self.tokens.items()
-        }
-        self.sizes = self.cut.sizes(self.tokenizer.vocab_size, self.seq_len)
-
-    def use_fitted(self, fitted: dict[str, Any]) -> None:
-        super().use_fitted(fitted)
-        self.tokenizer = self.cut.tokenizer(self.tokenizer)
-
-    def train_order(self, share: Share) -> Order:
-        targets = len(self.tokens["train"]) - 1
-        example = self.splits["train"][Request(0, torch.zeros(1).long())]
-        memory.require(
-            self.batch_size * sum(tensor.nbytes for tensor in example.values()),
-            f"data.batch_size={self.batch_size}: a batch",
-        )
-        batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
-        starts = self.length("train")
-        return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
-
-    def amount(self) -> str:
-        return f"{len(self.tokens['train']):,} training tokens"
-
-    def measured_amount(self, split: str) -> str:
-        return f"{len(self.tokens[split]):,} tokens"
-
-    def sequences(self, name: str) -> list[NDArray[np.int32]]:
-        return [self.tokens["train"].numpy().astype(np.int32)]
-
-    def characters_per_token(self, split: str) -> float | None:
-        """Mean number of characters per predicted token, over one full pass; None if the tokens
-        do not cover the text, as unknown ones do not.
-
-        The first token of a split is given, not predicted, and neither are its characters.
-        """
-        if self.lost[split] is not None:
-            return None
-        tokens = self.tokens[split]
-        first = len(self.tokenizer.decode([int(tokens[0])]))
-        return (self.characters[split] - first) / (len(tokens) - 1)
-
-    def example(self, index: int = 0) -> dict[str, Any]:
-        """A validation window, with `labels`: its tokens in printable characters."""
-        return self._labeled(super().example(index))
-
-    def choose(self, count: int) -> list[int]:
-        """Of the first windows those with the fewest blanks, such as indentation."""
-
-        def blanks(index: int) -> int:
-            return sum(not label.strip(BLANKS) for label in self.example(index)["labels"])
-
-        return sorted(super().choose(SEARCHED), key=blanks)[:count]
-
-    def from_text(self, text: str) -> dict[str, Any]:
-        """A user's text as the model reads it, a batch of size 1 with `labels`."""
-        return self._labeled(self.cut.from_text(text, self.tokenizer))
-
-    def _labeled(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return batch | {"labels": self.tokenizer.labels(batch["tokens"][0].tolist())}
 
     def _take(self, made: Tokens, known: Tokenizer | None) -> None:
         """Use new or cached tokens, and report surprises such as unknown characters."""
-        self.tokens, notes = made.splits, made.notes
+        self.tokens, notes = {**made.splits}, made.notes
         if known is None or self.measured_as is None:
             known = self.cut.tokenizer(known or restored(notes["tokenizer"]))
-        self.tokenizer = known
-        self.characters, self.lost = notes["characters"], notes["lost"]
-        for split, tokens in self.tokens.items():
-            if len(tokens) < (least := self.cut.least(self.seq_len)):
-                raise UserError(
-                    f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and "
-                    f"needs at least {least} (the text is split by data.val_fraction="
-                    f"{self.val_fraction})"
-                )
-            if (unknown := self.lost[split]) is not None:
-                note(
-                    f"{self.where}: the tokens of the {split} split do not cover its text"
-                    f" ({unknown:,} of {len(tokens):,} are unknown), so bits per character are left"
-                    " out"
-                )
+        self.characters, self.bytes = notes["characters"], notes["bytes"]
+        self.lost = notes["lost"]
+        self._make_splits(known)
         if (units := notes["units"]) is not None:
             count, held, shared = units
             also = f" ({shared:,} of them also train)" * bool(shared)
@@ -325,6 +345,7 @@ class TextData(Tokenized):
         notes |= {
             "tokenizer": known.state(),
             "characters": dict.fromkeys(splits, 0),
+            "bytes": dict.fromkeys(splits, 0),
             "lost": dict.fromkeys(splits),
             "sorted": self.split_by is None and _sorted(self.pieces()),
         }
@@ -348,6 +369,7 @@ class TextData(Tokenized):
         for tokens in tokenizer.arrays(noted()):
             piece = ahead.pop(0)
             notes["characters"][split] += len(piece)
+            notes["bytes"][split] += len(piece.encode())
             unknown += int((tokens == tokenizer.unknown_id).sum())
             restores = restores and tokenizer.restores(piece, tokens)
             yield tokens
@@ -401,10 +423,10 @@ def _require_one_file(path: str) -> None:
     """Raise UserError for a folder or a pattern of names, with how to read several files."""
     if source.is_url(path) or (file := source.local(path)).is_file():
         return
-    join = "data=text reads one file; join several, for example with cat FOLDER/*.txt > all.txt"
-    if file.is_dir() and any((file / name).exists() for name in SAVED_TO_DISK):
-        what = "is a folder of save_to_disk of Hugging Face datasets; write its texts to a file"
-        raise UserError(f"data.path={path}: {what}, with blank lines between them")
+    join = f"data=text reads one file; {PREPARE.format(path)} reads several"
+    if is_saved(file):
+        what = "is a folder of save_to_disk of Hugging Face datasets"
+        raise UserError(f"data.path={path}: {what}; {PREPARE.format(path)} reads it")
     if file.is_dir():
         raise UserError(
             f"data.path={path}: is a folder, and {join}; data=text_files root=FOLDER reads a folder"
@@ -423,8 +445,8 @@ def _require_plain(path: str, start: str) -> None:
         first = None
     if isinstance(first, dict) and (path.lower().endswith(JSON_LINES) or "text" in first):
         raise UserError(
-            f"data.path={path}: contains JSON lines, and data=text reads plain text: write the"
-            " texts to a file, with blank lines between them; data=text_files root=FILE.csv reads"
+            f"data.path={path}: contains JSON lines, and data=text reads plain text;"
+            f" {PREPARE.format('FILE.jsonl')} reads them, and data=text_files root=FILE.csv reads"
             " texts with labels"
         )
 

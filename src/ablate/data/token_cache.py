@@ -100,7 +100,7 @@ def _read(folder: Path) -> Tokens | None:
         # Copy on write: torch warns of read-only memory.
         mapped = np.memmap(path, dtype, mode="c") if count else np.empty(0, dtype)
         splits[split] = torch.from_numpy(mapped)
-    return Tokens(splits, notes) if splits else None
+    return Tokens(splits, notes) if splits and "bytes" in notes else None
 
 
 def _write(

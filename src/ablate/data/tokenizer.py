@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
 from ablate.data.pieces import Pieces, batches, characters, evenly, interruptible, recut
-from ablate.errors import UserError
+from ablate.errors import UserError, suggest
 from ablate.machine.terminal.say import say
 from ablate.machine.version import install
 
@@ -33,10 +33,13 @@ def printable(text: str) -> str:
 
 
 class Tokenizer(ABC):
-    """unknown_id: the token of everything that the vocabulary lacks; None: there is none."""
+    """unknown_id: the token of everything that the vocabulary lacks; None: the tokenizer has none.
+    end_id: the token after a document; None: the tokenizer has none.
+    """
 
     vocab_size: int
     unknown_id: int | None = None
+    end_id: int | None = None
 
     @abstractmethod
     def array(self, text: str) -> NDArray[np.int32]:
@@ -275,7 +278,7 @@ class HuggingFace(Tokenizer):
             line = str(error).strip().splitlines()[0]
             raise UserError(f"{what} could not be loaded: {line}") from error
         self.vocab_size = len(self.model)
-        self.unknown_id = self.model.unk_token_id
+        self.unknown_id, self.end_id = self.model.unk_token_id, self.model.eos_token_id
 
     def array(self, text: str) -> NDArray[np.int32]:
         return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
@@ -309,6 +312,105 @@ class HuggingFace(Tokenizer):
             return cls(folder, shown="the tokenizer of the run")
 
 
+class Tiktoken(Tokenizer):
+    """An encoding of OpenAI's library tiktoken, such as gpt2 or cl100k_base."""
+
+    kind: ClassVar[str] = "tiktoken"
+
+    def __init__(self, encoding: Any) -> None:
+        self.encoding, self.vocab_size = encoding, encoding.n_vocab
+        self.end_id = encoding._special_tokens.get("<|endoftext|>")
+
+    @classmethod
+    def named(cls, name: str) -> "Tiktoken":
+        library = _tiktoken(f"tokenizer {TIKTOKEN}{name}")
+        try:
+            return cls(library.get_encoding(name))
+        except ValueError:
+            names = library.list_encoding_names()
+            raise UserError(
+                f"tokenizer {TIKTOKEN}{name}: unknown encoding; allowed: {', '.join(names)}"
+                f"{suggest(name, names)}"
+            ) from None
+        except OSError as error:  # requests' errors are OSErrors
+            raise UserError(
+                f"tokenizer {TIKTOKEN}{name}: cannot be downloaded ({type(error).__name__}); the"
+                " environment variable TIKTOKEN_CACHE_DIR names a folder with a copy"
+            ) from None
+
+    def array(self, text: str) -> NDArray[np.int32]:
+        return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return str(self.encoding.decode([int(token) for token in tokens]))
+
+    def save_as_hf(self, folder: Path) -> None:
+        raise UserError(
+            "transformers cannot read a tokenizer of tiktoken; train with the same tokenizer as"
+            f" data.tokenizer={HUGGING_FACE}NAME to export it"
+        )
+
+    def state(self) -> dict[str, Any]:
+        encoding = self.encoding
+        return {
+            "kind": self.kind,
+            "name": encoding.name,
+            "pattern": encoding._pat_str,
+            "ranks": {word.decode("latin-1"): n for word, n in encoding._mergeable_ranks.items()},
+            "special": dict(encoding._special_tokens),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Tiktoken":
+        return cls(
+            _tiktoken("the tokenizer of the run").Encoding(
+                state["name"],
+                pat_str=state["pattern"],
+                mergeable_ranks={word.encode("latin-1"): n for word, n in state["ranks"].items()},
+                special_tokens=dict(state["special"]),
+            )
+        )
+
+
+class Numbers(Tokenizer):
+    """Token ids whose tokenizer is unknown: a text is their numbers, such as "17 4 256"."""
+
+    kind: ClassVar[str] = "numbers"
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def array(self, text: str) -> NDArray[np.int32]:
+        words = text.split()
+        if wrong := [w for w in words if not w.isdecimal() or int(w) >= self.vocab_size]:
+            raise UserError(
+                f"unknown token {wrong[0]!r}: the tokenizer of the data is unknown; type"
+                f" numbers below {self.vocab_size}, such as '5 17'"
+            )
+        return np.array(words, np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return "".join(f"{int(token)} " for token in tokens)
+
+    def save_as_hf(self, folder: Path) -> None:
+        """Nothing to write: the tokenizer is unknown."""
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": self.kind, "vocab_size": self.vocab_size}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Numbers":
+        return cls(state["vocab_size"])
+
+
+def _tiktoken(what: str) -> Any:
+    try:
+        import tiktoken
+    except ImportError:
+        raise UserError(f"{what} needs the library tiktoken: {install('data')}") from None
+    return tiktoken
+
+
 def _codes(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
@@ -326,8 +428,13 @@ DEFAULT_BPE = 1024
 # Characters from which the merges are learned: the library has a table of all distinct words, three
 # bytes of memory for each byte of a text of 300 MB.
 LEARNED = 10**8
-TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
-KINDS = {each.kind: each for each in (Char, Byte, Bpe, HuggingFace)}
+TIKTOKEN = "tiktoken:"
+TokenizerName = (
+    Literal["char", "byte", "bpe"]
+    | Annotated[str, Named(HUGGING_FACE)]
+    | Annotated[str, Named(TIKTOKEN, "NAME")]
+)
+KINDS = {each.kind: each for each in (Char, Byte, Bpe, HuggingFace, Tiktoken, Numbers)}
 
 
 def restored(state: Mapping[str, Any]) -> Tokenizer:
@@ -335,10 +442,21 @@ def restored(state: Mapping[str, Any]) -> Tokenizer:
     return KINDS[state["kind"]].from_state(state)
 
 
+def require_trained(name: TokenizerName, vocab_size: int | None) -> None:
+    """Raise UserError for the size of a vocabulary that is fixed."""
+    if vocab_size is not None and name != "bpe":
+        raise UserError(
+            f"data.vocab_size={vocab_size}: data.tokenizer={name} has a fixed vocabulary; use"
+            " data.tokenizer=bpe, or data.vocab_size=null"
+        )
+
+
 def ready_made(name: TokenizerName) -> Tokenizer | None:
     """The tokenizer of this name that needs no text; None for one that is trained on it."""
     if name in ("char", "bpe"):
         return None
+    if name.startswith(TIKTOKEN):
+        return Tiktoken.named(name.removeprefix(TIKTOKEN))
     return Byte() if name == "byte" else HuggingFace(name.removeprefix(HUGGING_FACE))
 
 

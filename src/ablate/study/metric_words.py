@@ -5,14 +5,14 @@ from ablate.errors import UserError
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
 # Names of metrics, and their last words: next_accuracy, horizon_mae.
 HIGHER = {"accuracy", "top5", "exact_match", "bleu", "chrf", "psnr"}
-LOWER = {"loss", "perplexity", "bits_per_char", "iou_error", "mae", "rmse"}
+LOWER = {"loss", "perplexity", "bits_per_char", "bits_per_byte", "iou_error", "mae", "rmse"}
 # Whole names only: as a last word they may mean something else.
 RATES = {"wer", "cer", "per", "aer", "der"}
 NUMBERED = "miou_", "oracle_"  # with the clicks, or a box
 # Quantities that study.match makes equal.
 BUDGETS = {"parameters": "parameters", "flops": "FLOPs per step"}
 # Functions of the loss, which are best at the same step.
-OF_LOSS = {"loss", "perplexity", "bits_per_char"}
+OF_LOSS = {"loss", "perplexity", "bits_per_char", "bits_per_byte"}
 
 
 def metric_words(name: str) -> str:

@@ -14,7 +14,7 @@ from torchmetrics.aggregation import MeanMetric
 
 from ablate.config.rules import Positive, Real, Share
 from ablate.data import IGNORED, Batch, Data
-from ablate.data.text import TextData
+from ablate.data.text import TokenData
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
 from ablate.model.base import LanguageModel
@@ -99,8 +99,8 @@ class CausalPresenter(LanguagePresenter):
 
 
 class CausalLM(Task):
-    """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
-    the characters of the tokens, so that tokenizers can be compared.
+    """Cross-entropy in nats per token; perplexity is exp(loss); bits per byte and per character
+    spread it over the text of the tokens, so that tokenizers can be compared.
 
     label_smoothing, z_loss: of `TokenLoss`, in training.
     """
@@ -141,11 +141,11 @@ class CausalLM(Task):
         self.mean_loss.update(loss, counted)
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        assert isinstance(self.data, TextData)
+        assert isinstance(self.data, TokenData)
         loss = self.mean_loss.compute()
         found = {"loss": loss, "perplexity": loss.exp()}
-        if (characters := self.data.characters_per_token(split)) is not None:
-            found["bits_per_char"] = loss / math.log(2) / characters
+        for unit, count in self.data.per_token(split).items():
+            found[f"bits_per_{unit}"] = loss / math.log(2) / count
         return found
 
 

@@ -17,7 +17,7 @@ from ablate.config.conflicts import Conflict
 from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
-from ablate.data.text import TextData
+from ablate.data.text import TokenData
 from ablate.errors import UserError
 from ablate.model.bert import BERT
 from ablate.task import Task
@@ -108,7 +108,7 @@ class MaskedLM(Task):
     )
     metric, mode, unit = "val/loss", "min", "tokens"
     presenter = MaskedPresenter
-    data: TextData
+    data: TokenData
     model: BERT
 
     def __init__(
@@ -129,10 +129,10 @@ class MaskedLM(Task):
 
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
-        if not isinstance(data, TextData):
+        if not isinstance(data, TokenData):
             raise UserError(
                 f"task=masked_lm: {type(data).__name__} is not an"
-                f" ablate.data.text.TextData, whose windows it reads"
+                f" ablate.data.text.TokenData, whose windows it reads"
             )
         data.task_settings = Masked(**{name: keys[name] for name in Masked.__dataclass_fields__})
 

@@ -34,8 +34,9 @@ from ablate.data import digest, source
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Request
 from ablate.data.pydoc import Pydoc
+from ablate.data.shards import windows
 from ablate.data.split import BOUNDS, text_key, three_way
-from ablate.data.text import TextData, Tokenized
+from ablate.data.text import TokenData, Tokenized
 from ablate.data.tokenizer import TokenizerName, make_tokenizer
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
@@ -346,7 +347,7 @@ class Preferences(Tokenized):
 
         assert self.policy_run is not None
         run = load(self.policy_run)
-        if not isinstance(run.model, LanguageModel) or not isinstance(run.data, TextData):
+        if not isinstance(run.model, LanguageModel) or not isinstance(run.data, TokenData):
             raise UserError(
                 f"data.policy_run={self.policy_run} is not a language model trained on text"
             )
@@ -367,28 +368,29 @@ class Preferences(Tokenized):
         return run
 
     @cached_property
-    def source(self) -> TextData:
+    def source(self) -> TokenData:
         """The data whose passages are prompts."""
         if self.policy_run is None:
             self._help.setup()
             return self._help
-        assert isinstance(self.run.data, TextData)
+        assert isinstance(self.run.data, TokenData)
         self.run.data.setup()
         return self.run.data
 
     def _generated(self, split: str) -> list[Pair]:
         """Prompts from the training part of the text, or from a half of the validation part."""
         text = self.source.tokens["train" if split == "train" else "val"]
-        if split != "train":
-            text = text.chunk(2)[split == "test"]
-        if len(text) < self.seq_len:
+        half = -(-len(text) // 2)
+        begin = half if split == "test" else 0
+        end = half if split == "val" else len(text)
+        if end - begin < self.seq_len:
             raise UserError(
-                f"data.seq_len={self.seq_len}: the text for {split} has only {len(text)} tokens"
+                f"data.seq_len={self.seq_len}: the text for {split} has only {end - begin} tokens"
             )
         rng = torch.Generator().manual_seed(derive(0, "preferences", split))
-        windows = text.unfold(0, self.seq_len, 1)
-        count = self.counts[split]
-        drawn = windows[torch.randint(len(windows), (count, 2), generator=rng)].long()
+        count, room = self.counts[split], end - begin - self.seq_len + 1
+        starts = begin + torch.randint(room, (count, 2), generator=rng)
+        drawn = windows(text, starts.flatten(), self.seq_len).unflatten(0, (-1, 2))
         prompts, responses = drawn[:, 0, : self.prompt], drawn[:, :, self.prompt :]
         if self.task_settings == PROMPTS:
             return [Pair(self._text(prompt)) for prompt in prompts]

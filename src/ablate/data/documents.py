@@ -1,0 +1,268 @@
+"""Read the documents of files one by one, for `python -m ablate.prepare`.
+
+A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set saved by Hugging Face
+datasets (save_to_disk), or a whole file of any other name, as UTF-8 text. All but Parquet may be
+compressed, as .gz or .zst.
+"""
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from itertools import chain, islice
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, NamedTuple, cast
+
+from ablate.data import source, split
+from ablate.data.pieces import recut
+from ablate.errors import UserError, suggest
+from ablate.machine.version import install
+
+SAVED_TO_DISK = ("dataset_dict.json", "dataset_info.json", "state.json")
+ROWS = 1000  # read at a time
+Document = Iterable[str]  # a text in pieces
+Place = tuple[int, int, int]  # numbers of a file, of a document in it, and of a piece of that
+
+
+class Piece(NamedTuple):
+    """A part of a document. first, last: whether the document begins and ends with it. after: the
+    place of the next piece."""
+
+    split: str
+    text: str
+    first: bool
+    last: bool
+    after: Place
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files with documents, and which of them validate.
+
+    column: of the text, in JSON lines and tables. val_share: of the documents of `files`, chosen by
+    a hash of the first characters of each, so that equal documents are in one split in any order.
+    val_files: files whose documents all validate. train_split, val_split: of a data set with named
+    splits; val_split None: `val_share` of the training split.
+    """
+
+    files: Sequence[Path]
+    column: str = "text"
+    val_share: float = 0.0
+    val_files: Sequence[Path] = ()
+    train_split: str = "train"
+    val_split: str | None = None
+
+    @property
+    def parts(self) -> list[tuple[Path, str | None, str]]:
+        """Each file with the split of its documents, None if a hash decides, and the name of the
+        split to read."""
+        split = "train" if self.val_files or self.val_split else None
+        parts = [(file, split, self.train_split) for file in self.files]
+        if self.val_split is not None:
+            parts += [(file, "val", self.val_split) for file in self.files]
+        return [*parts, *((file, "val", self.val_split or "") for file in self.val_files)]
+
+    def pieces(self, start: Place = (0, 0, 0)) -> Iterator[Piece]:
+        """The documents in pieces that can be tokenized one by one (`recut`), from a place on."""
+        first_file, first_document, first_piece = start
+        for file, (path, of_all, name) in enumerate(self.parts[first_file:], first_file):
+            documents = self._documents(path, name, first_document)
+            for number, document in enumerate(documents, first_document):
+                yield from self._pieces(document, of_all, (file, number, first_piece))
+                first_piece = 0
+            first_document = first_piece = 0
+
+    def _pieces(self, document: Document, of_all: str | None, start: Place) -> Iterator[Piece]:
+        file, number, skipped = start
+        pieces = recut(document)
+        if (head := next(pieces, None)) is None:
+            return
+        key = split.text_key(head)
+        part = of_all or ("val" if split.position(key) < self.val_share else "train")
+        ahead = islice(enumerate(chain([head], pieces)), skipped, None)
+        current = next(ahead, None)
+        while current is not None:
+            at, text = current
+            current = next(ahead, None)
+            after = (file, number, at + 1) if current else (file, number + 1, 0)
+            yield Piece(part, text, at == 0, current is None, after)
+
+    def _documents(self, path: Path, name: str, start: int) -> Iterator[Document]:
+        if path.is_dir():
+            return _saved(path, self.column, name, start)
+        kind = next((s for s in reversed(path.suffixes) if s not in (".gz", ".zst")), "")
+        if kind == ".parquet":
+            return _parquet(path, self.column, start)
+        if kind in (".jsonl", ".ndjson"):
+            return _json_lines(path, self.column, start)
+        return iter([_text(path)][start:])
+
+
+def find(sources: Iterable[str]) -> list[Path]:
+    """The files of paths, folders and patterns of names, each in order; a folder of save_to_disk
+    counts as a file. UserError for one that has none."""
+    found: list[Path] = []
+    for text in sources:
+        path = source.local(text)
+        if path.is_file() or is_saved(path):
+            found.append(path)
+        elif path.is_dir():
+            saved = {inner.parent for inner in path.rglob("*.json") if is_saved(inner.parent)}
+            files = {file for file in source.visible(path) if not saved & {*file.parents}}
+            nested = {inner for inner in saved if not saved & {*inner.parents}}
+            found += (inside := sorted(files | nested))
+            if not inside:
+                raise UserError(f"{text}: the folder has no files")
+        elif path.exists():
+            raise UserError(f"{text}: is neither a file nor a folder")
+        else:
+            found += find(matching := sorted(glob(str(path), recursive=True)))
+            if not matching:
+                near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+                raise UserError(f"{text}: no such file or folder{suggest(path.name, near)}")
+    return found
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether this is a folder of save_to_disk."""
+    if (folder / SAVED_TO_DISK[0]).is_file():
+        return True
+    return all((folder / name).is_file() for name in SAVED_TO_DISK[1:])
+
+
+def bytes_in(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def require(library: str, what: object) -> ModuleType:
+    """Import an optional library; UserError with the command that installs it."""
+    from importlib import import_module
+
+    try:
+        return import_module(library)
+    except ImportError:
+        name = library.partition(".")[0]
+        raise UserError(f"{what} needs the library {name}: {install('data')}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file, decompressed by its ending. UserError if it cannot be read or is damaged."""
+    damaged: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rb") as file:
+                yield cast(IO[bytes], file)
+        elif path.suffix == ".zst":
+            arrow = require("pyarrow", path)
+            with arrow.input_stream(str(path), compression="zstd") as stream:
+                yield cast(IO[bytes], io.BufferedReader(stream, source.CHUNK))
+        else:
+            with open(path, "rb") as file:
+                yield file
+    except damaged as error:
+        raise UserError(f"{path}: damaged or truncated ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _text(path: Path) -> Document:
+    with _opened(path) as file:
+        chunks = iter(partial(file.read, source.CHUNK), b"")
+        yield from source.decoded(chunks, str(path), key="file")
+
+
+def _json_lines(path: Path, column: str, start: int) -> Iterator[Document]:
+    with _opened(path) as file:
+        for number, line in enumerate(islice(file, start, None), start + 1):
+            if not line.strip():
+                yield ()
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path}: line {number} is not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}: line {number} is not a JSON object")
+            yield _value(row, column, f"{path}: line {number}")
+
+
+def _value(row: dict[str, Any], column: str, where: str) -> Document:
+    """The text of a row; a row without one has no document."""
+    if column not in row:
+        raise UserError(
+            f"{where} has no {column!r}{suggest(column, row)} (its keys are"
+            f" {', '.join(map(str, row))}); --column names the one with the text"
+        )
+    return _whole(row[column], where)
+
+
+def _whole(text: object, where: str) -> Document:
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise UserError(f"{where}: the text is {type(text).__name__}, must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: has half of a surrogate pair ({error.reason})") from None
+    return (text[at : at + source.CHUNK] for at in range(0, len(text), source.CHUNK))
+
+
+def _parquet(path: Path, column: str, start: int) -> Iterator[Document]:
+    parquet = require("pyarrow.parquet", path)
+    arrow = require("pyarrow", path)
+    try:
+        file = parquet.ParquetFile(path)
+        _require_column(path, column, file.schema_arrow.names)
+        row = 0
+        for group in range(file.num_row_groups):
+            end = row + file.metadata.row_group(group).num_rows
+            if end > start:
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
+                    skipped = max(0, min(start - row, len(batch)))
+                    for text in batch.column(0)[skipped:].to_pylist():
+                        yield _whole(text, f"{path}: column {column}")
+                    row += len(batch)
+            row = end
+    except (arrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: cannot be read as Parquet ({_first_line(error)})") from None
+
+
+def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]:
+    datasets = require("datasets", path)
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except Exception as error:  # its errors are of many classes
+        raise UserError(f"{path}: cannot be read by datasets ({_first_line(error)})") from None
+    if isinstance(saved, datasets.DatasetDict):
+        if name not in saved:
+            raise UserError(
+                f"{path}: has no split {name!r}{suggest(name, saved)} (it has"
+                f" {', '.join(saved)}); --train-split and --val-split name those to read"
+            )
+        saved = saved[name]
+    _require_column(path, column, saved.column_names)
+    saved = saved.select_columns(column).with_format(None)
+    for rows in saved.select(range(min(start, len(saved)), len(saved))).iter(ROWS):
+        for text in rows[column]:
+            yield _whole(text, f"{path}: column {column}")
+
+
+def _require_column(path: Path, column: str, names: Sequence[str]) -> None:
+    if column not in names:
+        raise UserError(
+            f"{path}: has no column {column!r}{suggest(column, names)} (it has"
+            f" {', '.join(names)}); --column names the one with the text"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]

@@ -1,0 +1,378 @@
+"""Tokenize documents into shards (ablate.data.shards), by several processes, in a fixed order.
+
+A shard ends after the batch of pieces with which it has enough tokens, and is recorded with the
+place of the next piece (`.shard-00000.json`) when it is on the disk. So a call that was killed is
+continued by the next one, and the bytes do not depend on the number of processes.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from ablate.config.parts import require_allowed
+from ablate.config.rules import Vocabulary
+from ablate.data.documents import Corpus, Piece, bytes_in
+from ablate.data.loader import Loader
+from ablate.data.shards import FORMAT, MANIFEST, dtype_for, read_manifest
+from ablate.data.tokenizer import (
+    LEARNED,
+    Tokenizer,
+    TokenizerName,
+    make_tokenizer,
+    ready_made,
+    require_trained,
+    restored,
+)
+from ablate.errors import FULL, LOST_WORKER, RunFailed, UserError, unwrap
+from ablate.machine.terminal.bar import bar
+from ablate.run_files import named, read_json, read_mapping, write_json
+
+PLAN, TOKENIZER, LOCK = ".plan.json", ".tokenizer.json", ".lock"
+SHARD = 2**27  # tokens of a shard, training and validation together
+BATCH = 2**18  # characters that a process tokenizes at a time
+TRAINED = ("char", "bpe")  # tokenizers, on the training documents
+BETWEEN = "\n\n"  # documents, if the tokenizer has no token for their end
+
+
+@dataclass
+class Counts:
+    """restores: whether `decode` returned the text, of the one piece of each batch that was
+    tried."""
+
+    tokens: int = 0
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+    unknown: int = 0
+    restores: bool = True
+
+    def add(self, other: "Counts") -> None:
+        self.restores &= other.restores
+        for name in ("tokens", "documents", "characters", "bytes", "unknown"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass
+class Part:
+    """The tokens of one split of a batch. starts: of documents, among its tokens."""
+
+    arrays: list[NDArray[Any]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass
+class Encoded:
+    parts: dict[str, Part]
+    after: Any
+
+
+class Encoder(Dataset[Encoded]):
+    """Tokenizes a batch of pieces."""
+
+    def __init__(self, tokenizer: Tokenizer, dtype: str) -> None:
+        self.tokenizer, self.dtype = tokenizer, dtype
+
+    @cached_property
+    def between(self) -> NDArray[np.int32]:
+        if self.tokenizer.end_id is not None:
+            return np.array([self.tokenizer.end_id], np.int32)
+        return self.tokenizer.array(BETWEEN)
+
+    def __getitem__(self, pieces: list[Piece]) -> Encoded:
+        unknown, parts = self.tokenizer.unknown_id, dict[str, Part]()
+        tried = min(range(len(pieces)), key=lambda n: len(pieces[n].text))
+        arrays = self.tokenizer.arrays(piece.text for piece in pieces)
+        for number, (piece, tokens) in enumerate(zip(pieces, arrays, strict=True)):
+            part = parts.setdefault(piece.split, Part())
+            counts = part.counts
+            if piece.first:
+                part.starts.append(counts.tokens)
+            counts.documents += piece.first
+            counts.characters += len(piece.text)
+            counts.bytes += len(piece.text.encode())
+            if unknown is not None:
+                counts.unknown += int((tokens == unknown).sum())
+            if number == tried:
+                counts.restores = self.tokenizer.restores(piece.text, tokens)
+            if piece.last:
+                tokens = np.concatenate([tokens, self.between])
+                if self.tokenizer.end_id is None:
+                    counts.characters += len(BETWEEN)
+                    counts.bytes += len(BETWEEN)
+            part.arrays.append(tokens.astype(self.dtype))
+            counts.tokens += len(tokens)
+        return Encoded(parts, pieces[-1].after)
+
+
+def prepare(
+    corpus: Corpus,
+    folder: Path,
+    *,
+    tokenizer: TokenizerName,
+    vocab_size: Vocabulary | None = None,
+    workers: int = 1,
+    shard: int = SHARD,
+) -> dict[str, Any]:
+    """Write the shards of a corpus, or the rest of them, and return the manifest.
+
+    tokenizer, vocab_size: as data.tokenizer and data.vocab_size of data=text; char and bpe are
+    trained on the training documents. workers: processes that tokenize. shard: tokens after which a
+    shard ends. UserError for a folder with other shards.
+    """
+    require_allowed(prepare, {"tokenizer": tokenizer, "vocab_size": vocab_size}, "data")
+    require_trained(tokenizer, vocab_size)
+    with _writing(folder):
+        plan = _plan(corpus, tokenizer, vocab_size, shard)
+        if (folder / MANIFEST).exists():
+            finished = read_manifest(folder)
+            _require_same(plan, finished.get("made_from"), folder)
+            return finished
+        if (begun := read_json(folder / PLAN)) is not None:
+            _require_same(plan, begun, folder)
+        else:
+            write_json(folder / PLAN, plan)
+        made = _tokenizer(corpus, folder, tokenizer, vocab_size)
+        records = list(_records(folder))
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # `workers` is the parallelism
+        with _lost_workers():
+            for record in _shards(corpus, folder, made, workers, shard, records):
+                records.append(record)
+                write_json(_record(folder, len(records) - 1), record)
+        manifest: dict[str, Any] = FORMAT | {
+            "dtype": dtype_for(made.vocab_size),
+            "vocab_size": made.vocab_size,
+            "end": made.end_id,
+            "tokenizer": {"name": tokenizer, "state": made.state()},
+            "splits": _totals(records),
+            "made_from": plan,
+        }
+        if "train" not in manifest["splits"]:
+            raise UserError(f"{folder}: no training document in {len(corpus.files)} files")
+        write_json(folder / MANIFEST, manifest)
+        for file in (PLAN, TOKENIZER, *(_record(folder, n).name for n in range(len(records)))):
+            (folder / file).unlink(missing_ok=True)
+        return manifest
+
+
+def _plan(
+    corpus: Corpus, tokenizer: TokenizerName, vocab_size: int | None, shard: int
+) -> dict[str, Any]:
+    """The options and files that determine the bytes of the shards, as JSON values."""
+
+    def files(paths: Iterable[Path]) -> list[Any]:
+        return [[str(p.absolute()), bytes_in(p), p.stat().st_mtime_ns] for p in paths]
+
+    return {
+        "files": files(corpus.files),
+        "val_files": files(corpus.val_files),
+        "column": corpus.column,
+        "val_share": corpus.val_share,
+        "train_split": corpus.train_split,
+        "val_split": corpus.val_split,
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size,
+        "learned": [LEARNED, version("tokenizers")] if tokenizer in TRAINED else None,
+        "shard": shard,
+    }
+
+
+def _require_same(plan: Mapping[str, Any], other: Any, folder: Path) -> None:
+    other = other if isinstance(other, dict) else {}
+    for key, value in plan.items():
+        if (there := other.get(key)) != value:
+            shown = "" if isinstance(value, list) else f": {there} there, {value} here"
+            raise UserError(
+                f"{folder}: contains shards of other {key.replace('_', ' ')}{shown}; choose another"
+                " --to, or remove that folder"
+            )
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Lock a folder for the block. UserError if it has other files, another process uses it, or
+    the disk is full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ours = (MANIFEST, PLAN, LOCK)
+        if any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
+            raise UserError(f"{folder}: contains other files; choose another --to")
+        with FileLock(folder / LOCK, timeout=1):
+            yield
+    except Timeout:
+        raise UserError(f"{folder}: another process prepares it") from None
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror}; the finished shards are kept, and the"
+            " same command continues"
+        ) from None
+
+
+@contextmanager
+def _lost_workers() -> Iterator[None]:
+    try:
+        yield
+    except (RunFailed, RuntimeError) as error:
+        if str(unwrap(error)) != LOST_WORKER:
+            raise
+        raise RunFailed(
+            "a process that tokenizes was killed (out of memory, or manually); the same command"
+            " continues, with --workers N fewer of them"
+        ) from None
+
+
+def _tokenizer(
+    corpus: Corpus, folder: Path, name: TokenizerName, vocab_size: int | None
+) -> Tokenizer:
+    if state := read_mapping(folder / TOKENIZER):
+        return restored(state)
+
+    def texts(split: str) -> Iterator[str]:
+        for piece in corpus.pieces():
+            if piece.split == split:
+                yield piece.text + BETWEEN * piece.last
+
+    if (made := ready_made(name)) is None:
+        made = make_tokenizer(name, vocab_size, lambda: texts("train"), lambda: texts("val"))
+    write_json(folder / TOKENIZER, made.state())
+    return made
+
+
+def _record(folder: Path, number: int) -> Path:
+    return folder / f".shard-{number:05}.json"
+
+
+def _records(folder: Path) -> Iterator[dict[str, Any]]:
+    number = 0
+    while record := read_mapping(_record(folder, number)):
+        yield record
+        number += 1
+
+
+def _shards(
+    corpus: Corpus,
+    folder: Path,
+    tokenizer: Tokenizer,
+    workers: int,
+    shard: int,
+    records: list[dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Write the shards that have no record, and yield their records."""
+    dtype = dtype_for(tokenizer.vocab_size)
+    done = sum(of["tokens"] for record in records for of in record["splits"].values())
+    place = tuple(records[-1]["after"]) if records else (0, 0, 0)
+    batches = _batches(corpus.pieces(place))
+    encoded: Iterable[Any] = Loader(
+        Encoder(tokenizer, dtype),
+        batches,  # type: ignore[arg-type]  # any iterable will do
+        workers=0 if workers == 1 else workers,
+    )
+    writer = None
+    number = len(records)
+    with bar("tokenizing", unit=" tokens", unit_scale=True, initial=done) as shown:
+        for batch in encoded:
+            writer = writer or _Writer(folder, number, dtype)
+            writer.write(batch)
+            shown.update(sum(part.counts.tokens for part in batch.parts.values()))
+            if writer.tokens >= shard:
+                yield writer.close(batch.after)
+                writer, number = None, number + 1
+        if writer is not None:
+            yield writer.close(batch.after)
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch, size = [], 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Writer:
+    """The files of one shard, of each split that it has."""
+
+    def __init__(self, folder: Path, number: int, dtype: str) -> None:
+        self.folder, self.number, self.dtype = folder, number, dtype
+        self.files: dict[str, BinaryIO] = {}
+        self.hashes: dict[str, Any] = {}
+        self.starts: dict[str, list[NDArray[np.int64]]] = {}
+        self.counts: dict[str, Counts] = {}
+
+    @property
+    def tokens(self) -> int:
+        return sum(counts.tokens for counts in self.counts.values())
+
+    def write(self, batch: Encoded) -> None:
+        for split, part in batch.parts.items():
+            path = self._path(split, ".bin")
+            with named(path):
+                if split not in self.files:
+                    self.files[split] = open(path, "wb")  # noqa: SIM115  # closed by `close`
+                    self.hashes[split], self.starts[split] = hashlib.sha256(), []
+                    self.counts[split] = Counts()
+                content = np.concatenate(part.arrays).tobytes()
+                self.files[split].write(content)
+            self.hashes[split].update(content)
+            starts = np.array(part.starts, np.int64) + self.counts[split].tokens
+            self.starts[split].append(starts)
+            self.counts[split].add(part.counts)
+
+    def close(self, after: Any) -> dict[str, Any]:
+        """Put the files on the disk, and return the record of the shard."""
+        splits = {}
+        for split, file in self.files.items():
+            index = self._path(split, ".npy")
+            with named(Path(file.name)), file:
+                file.flush()
+                os.fsync(file.fileno())
+            with named(index), open(index, "wb") as out:
+                np.save(out, np.concatenate(self.starts[split]))
+                out.flush()
+                os.fsync(out.fileno())
+            splits[split] = {
+                "file": Path(file.name).name,
+                "index": index.name,
+                "sha256": self.hashes[split].hexdigest(),
+                "index_sha256": hashlib.sha256(index.read_bytes()).hexdigest(),
+                **asdict(self.counts[split]),
+            }
+        return {"splits": splits, "after": after}
+
+    def _path(self, split: str, ending: str) -> Path:
+        return self.folder / f"{split}-{self.number:05}{ending}"
+
+
+def _totals(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each split its shards, with the sums of their counts."""
+    totals: dict[str, Any] = {}
+    for record in records:
+        for split, one in record["splits"].items():
+            shard = dict(one)
+            counts = Counts(**{name: shard[name] for name in asdict(Counts())})
+            total = totals.setdefault(split, {"counts": Counts(), "shards": []})
+            total["counts"].add(counts)
+            for name in ("characters", "bytes", "unknown", "restores"):
+                del shard[name]
+            total["shards"].append(shard)
+    return {
+        split: asdict(total["counts"]) | {"shards": total["shards"]}
+        for split, total in sorted(totals.items())
+    }

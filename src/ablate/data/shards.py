@@ -1,0 +1,199 @@
+"""Token shards: files of token ids, with an index of documents, described by manifest.json.
+
+    train-00000.bin   token ids, little-endian uint16, or uint32 if the vocabulary needs it
+    train-00000.npy   the positions in that file at which documents begin, int64
+    manifest.json     the tokenizer, and of each split its files with their sizes and SHA-256
+
+`python -m ablate.prepare` writes them (ablate.data.preparation). They are mapped into memory, so
+that a run reads only the windows it draws. ablate.data.foreign reads shards of other programs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ablate.data import digest
+from ablate.errors import UserError
+from ablate.run_files import read_json
+from ablate.run_files.shape import schema_error
+
+MANIFEST = "manifest.json"
+FORMAT = {"format": "ablate-tokens", "version": 1}
+SHARD = {"file": str, "tokens": int, "sha256": str, "index": str, "documents": int}
+SPLIT = {"characters": int, "bytes": int, "unknown": int, "restores": bool, "shards": [SHARD]}
+SCHEMA = {
+    "dtype": frozenset({"<u2", "<u4"}),
+    "tokenizer": {"name": str, "state": dict},
+    "splits": {str: SPLIT},
+}
+
+
+class Shard(NamedTuple):
+    """offset: bytes before the first token."""
+
+    path: Path
+    dtype: str
+    tokens: int
+    offset: int = 0
+
+
+class Shards:
+    """The token ids of several files as one sequence.
+
+    vocab_size: ids from there on are rejected when they are read; None: the files have none.
+    """
+
+    def __init__(self, files: Sequence[Shard], vocab_size: int | None = None) -> None:
+        self.files, self.vocab_size = files, vocab_size
+        self.parts = [
+            np.memmap(file.path, file.dtype, "r", file.offset, (file.tokens,))
+            for file in files
+            if file.tokens
+        ]
+        self.ends = np.cumsum([len(part) for part in self.parts])
+
+    def __reduce__(self) -> Any:  # numpy would copy the content of the files
+        return Shards, (self.files, self.vocab_size)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if self.parts else 0
+
+    def __getitem__(self, where: Tensor) -> Tensor:
+        """The tokens at these positions, of any shape."""
+        positions = where.numpy()
+        owners = self.ends.searchsorted(positions, side="right")
+        read = np.empty(positions.shape, np.int64)
+        for owner in np.unique(owners):
+            here = owners == owner
+            part = self.parts[owner]
+            read[here] = part[positions[here] - (self.ends[owner] - len(part))]
+        return self._known(read)
+
+    def windows(self, starts: Tensor, length: int) -> Tensor:
+        """b -> b length: the tokens from each start on."""
+        read = np.empty((len(starts), length), np.int64)
+        owners = self.ends.searchsorted(starts.numpy(), side="right")
+        for row, owner, start in zip(read, owners, starts.tolist(), strict=True):
+            filled = 0
+            while filled < length:
+                part = self.parts[owner]
+                at = start + filled - (int(self.ends[owner]) - len(part))
+                found = part[at : at + length - filled]
+                row[filled : filled + len(found)] = found
+                filled += len(found)
+                owner += 1
+        return self._known(read)
+
+    def between(self, start: int, stop: int) -> "Shards":
+        """The tokens from number `start` up to `stop`."""
+        files = []
+        for file, end in zip((f for f in self.files if f.tokens), self.ends.tolist(), strict=True):
+            begin = end - file.tokens
+            first, last = max(start, begin), min(stop, end)
+            if first < last:
+                skipped = (first - begin) * np.dtype(file.dtype).itemsize
+                files.append(file._replace(tokens=last - first, offset=file.offset + skipped))
+        return Shards(files, self.vocab_size)
+
+    def arrays(self) -> list[NDArray[np.int32]]:
+        return [part.astype(np.int32) for part in self.parts]
+
+    def _known(self, read: NDArray[np.int64]) -> Tensor:
+        if self.vocab_size is not None and read.size and (most := read.max()) >= self.vocab_size:
+            raise UserError(
+                f"data.root: the shards contain token {most}, so their vocabulary has more than"
+                f" {self.vocab_size} tokens: the tokenizer or data.vocab_size is of other shards"
+            )
+        return torch.from_numpy(read)
+
+
+TokenIds = Tensor | Shards
+
+
+def windows(tokens: TokenIds, starts: Tensor, length: int) -> Tensor:
+    """b -> b length: the token ids from each start on."""
+    if isinstance(tokens, Shards):
+        return tokens.windows(starts, length)
+    return tokens.unfold(0, length, 1)[starts].long()
+
+
+@dataclass
+class Stored:
+    """Prepared tokens. checksum: of their content, wherever they are. name, state: of their
+    tokenizer, None if the files do not tell. characters, bytes: of each split whose text is
+    known. lost: as in `TokenData`."""
+
+    splits: dict[str, Shards]
+    checksum: str
+    name: str | None = None
+    state: Mapping[str, Any] | None = None
+    characters: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int | None] = field(default_factory=dict)
+
+
+def dtype_for(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The content of manifest.json. UserError if it is of another format."""
+    file = folder / MANIFEST
+    content = read_json(file)
+    if not isinstance(content, dict) or content.get("format") != FORMAT["format"]:
+        raise UserError(f"{file}: was not written by python -m ablate.prepare")
+    if content.get("version") != FORMAT["version"]:
+        raise UserError(f"{file}: version {content.get('version')} is of another release of ablate")
+    if wrong := schema_error(content, SCHEMA):
+        raise UserError(f"{file}: {wrong}")
+    return content
+
+
+def stored(folder: Path) -> Stored:
+    """The tokens of a folder with a manifest. UserError for a file that is missing or truncated."""
+    manifest = read_manifest(folder)
+    dtype, splits = manifest["dtype"], manifest["splits"]
+    width = np.dtype(dtype).itemsize
+    made: dict[str, Shards] = {}
+    for split, content in splits.items():
+        files = []
+        for one in content["shards"]:
+            path, index = (folder / Path(one[key]).name for key in ("file", "index"))
+            _require_size(path, one["tokens"] * width)
+            _require_size(index, None)
+            files.append(Shard(path, dtype, one["tokens"]))
+        made[split] = Shards(files)
+    hashes = {split: [one["sha256"] for one in of["shards"]] for split, of in splits.items()}
+    return Stored(
+        made,
+        digest(dtype, manifest["tokenizer"]["state"], hashes),
+        manifest["tokenizer"]["name"],
+        manifest["tokenizer"]["state"],
+        characters={split: of["characters"] for split, of in splits.items()},
+        bytes={split: of["bytes"] for split, of in splits.items()},
+        lost={
+            split: of["unknown"] if of["unknown"] or not of["restores"] else None
+            for split, of in splits.items()
+        },
+    )
+
+
+def _require_size(path: Path, size: int | None) -> None:
+    try:
+        there = path.stat().st_size
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}), and {MANIFEST} lists it; copy the folder"
+            " again"
+        ) from None
+    if size is not None and there != size:
+        raise UserError(
+            f"{path}: has {there:,} bytes, but {MANIFEST} lists {size:,}: it is truncated or"
+            " changed; copy it again"
+        )

@@ -1,0 +1,286 @@
+"""data=tokens: shards of ablate.prepare and of other programs, mapped from disk."""
+
+import json
+import math
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from make_data import make, ready
+from refusals import refused
+from test_prepare import as_lines, corpus
+
+import ablate
+from ablate.data.loader import Share
+from ablate.data.preparation import prepare
+from ablate.data.shards import Shard, Shards, windows
+from ablate.data.text import RandomWindows
+
+SMALL = {"seq_len": 8, "batch_size": 4}
+
+
+def parts(folder, counts, dtype="<u2", offset=0):
+    rng = np.random.default_rng(0)
+    files = []
+    for number, count in enumerate(counts):
+        path = folder / f"{number}.bin"
+        tokens = rng.integers(0, 1000, count).astype(dtype)
+        path.write_bytes(b"\0" * offset + tokens.tobytes())
+        files.append(Shard(path, dtype, count, offset))
+    whole = np.concatenate([Shards([file]).arrays()[0] for file in files if file.tokens])
+    return files, torch.from_numpy(whole)
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [("<u2", 0), ("<u4", 6), ("<u2", 1024)])
+def test_shards_are_one_sequence(dtype, offset, tmp_path):
+    files, whole = parts(tmp_path, [50, 3, 0, 1, 70], dtype, offset)
+    shards = Shards(files)
+    assert len(shards) == 124
+    where = torch.randint(124, (7, 5, 2))
+    assert shards[where].equal(whole[where].long())
+    for length in (1, 4, 60, 124):
+        starts = torch.arange(124 - length + 1)
+        assert windows(shards, starts, length).equal(windows(whole, starts, length))
+        assert windows(shards, starts, length).dtype == torch.int64
+    for start, stop in ((0, 124), (49, 55), (54, 124), (60, 61)):
+        part = shards.between(start, stop)
+        assert part[torch.arange(len(part))].equal(whole[start:stop].long())
+    assert pickle.loads(pickle.dumps(shards))[where].equal(shards[where])
+    assert len(pickle.dumps(shards)) < 2000  # not the tokens
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    monkeypatch.setattr("ablate.data.preparation.BATCH", 500)
+    prepare(corpus(as_lines(tmp_path)), tmp_path / "shards", tokenizer="bpe", shard=1500)
+    return tmp_path / "shards"
+
+
+def test_the_batches_are_windows_drawn_by_seed_and_step_from_all_shards(shards):
+    data = ready("tokens", root=str(shards), **SMALL)
+    assert len(data.tokens["train"].files) > 2
+    whole = torch.from_numpy(np.concatenate(data.tokens["train"].arrays()))
+    order = data.train_order(Share())
+    for epoch in range(2):
+        indices = order.of_epoch(epoch)
+        for number in range(len(order)):
+            request = ablate.data.Request(epoch, indices(number))
+            batch = data.splits["train"][request]
+            expected = RandomWindows(whole, 8)[request]
+            assert batch["tokens"].equal(expected["tokens"])
+            assert batch["targets"].equal(expected["targets"])
+    assert (data.sizes.vocab_size, data.sizes.length) == (data.tokenizer.vocab_size, 8)
+    assert sum(len(b["tokens"]) for b in data.val_dataloader()) == data.length("val")
+
+
+def test_bits_per_byte_are_of_the_text_of_a_split(shards):
+    data = ready("tokens", root=str(shards), **SMALL)
+    tokens = np.concatenate(data.tokens["val"].arrays()).tolist()
+    text = data.tokenizer.decode(tokens)[len(data.tokenizer.decode(tokens[:1])) :]
+    assert data.per_token("val") == {
+        "char": len(text) / (len(tokens) - 1),
+        "byte": len(text.encode()) / (len(tokens) - 1),
+    }
+    steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
+    model = "model.dim=16 model.depth=1 model.heads=2"
+    keys = [f"data.root={shards}", "data.seq_len=8", "data.batch_size=4"]
+    cfg = ablate.compose(
+        "data=tokens", *keys, *model.split(), *steps.split(), f"output_dir={shards.parent}"
+    )
+    metrics = ablate.run(cfg)["metrics"]
+    bits = metrics["val/loss"] / math.log(2)
+    assert metrics["val/bits_per_byte"] == pytest.approx(bits / data.per_token("val")["byte"])
+    assert metrics["val/bits_per_char"] >= metrics["val/bits_per_byte"]  # some have two bytes
+
+
+def test_the_fingerprint_is_of_the_content_and_reads_no_shard(shards, tmp_path, monkeypatch):
+    data = make("tokens", root=str(shards), **SMALL)
+    shutil.copytree(shards, tmp_path / "copy")
+    assert make("tokens", root=str(tmp_path / "copy"), **SMALL).fingerprint() == data.fingerprint()
+    prepare(corpus(tmp_path / "a.jsonl", val_share=0.1), tmp_path / "other", tokenizer="bpe")
+    assert make("tokens", root=str(tmp_path / "other"), **SMALL).fingerprint() != data.fingerprint()
+    manifest = json.loads((shards / "manifest.json").read_text())
+    manifest["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+    (shards / "manifest.json").write_text(json.dumps(manifest))
+    assert make("tokens", root=str(shards), **SMALL).fingerprint() != data.fingerprint()
+
+
+TOKENS = np.random.default_rng(1).integers(0, 300, 500)
+
+
+def llm_c(folder):
+    for name, first, last in (
+        ("train_000001", 0, 300),
+        ("train_000002", 300, 400),
+        ("val_0", 400, 500),
+    ):
+        part = TOKENS[first:last]
+        head = np.zeros(256, "<i4")
+        head[:3] = 20240520, 1, len(part)
+        (folder / f"a_{name}.bin").write_bytes(head.tobytes() + part.astype("<u2").tobytes())
+
+
+def llama(folder):
+    for name, part in (("train", TOKENS[:400]), ("val", TOKENS[400:])):
+        head = np.zeros(256, "<i4")
+        head[:3] = 20240801, 7, len(part)
+        (folder / f"{name}.bin").write_bytes(head.tobytes() + part.astype("<u4").tobytes())
+
+
+def nano_gpt(folder):
+    TOKENS[:400].astype("<u2").tofile(folder / "train.bin")
+    TOKENS[400:].astype("<u2").tofile(folder / "val.bin")
+    (folder / "meta.pkl").write_bytes(b"cos\nsystem\n(S'false'\ntR.")  # is not unpickled
+
+
+def megatron(folder):
+    for name, part in (("x_train", TOKENS[:400]), ("x_validation", TOKENS[400:])):
+        lengths = np.array([len(part) - 30, 30], "<i4")
+        head = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + bytes([4])
+        head += (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
+        pointers = np.array([0, 4 * lengths[0]], "<i8").tobytes()
+        documents = np.arange(3, dtype="<i8").tobytes()
+        (folder / f"{name}.idx").write_bytes(head + lengths.tobytes() + pointers + documents)
+        part.astype("<i4").tofile(folder / f"{name}.bin")
+
+
+def olmo(folder):
+    (folder / "val").mkdir()
+    TOKENS[:250].astype("<u2").tofile(folder / "part-0.npy")  # without NumPy's header
+    TOKENS[250:400].astype("<u2").tofile(folder / "part-1.npy")
+    TOKENS[400:].astype("<u2").tofile(folder / "val" / "part-0.npy")
+
+
+def numpys(folder):
+    np.save(folder / "train.npy", TOKENS[:400].astype(np.uint32))
+    np.save(folder / "val.npy", TOKENS[400:].astype(np.uint16))
+
+
+OTHERS = [llm_c, llama, nano_gpt, megatron, olmo, numpys]
+
+
+@pytest.mark.parametrize("write", OTHERS)
+def test_shards_of_other_programs_are_read_as_they_are(write, tmp_path):
+    write(tmp_path)
+    data = ready("tokens", root=str(tmp_path), vocab_size=300, **SMALL)
+    assert np.concatenate(data.tokens["train"].arrays()).tolist() == TOKENS[:400].tolist()
+    assert np.concatenate(data.tokens["val"].arrays()).tolist() == TOKENS[400:].tolist()
+    assert data.sizes.vocab_size == 300
+    assert data.per_token("val") == {}
+    assert data.tokenizer.encode(data.tokenizer.decode([5, 299])) == [5, 299]
+    fewer = ready("tokens", root=str(tmp_path), vocab_size=TOKENS.max().item(), **SMALL)
+    with refused("the shards contain token 299", "data.vocab_size is of other shards"):
+        list(fewer.val_dataloader())
+    whole = {"root": str(tmp_path), "tokenizer": "byte", "val_fraction": 0.25}
+    with refused("data.val_fraction=0.25: ", "has a validation split"):
+        ready("tokens", **whole, **SMALL)
+
+
+def test_the_last_tokens_validate_if_no_file_does(tmp_path):
+    _, whole = parts(tmp_path, [50, 60])
+    data = ready("tokens", root=f"{tmp_path}/*.bin", vocab_size=1000, val_fraction=0.3, **SMALL)
+    train, val = (np.concatenate(data.tokens[split].arrays()) for split in ("train", "val"))
+    assert (len(train), len(val)) == (77, 33)
+    assert np.concatenate([train, val]).tolist() == whole.tolist()
+
+
+def change_manifest(**changes):
+    def change(folder):
+        content = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(content | changes))
+
+    return change
+
+
+def truncate(folder):
+    file = folder / "train-00001.bin"
+    file.write_bytes(file.read_bytes()[:-2])
+
+
+def without_index(folder):
+    (folder / "val-00000.npy").unlink()
+
+
+def unfinished(folder):
+    (folder / "manifest.json").rename(folder / ".plan.json")
+
+
+MISTAKES = [
+    (truncate, {}, "train-00001.bin: has "),
+    (without_index, {}, "val-00000.npy: cannot be read (No such file or directory)"),
+    (unfinished, {}, "has not finished there; the same command continues"),
+    (None, {"tokenizer": "byte"}, "data.tokenizer=byte: the shards of data.root="),
+    (None, {"vocab_size": 50257}, "data.vocab_size=50257: the shards of data.root="),
+    (None, {"val_fraction": 0.1}, "has a validation split; set data.val_fraction=null"),
+    (None, {"seq_len": 10**6}, "data.seq_len=1000000: the train split has "),
+    (change_manifest(version=2), {}, "version 2 is of another release of ablate"),
+    (change_manifest(splits={"train": {}}), {}, "it has no splits.train."),
+    (change_manifest(format="x"), {}, "manifest.json: was not written by python -m ablate.prepare"),
+]
+
+
+@pytest.mark.parametrize(("damage", "options", "line"), MISTAKES)
+def test_a_mistake_is_one_line(damage, options, line, shards):
+    if damage:
+        damage(shards)
+    with refused(line):
+        ready("tokens", root=str(shards), **(SMALL | options))
+
+
+def of_one(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+HEAD = np.array([20240520, 1, 9, *[0] * 253], "<i4").tobytes()
+DAMAGED = [
+    (of_one("a.bin", HEAD + b"ab"), {"vocab_size": 9}, "9 tokens have 1,042: it is truncated"),
+    (of_one("a.bin", HEAD[:4] + HEAD[8:] * 2), {"vocab_size": 9}, "version 9 of llm.c's format"),
+    (of_one("a.bin", b"abc"), {"vocab_size": 9}, "a.bin: has 3 bytes, and 1 tokens have 2"),
+    (of_one("a.bin", b"ab"), {"vocab_size": 70_000}, "a vocabulary of 70,000 does not fit"),
+    (of_one("a.bin", b"ab"), {}, "do not name their tokenizer: set either data.tokenizer="),
+    (of_one("a.bin", b"ab"), {"tokenizer": "bpe"}, "data.tokenizer=bpe: is trained on a text"),
+    (of_one("a.npy", b"\x93NUMPYabc"), {"vocab_size": 9}, "a.npy: damaged or truncated"),
+    (of_one("val.bin", b"ab" * 9), {"vocab_size": 9}, "no training split, only val"),
+    (of_one("a.bin", b"ab" * 9), {"vocab_size": 9}, "has no validation split; set data.val_frac"),
+    (of_one("a.txt", b"ab"), {}, "has no manifest.json of python -m ablate.prepare, *.bin or"),
+]
+
+
+@pytest.mark.parametrize(("write", "options", "line"), DAMAGED)
+def test_a_damaged_file_of_another_program_is_one_line(write, options, line, tmp_path):
+    write(tmp_path)
+    with refused(line):
+        ready("tokens", root=str(tmp_path), **(SMALL | options))
+
+
+def test_an_index_of_megatron_is_checked(tmp_path):
+    megatron(tmp_path)
+    for change, line in (
+        (lambda raw: raw[:20], "x_train.idx: is not an index of Megatron-LM"),
+        (lambda raw: raw[:17] + b"\x06" + raw[18:], "has type 6, which is not of tokens"),
+        (lambda raw: raw[:36], "x_train.idx: is truncated"),
+        (lambda raw: raw[:34] + b"\1" + raw[35:], "x_train.bin: has 1,600 bytes"),
+    ):
+        index = tmp_path / "x_train.idx"
+        before = index.read_bytes()
+        index.write_bytes(change(before))
+        with refused(line):
+            ready("tokens", root=str(tmp_path), vocab_size=300, **SMALL)
+        index.write_bytes(before)
+
+
+def test_a_model_is_measured_only_on_tokens_of_its_tokenizer(shards, tmp_path):
+    data = ready("tokens", root=str(shards), **SMALL)
+    other = tmp_path / "other"
+    prepare(corpus(tmp_path / "a.jsonl"), other, tokenizer="byte")
+    on_text = make("text", path=str(tmp_path / "a.txt"), seq_len=8, batch_size=2)
+    (tmp_path / "a.txt").write_text("the cat's déjà vu " * 300)
+    on_text.measure_as(data)
+    on_text.setup()
+    assert on_text.tokenizer is data.tokenizer
+    wrong = make("tokens", root=str(other), **SMALL)
+    wrong.measure_as(data)
+    with refused("its tokens are of another tokenizer than the model's"):
+        wrong.setup()
