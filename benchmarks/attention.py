@@ -179,7 +179,7 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
 
     files = sorted((config_dir() / "model.attention").glob("*.yaml"))
     classes = {file.stem: get_class(OmegaConf.load(file)["_target_"]) for file in files}
-    known = [name for name, score in classes.items() if score.weighs]
+    known = [name for name, score in classes.items() if score.needs]
     chosen = [PLAIN]
     for score in scores or known:
         names = ["reference", "chunked"]

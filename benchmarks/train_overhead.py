@@ -50,7 +50,7 @@ def bare(cfg: DictConfig) -> float:
     chosen: Any = task.make_optimizer
     keys = {key: value for key, value in chosen.keywords.items() if key != "fused"}
     optimizer = chosen.func(model.parameters(), **keys)
-    images = "image_size" in data.sizes
+    images = data.sizes.image_size is not None
     for number, batch in enumerate(data.train_dataloader()):
         if number == WARM:
             start = now()
