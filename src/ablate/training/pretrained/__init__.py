@@ -6,7 +6,6 @@ our names of its parameters (`translate`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from omegaconf import DictConfig
 from ablate.config.overrides import value_text
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
+from ablate.training.pretrained import hugging_face
 from ablate.training.transfer import FREE, TOKEN_KEYS, load_into, parts_of
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ def start_from(model: Model, cfg: DictConfig) -> None:
 def _family(name: str, model: Model) -> tuple[ModuleType, Any]:
     """The module that reads a network, and the network."""
     if name.startswith(HUGGING_FACE):
-        from ablate.training.pretrained import hugging_face
-
         return hugging_face.fetch(name)
     from ablate.training.pretrained import timm  # which takes a second to import
 
@@ -87,20 +85,3 @@ def require_parts(cfg: DictConfig, required: dict[str, Any], what: str) -> None:
         if not key.startswith(inside)
     ]:
         raise UserError(f"{what} has a different architecture than this model: {' '.join(lines)}")
-
-
-def known(activation: str, names: Mapping[str, str], what: str) -> str:
-    """Our name of an activation; UserError if we have none."""
-    if activation not in names:
-        raise UserError(
-            f"{what}: its activation is {activation}; known: {', '.join(sorted(names))}"
-        )
-    return names[activation]
-
-
-def side(size: int | tuple[int, int] | list[int], what: str) -> int:
-    """The side of a square image or patch; UserError for others."""
-    rows, columns = (size, size) if isinstance(size, int) else size
-    if rows != columns:
-        raise UserError(f"{what}: reads images or patches of {rows} x {columns}, not squares")
-    return rows

@@ -8,7 +8,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from ablate.errors import UserError, suggest
-from ablate.training.pretrained import known, side
+from ablate.training.pretrained.values import known, side
 
 # timm's name inside a block -> ours; the fused qkv is split apart below.
 BLOCK = {

@@ -13,7 +13,7 @@ from typing import Any
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.machine.version import install
-from ablate.training.pretrained import known
+from ablate.training.pretrained.values import known
 
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.training.pretrained import side
 from ablate.training.pretrained.hugging_face import activation, sizes
+from ablate.training.pretrained.values import side
 
 NETWORKS = ("ViTModel", "ViTForImageClassification")
 TOP = {
