@@ -1,6 +1,7 @@
 """Data sets of a few examples, in the files that the real ones come in."""
 
 import gzip
+import json
 import pickle
 import random
 from hashlib import md5
@@ -60,8 +61,11 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
     _text_files(Path("text_files"))
-    whole, last = Path("text.txt"), Path("last.txt")
-    last.write_text(whole.read_text()[-200:])
+    text = Path("text.txt").read_text()
+    whole, last = Path("documents.jsonl"), Path("last.jsonl")
+    for file, characters in ((whole, text), (last, text[-200:])):
+        lines = (characters[n : n + 60] for n in range(0, len(characters), 60))
+        file.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     prepare(Corpus([whole], val_files=[last]), Path("tokens"), tokenizer="char")
     write_pairs()
     for system in systems():

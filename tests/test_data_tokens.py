@@ -77,12 +77,15 @@ def test_the_batches_are_windows_drawn_by_seed_and_step_from_all_shards(shards):
 
 def test_bits_per_byte_are_of_the_text_of_a_split(shards):
     data = ready("tokens", root=str(shards), **SMALL)
-    tokens = np.concatenate(data.tokens["val"].arrays()).tolist()
-    text = data.tokenizer.decode(tokens)[len(data.tokenizer.decode(tokens[:1])) :]
-    assert data.per_token("val") == {
-        "char": len(text) / (len(tokens) - 1),
-        "byte": len(text.encode()) / (len(tokens) - 1),
-    }
+    tokens, text = np.concatenate(data.tokens["val"].arrays()), ""
+    documents = np.split(tokens, data.tokens["val"].firsts()[1:])
+    for document in documents:  # its first token is given
+        first = data.tokenizer.decode(document[:1].tolist())
+        text += data.tokenizer.decode(document.tolist())[len(first) :]
+    count = len(tokens) - len(documents)
+    assert data.per_token("val") == pytest.approx(
+        {"char": len(text) / count, "byte": len(text.encode()) / count}
+    )
     steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
     model = "model.dim=16 model.depth=1 model.heads=2"
     keys = [f"data.root={shards}", "data.seq_len=8", "data.batch_size=4"]
@@ -284,3 +287,45 @@ def test_a_model_is_measured_only_on_tokens_of_its_tokenizer(shards, tmp_path):
     wrong.measure_as(data)
     with refused("its tokens are of another tokenizer than the model's"):
         wrong.setup()
+
+
+def test_documents_are_found_in_every_part_of_the_shards(shards):
+    """Also if a split is cut in the middle of one, and shards are read as one sequence."""
+    tokens = ready("tokens", root=str(shards), **SMALL).tokens["train"]
+    first = tokens.firsts()
+    text = np.concatenate(tokens.arrays())
+    assert first[0] == 0
+    assert len(first) > 3
+    whole = ready("tokens", root=str(shards), **SMALL).tokenizer
+    assert len({whole.decode(part.tolist()) for part in np.split(text, first[1:])}) > 3
+    cut = int(first[2]) + 1
+    before, after = tokens.between(0, cut), tokens.between(cut, len(tokens))
+    assert before.firsts().tolist() == first[:3].tolist()
+    assert after.firsts().tolist() == [0, *(first[3:] - cut).tolist()]
+
+
+def test_documents_need_an_index(shards, tmp_path):
+    np.arange(400, dtype="<u2").tofile(tmp_path / "train.bin")
+    np.arange(400, dtype="<u2").tofile(tmp_path / "val.bin")
+    with refused("data.documents=mask", "have no index of documents"):
+        ready("tokens", root=str(tmp_path), vocab_size=400, documents="mask", **SMALL)
+
+
+@pytest.mark.parametrize("documents", ["mask", "align", "pack"])
+def test_a_model_is_trained_within_documents(shards, documents):
+    """Validation rows are the same for every layout, but attention is not."""
+    small = "data.seq_len=8 data.batch_size=4 model.dim=16 model.depth=1 model.heads=2"
+    steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
+    keys = [*small.split(), *steps.split(), f"data.root={shards}", f"output_dir={shards.parent}"]
+    losses = [
+        ablate.run(ablate.compose("data=tokens", f"data.documents={layout}", *keys))["metrics"]
+        for layout in ("ignore", documents)
+    ]
+    assert losses[0]["val/loss"] != losses[1]["val/loss"]
+    plain, within = (
+        ready("tokens", root=str(shards), documents=layout, **SMALL).splits["val"]
+        for layout in ("ignore", documents)
+    )
+    every = ablate.data.Request(0, torch.arange(len(plain)))
+    assert within[every].keys() - plain[every].keys() == {"documents"}
+    assert all(plain[every][name].equal(within[every][name]) for name in ("tokens", "targets"))

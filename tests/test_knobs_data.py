@@ -63,6 +63,7 @@ NEEDS = {
     "unit": {"path": "lines.en", "val_fraction": 0.3},
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
+    "positions": {"documents": "mask"},
     "train_examples": {"batch_size": 4},
     "lower": {"val_fraction": 0.3},
     "min_count": {"tokenizer": "word", "vocab_size": None},

@@ -35,12 +35,14 @@ SCHEMA = {
 
 
 class Shard(NamedTuple):
-    """offset: bytes before the first token."""
+    """offset: bytes before the first token. documents: the file with the positions in this one at
+    which they begin."""
 
     path: Path
     dtype: str
     tokens: int
     offset: int = 0
+    documents: Path | None = None
 
 
 class Shards:
@@ -100,6 +102,19 @@ class Shards:
                 skipped = (first - begin) * np.dtype(file.dtype).itemsize
                 files.append(file._replace(tokens=last - first, offset=file.offset + skipped))
         return Shards(files, self.vocab_size)
+
+    def firsts(self) -> NDArray[np.int64] | None:
+        """The positions of the first token of each document, and of the sequence; None if a file
+        has no index."""
+        found, start = [np.zeros(1, np.int64)], 0
+        for file in self.files:
+            if file.documents is None:
+                return None
+            skipped = file.offset // np.dtype(file.dtype).itemsize
+            own = np.load(file.documents, mmap_mode="r") - skipped
+            found.append(own[(own >= 0) & (own < file.tokens)] + start)
+            start += file.tokens
+        return np.unique(np.concatenate(found))
 
     def arrays(self) -> list[NDArray[np.int32]]:
         return [part.astype(np.int32) for part in self.parts]
@@ -167,7 +182,7 @@ def stored(folder: Path) -> Stored:
             path, index = (folder / Path(one[key]).name for key in ("file", "index"))
             _require_size(path, one["tokens"] * width)
             _require_size(index, None)
-            files.append(Shard(path, dtype, one["tokens"]))
+            files.append(Shard(path, dtype, one["tokens"], documents=index))
         made[split] = Shards(files)
     hashes = {split: [one["sha256"] for one in of["shards"]] for split, of in splits.items()}
     return Stored(

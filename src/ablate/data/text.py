@@ -16,7 +16,7 @@ from importlib.metadata import version
 from itertools import islice
 from operator import gt, lt
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
+from ablate.data.document_rows import ConsecutiveRows, DocumentRows, Layout
 from ablate.data.documents import is_saved
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Order, Request, Share, Windows
@@ -101,8 +102,15 @@ class Cut(TaskSettings):
         return seq_len + 1
 
     def examples(self, tokens: TokenIds, data: "TokenData", *, training: bool) -> Dataset[Any]:
-        """All windows of the training tokens, and consecutive ones of the validation tokens."""
-        return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
+        """All windows of the training tokens, and consecutive ones of the validation tokens; of
+        documents, rows in the layout of the data."""
+        first = data.firsts(tokens)
+        if first is None or (training and data.documents == "ignore"):
+            return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
+        restart = data.positions == "document"
+        return (DocumentRows if training else ConsecutiveRows)(
+            tokens.__getitem__, len(tokens), first, data.seq_len, data.documents, restart=restart
+        )
 
     def sizes(self, vocab_size: int, length: int) -> Sizes:
         return Sizes(vocab_size=vocab_size, length=length)
@@ -157,6 +165,8 @@ class TokenData(Tokenized):
     bytes: dict[str, int]
     lost: dict[str, int | None]
     seq_len: Count
+    documents: Layout = "ignore"
+    positions: Literal["row", "document"] = "row"
     task_settings: Cut | None
 
     @property
@@ -191,21 +201,31 @@ class TokenData(Tokenized):
             return tokens.arrays()
         return [tokens.numpy().astype(np.int32)]
 
+    def firsts(self, tokens: TokenIds) -> NDArray[np.int64] | None:
+        """The positions in a split of the first token of each document; None if the documents are
+        not known."""
+        return tokens.firsts() if isinstance(tokens, Shards) else None
+
     def per_token(self, split: str) -> dict[str, float]:
         """Mean numbers of characters ("char") and bytes ("byte") per predicted token, over one full
         pass; empty if the text is unknown or the tokens do not cover it, as unknown ones do not.
 
-        The first token of a split is given, not predicted, and neither is its text.
+        The first token of a split, and of each document, is given, not predicted, and neither is
+        its text.
         """
         if self.lost.get(split) is not None or split not in self.bytes:
             return {}
         tokens = self.tokens[split]
-        first = self.tokenizer.decode(tokens[torch.tensor([0])].tolist())
-        counted = {
-            "char": self.characters[split] - len(first),
-            "byte": self.bytes[split] - len(first.encode()),
+        first = self.firsts(tokens)
+        first = np.zeros(1, np.int64) if first is None else first
+        ids, counts = tokens[torch.from_numpy(first)].unique(return_counts=True)
+        texts = [self.tokenizer.decode([token]) for token in ids.tolist()]
+        given = {
+            "char": sum(len(t) * n for t, n in zip(texts, counts.tolist(), strict=True)),
+            "byte": sum(len(t.encode()) * n for t, n in zip(texts, counts.tolist(), strict=True)),
         }
-        return {unit: count / (len(tokens) - 1) for unit, count in counted.items()}
+        known = {"char": self.characters[split], "byte": self.bytes[split]}
+        return {u: (known[u] - given[u]) / (len(tokens) - len(first)) for u in known}
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""

@@ -1,9 +1,12 @@
 """Token shards for language models: those of `python -m ablate.prepare`, or of other programs."""
 
 from functools import cached_property
+from typing import ClassVar, Literal
 
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import digest, source
+from ablate.data.document_rows import Layout
 from ablate.data.foreign import foreign, token_files
 from ablate.data.shards import MANIFEST, Shards, Stored, TokenIds, stored
 from ablate.data.text import TokenData
@@ -25,9 +28,34 @@ class Tokens(TokenData):
     vocab_size: of shards of another program whose tokenizer is null.
     val_fraction: share of the tokens, taken from the end, for validation; null if the shards have a
     validation split.
+    documents: how they become rows (ablate.data.document_rows); all but ignore need the index of
+    ablate.prepare. positions: of tokens, in the row or in the document, for encodings that are
+    added to tokens.
     seq_len, batch_size: as in ablate.data.text. An epoch has as many windows as fit into the
     training tokens side by side.
     """
+
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c("data.documents") != "ignore" and not c.trait("model", "documents"),
+            "data.documents={data.documents} needs layers that stay within documents, which"
+            " model={model} does not have; use model=gpt, or data.documents=ignore",
+        ),
+        Conflict(
+            lambda c: c("data.positions") == "document" and c("data.documents") == "ignore",
+            "data.positions=document counts within documents, and data.documents=ignore has no"
+            " limits between them; use data.documents=mask, align or pack",
+            without_effect=True,
+        ),
+        Conflict(
+            lambda c: (
+                c("data.positions") == "document" and c.attribute("pos_enc", "acts_in") != "input"
+            ),
+            "data.positions=document has no effect on pos_enc={pos_enc}, which adds nothing to"
+            " tokens; set data.positions=row",
+            without_effect=True,
+        ),
+    )
 
     def __init__(
         self,
@@ -38,11 +66,14 @@ class Tokens(TokenData):
         seq_len: Count,
         batch_size: Count,
         val_fraction: Fraction | None,
+        documents: Layout = "ignore",
+        positions: Literal["row", "document"] = "row",
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.root, self.tokenizer_name, self.vocab_size = root, tokenizer, vocab_size
         self.seq_len, self.val_fraction = seq_len, val_fraction
+        self.documents, self.positions = documents, positions
 
     @cached_property
     def stored(self) -> Stored:
@@ -104,6 +135,12 @@ class Tokens(TokenData):
             )
         self.characters, self.bytes, self.lost = made.characters, made.bytes, made.lost
         self.tokens = self._with_validation(made.splits)
+        if self.documents != "ignore" and made.splits["train"].firsts() is None:
+            raise UserError(
+                f"data.documents={self.documents}: the shards of data.root={self.root} have no"
+                " index of documents; python -m ablate.prepare writes one, or use"
+                " data.documents=ignore"
+            )
         self._make_splits(trained or self.cut.tokenizer(known))
 
     def _with_validation(self, splits: dict[str, Shards]) -> dict[str, TokenIds]:

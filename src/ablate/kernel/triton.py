@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
 from ablate.kernel import AttentionInputs, Kernel
 from ablate.kernel.chunked import Chunked
@@ -29,6 +30,12 @@ class Triton(Kernel):
     (docs/results/benchmarks.md).
     """
 
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c("data.documents") != "ignore",
+            "kernel=triton does not support data.documents={data.documents}; use kernel=auto",
+        ),
+    )
     name: ClassVar[str] = "triton"
     provides = frozenset({"sum", "distance_bias", "range", "dropout", "interpreter"})
     # Numbers in the tensor of queries x keys x width that the reference makes: 64 MB of float32.

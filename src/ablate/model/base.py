@@ -35,7 +35,8 @@ class ModelTraits:
     model without masks. attends: it has attention with any mixer. reads_without_attention: it has
     something to read without attention, such as an encoder's last state. pads: its batches are
     padded. source_first: one stack reads the source and then the target. has_grid: its positions
-    are the patches of an image, in rows and columns.
+    are the patches of an image, in rows and columns. documents: its layers can stay within the
+    documents of a row.
     """
 
     causal: bool | None = None
@@ -44,6 +45,7 @@ class ModelTraits:
     pads: bool = False
     source_first: bool = False
     has_grid: bool = False
+    documents: bool = False
 
 
 class Model(nn.Module):

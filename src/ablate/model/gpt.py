@@ -49,7 +49,7 @@ class GPT(LanguageModel):
     """
 
     outputs = ("next tokens", "classes", "scores")
-    traits = ModelTraits(causal=True)
+    traits = ModelTraits(causal=True, documents=True)
     conflicts = (
         Conflict(
             lambda c: (
@@ -102,9 +102,9 @@ class GPT(LanguageModel):
         self,
         tokens: Int[Tensor, "b i"],
         keep: Bool[Tensor, "b j"] | None = None,
+        *,
         documents: Int[Tensor, "b i"] | None = None,
         positions: Int[Tensor, "b i"] | None = None,
-        *,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"]:
         """tokens: with a cache only the new ones; keep: True = real, padding last. documents:

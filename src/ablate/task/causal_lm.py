@@ -95,7 +95,8 @@ class LanguagePresenter(Presenter):
 class CausalPresenter(LanguagePresenter):
     def predictions(self, batch: Batch) -> dict[str, Tensor]:
         """The mean loss of the targets of each example, and the share of them that is right."""
-        return by_example(self.model(*self.task.inputs(batch)), batch["targets"])
+        logits = self.model(*self.task.inputs(batch), **documents(batch))
+        return by_example(logits, batch["targets"])
 
 
 class CausalLM(Task):
@@ -128,12 +129,13 @@ class CausalLM(Task):
         return batch["tokens"].numel()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        logits, targets = self.model(*self.inputs(batch)), batch["targets"]
+        logits = self.model(*self.inputs(batch), **documents(batch))
+        targets = batch["targets"]
         share = self.step_so_far.share(targets != IGNORED, self.trainer.world_size)
         return self.criterion.terms(logits, targets, share)
 
     def evaluate(self, batch: Batch) -> None:
-        logits, targets = self.model(batch["tokens"]), batch["targets"]
+        logits, targets = self.model(batch["tokens"], **documents(batch)), batch["targets"]
         counted = (targets != IGNORED).sum()
         loss = F.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
@@ -155,6 +157,11 @@ def opening(data: Data) -> str:
     if tokenizer.knows("The "):
         return "The "
     return tokenizer.decode(data.example()["tokens"][0, :4].tolist())
+
+
+def documents(batch: Batch) -> dict[str, Tensor]:
+    """The arguments of a model that keeps to the documents of a row (data.documents)."""
+    return {name: batch[name] for name in ("documents", "positions") if name in batch}
 
 
 def by_example(

@@ -24,6 +24,11 @@ class Location(Score):
 
     conflicts = (
         Conflict(
+            lambda c: c("data.documents") != "ignore",
+            "model.attention={model.attention} has a vector for each position of a row, and"
+            " documents begin anywhere in a row; set data.documents=ignore",
+        ),
+        Conflict(
             lambda c: (
                 c("model.attention.max_length") is not None
                 and c("model.attention.max_length") < c.positions

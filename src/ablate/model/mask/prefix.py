@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count
 from ablate.model.mask import Mask
 
@@ -19,6 +20,13 @@ from ablate.model.mask import Mask
 class Prefix(Mask):
     """A query at i attends to the keys at j <= i and those at j < size."""
 
+    conflicts = (
+        Conflict(
+            lambda c: c("data.documents") != "ignore",
+            "model.mask={model.mask} lets all positions read the first of a row, and documents"
+            " begin anywhere in a row; set data.documents=ignore",
+        ),
+    )
     needs = frozenset({"range"})
 
     def __init__(self, *, size: Count, **layout: Any) -> None:

@@ -22,6 +22,11 @@ class Fixed(Layer):
     traits = LayerTraits(reads_mask=True, caches=True)
     conflicts = (
         Conflict(
+            lambda c: c("data.documents") != "ignore",
+            "model.mixer={model.mixer} has a weight for each pair of positions, and documents"
+            " begin anywhere in a row; set data.documents=ignore",
+        ),
+        Conflict(
             lambda c: c.trait("model", "source_first"),
             "model.mixer=fixed has a weight for each pair of positions, and those of a target in"
             " model={model} depend on the length of its source; use model.mixer=attention or"
