@@ -92,6 +92,7 @@ def reading(root: Path, windows: int = 32, batches: int = 300) -> None:
         root=str(root), tokenizer=None, vocab_size=None, seq_len=1024, batch_size=windows,
         val_fraction=None, seed=0,
     )  # fmt: skip
+    data.setup()
     order, found = data.train_order(data.share()).of_epoch(0), []
     for _ in range(ROUNDS):
         begun = time.process_time()
