@@ -62,8 +62,9 @@ def main() -> None:
     parser = Arguments(prog=PROG, usage=usage, description=__doc__, add_help=False)
     add_run_dir(parser)
     if sys.argv[1:2] in (["-h"], ["--help"]):
-        every = [parser_of(kind, usage=SUPPRESS, add_help=False) for kind in families().values()]
-        put("\n".join(each.format_help() for each in (parser, *every)))
+        put(parser.format_help())
+        for kind in families().values():  # imports the tasks, which takes seconds
+            put(parser_of(kind, usage=SUPPRESS, add_help=False).format_help())
         return
     if sys.argv[1:2] and sys.argv[1].startswith("-") and sys.argv[1] != "--allow":
         parser.error(f"RUN_DIR goes first, then {sys.argv[1]}")
