@@ -149,7 +149,7 @@ def test_the_forecast_continues_after_the_end(finished, monkeypatch, capsys):
     assert (run.path / "sample.txt").read_text().splitlines() == printed[: HORIZON + 1]
     with pytest.raises(UserError, match=r"--prompt: .*is a forecasting model.*--steps"):
         call("--prompt", "The ")
-    with pytest.raises(UserError, match=r"--steps 0 must be at least 1"):
+    with pytest.raises(UserError, match=r"argument --steps: 0 must be an integer of at least 1"):
         call("--steps", "0")
 
 
