@@ -24,6 +24,12 @@ pytestmark = pytest.mark.usefixtures("no_interpreter")
 FILES = "model=transformer data=parallel data.source=a data.target=b"
 # Every conflict, in as few compositions as there may be: how many are refused, and which.
 REFUSED = """
+1 data=tokens data.root=x data.documents=mask model=rnn_lm pos_enc=none
+2 data=tokens data.root=x data.documents=pack model.attention=location model.mask=prefix
+1 data=tokens data.root=x data.documents=align model.mixer=fixed
+1 data=tokens data.root=x data.positions=document
+1 data=tokens data.root=x data.documents=mask data.positions=document pos_enc=rotary
+1 data=tokens data.root=x data.documents=mask kernel=triton model.attention=additive trainer=gpu
 3 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent
 1 model.mixer=differential pos_enc=rotary model.dim=24
 1 model.kv_heads=3

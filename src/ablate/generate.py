@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 PROG = "python -m ablate.generate"
 
 
-def parser_of(presenter: Any, **more: Any) -> Arguments:
+def parser_of(presenter: Any) -> Arguments:
     """Parses the options of a kind of model."""
-    parser = Arguments(prog=f"{PROG} RUN_DIR", argument_default=SUPPRESS, **more)
+    parser = Arguments(prog=f"{PROG} RUN_DIR", argument_default=SUPPRESS)
     group = parser.add_argument_group(f"{presenter.family} models")
     for name, keywords in presenter.options.items():
         group.add_argument(option(name), **keywords)
@@ -63,8 +63,6 @@ def main() -> None:
     add_run_dir(parser)
     if sys.argv[1:2] in (["-h"], ["--help"]):
         put(parser.format_help())
-        for kind in families().values():  # imports the tasks, which takes seconds
-            put(parser_of(kind, usage=SUPPRESS, add_help=False).format_help())
         return
     if sys.argv[1:2] and sys.argv[1].startswith("-") and sys.argv[1] != "--allow":
         parser.error(f"RUN_DIR goes first, then {sys.argv[1]}")

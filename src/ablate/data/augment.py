@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from PIL import Image
-from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -50,8 +49,12 @@ class Augment:
     ) -> None:
         self.seed, self.flip = seed, flip
         self.policy = _policy(randaugment, mean, width) if randaugment else None
-        noise = {"mode": "pixel", "device": "cpu"}
-        self.erasing = RandomErasing(erasing, **noise) if erasing else None
+        self.erasing: Any = None
+        if erasing:
+            from timm.data.random_erasing import RandomErasing
+
+            noise = {"mode": "pixel", "device": "cpu"}
+            self.erasing = RandomErasing(erasing, **noise)
 
     def erase(self, image: Float[Tensor, "c y x"], *, epoch: int, example: tuple[int, ...]) -> None:
         """Change a normalized image in place; the noise is standard normal."""
