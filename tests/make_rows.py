@@ -24,6 +24,7 @@ from ablate.config.composition import Composition, compose
 from ablate.config.make import make_data
 from ablate.config.tree import config_file, open_tree
 from ablate.data import Data
+from ablate.data.tokens import Tokens
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.training.build import build, build_data, make_task
@@ -153,7 +154,9 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
         check(cfg)
         check_devices(Composition(cfg).cfg)
         if any(axis.startswith("data.") for axis in row):
-            make_data(cfg)  # which checks them together
+            data = make_data(cfg)  # which checks them together
+            if isinstance(data, Tokens):
+                _ = data.stored  # whose tokenizer is another
     except UserError as error:
         return str(error)
     return None
