@@ -230,6 +230,7 @@ class Tree(ConfigLoaderImpl):
         self.repository: Repository = Repository(search_path)
         self.config_name, self.search = config_name, search
         self.composed = {} if composed is None else composed
+        self._names: dict[tuple[str, ObjectType], tuple[str, ...]] = {}
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         try:
@@ -295,8 +296,10 @@ class Tree(ConfigLoaderImpl):
         return group and not isinstance(override.value(), dict)
 
     def _inside(self, group: str, kind: ObjectType) -> tuple[str, ...]:
-        options = self.get_group_options(group, kind, overrides=list(self.search))
-        return tuple(sorted(name for name in options if name != "__init__"))
+        if (group, kind) not in self._names:
+            options = self.get_group_options(group, kind, overrides=list(self.search))
+            self._names[group, kind] = tuple(sorted(o for o in options if o != "__init__"))
+        return self._names[group, kind]
 
 
 _trees: dict[tuple[object, ...], Tree] = {}
