@@ -8,6 +8,7 @@ ablate.run_files.checkpoint_io documents how the files are written, and verified
 
 import math
 import signal
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -242,20 +243,30 @@ def sizes(task: Task) -> Sizes:
     Adam, with two numbers for each parameter."""
     weights = sum(value.nbytes for value in task.state_dict().values())
     trained = [p for p in task.model.parameters() if p.requires_grad]
+    groups, alike = groups_of(task), Counter[Tensor]()
+    for group in groups:  # parameters of one shape have states of one size
+        firsts: dict[object, Tensor] = {}
+        for parameter in group["params"]:
+            alike[firsts.setdefault((parameter.shape, parameter.dtype), parameter)] += 1
+        group["params"] = [*firsts.values()]
     try:
-        optimizer: Any = task.make_optimizer(groups_of(task))
+        optimizer: Any = task.make_optimizer(groups)
         if by_optimizer(task):
             optimizer.train()
         for group in optimizer.param_groups:
             group["fused"] = False
-        for parameter in trained:
+        for parameter in alike:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        values = [value for state in optimizer.state.values() for value in state.values()]
-        moments = sum(value.nbytes for value in values if isinstance(value, Tensor))
+        moments = sum(
+            alike.get(parameter, 1) * value.nbytes
+            for parameter, state in optimizer.state.items()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        )
     except Exception:  # of a custom optimizer: any
         moments = 2 * sum(parameter.nbytes for parameter in trained)
-    for parameter in trained:
+    for parameter in alike:
         parameter.grad = None
     if averages(task):
         moments += sum(value.nbytes for value in task.model.state_dict().values())

@@ -396,9 +396,10 @@ def require_runnable(cfg: DictConfig, task: Task) -> None:
     if own or not type(task).__module__.startswith("ablate."):
         task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
         require_measured(task, own)
+    values = resolved(cfg)
     if cfg.schedule.get("warmup") != "auto":  # which is only reported
-        check_warmup(cfg.schedule, length_of_training(resolved(cfg)["trainer"], task.data)[0])
-    if custom_code(resolved(cfg)):
+        check_warmup(cfg.schedule, length_of_training(values["trainer"], task.data)[0])
+    if custom_code(values):
         try_out(cfg, task)
 
 

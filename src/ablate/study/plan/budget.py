@@ -3,19 +3,20 @@
 Parameters and FLOPs are counted on torch's meta device: a model of any size takes no memory there.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import lightning.pytorch as L
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from ablate.config.keys import to_dict
 from ablate.errors import UserError
-from ablate.task import Task
 from ablate.task.measures import names_of_measures
 from ablate.training.build import count_flops
 from ablate.training.checkpoint import Sizes, sizes
 from ablate.training.measure import conditions
+from ablate.training.no_effect import MADE_OF
 from ablate.training.same_model import DataSets, SameModel, on_meta, parameters
 from ablate.training.train import require_runnable
 from ablate.training.trainer import length_of_training
@@ -47,6 +48,7 @@ def budgets(
     """
     measured: dict[str, Budget] = {}
     refused: dict[str, str] = {}
+    flops: dict[str, int] = {}  # by the parts that they depend on
     same = SameModel(configs[baseline], sets)
     for arm in sorted(configs, key=lambda arm: arm != baseline):
         cfg = configs[arm]
@@ -54,7 +56,17 @@ def budgets(
             task = on_meta(cfg, sets(cfg))
             unknown = baseline in refused
             no_effect = None if unknown else arm != baseline and same(cfg, task.model)
-            budget = _budget(cfg, task, no_effect)
+            values = to_dict(cfg)
+            counted = json.dumps([values["trainer"], *(values.get(node) for node in MADE_OF)])
+            if counted not in flops:
+                flops[counted] = count_flops(cfg, task, task.model)
+            budget = Budget(
+                parameters=parameters(task.model),
+                flops_per_step=flops[counted],
+                steps=length_of_training(values["trainer"], task.data)[0],
+                no_effect=no_effect,
+                checkpoints=sizes(task),
+            )
             require_runnable(cfg, task)
             measured[arm] = budget
         except UserError as error:
@@ -63,17 +75,6 @@ def budgets(
             line = " ".join(str(error).split())
             refused[arm] = f"{type(error).__name__}: {line}".removesuffix(": ")
     return measured, refused
-
-
-def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
-    settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
-    return Budget(
-        parameters=parameters(task.model),
-        flops_per_step=count_flops(cfg, task, task.model),
-        steps=length_of_training(settings, task.data)[0],
-        no_effect=no_effect,
-        checkpoints=sizes(task),
-    )
 
 
 def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
