@@ -18,6 +18,7 @@ from ablate.cli.job import process_seconds
 from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.data.loader import Share
+from ablate.data.text import RandomWindows
 from ablate.errors import RunFailed, UserError
 from ablate.evaluate import evaluate as measured
 from ablate.task import Task
@@ -370,12 +371,29 @@ def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):
         assert curves.train_seconds == seconds
 
 
+def test_waiting_for_data_is_told_from_computing(tmp_path, monkeypatch, capsys):
+    """The first batch and validation are outside of the training time."""
+    cfg = ablate.compose(*overrides(tmp_path))  # 12 steps, a validation after every 4
+    read = RandomWindows.__getitem__
+
+    def slowly(self, request):
+        time.sleep(0.1)
+        return read(self, request)
+
+    monkeypatch.setattr(RandomWindows, "__getitem__", slowly)
+    result = ablate.run(cfg)
+    waited = result["throughput"]["waiting"] * result["train_seconds"]
+    assert 9 * 0.1 < waited < 12 * 0.1
+    show_result(result, tmp_path, cfg)
+    assert "% of the time waiting for data" in capsys.readouterr().out
+
+
 def test_units_are_those_of_all_processes(tmp_path):
     data = SimpleNamespace(share=lambda: Share(0, 2))
     curves = Curves(tmp_path / "metrics.csv")
     task = Mock(spec=Task, units=lambda batch: 8, data=data)
     for _ in range(3):
-        curves.on_train_batch_start(None, task, {}, 0)
+        curves.on_train_batch_start(Mock(train_dataloader=Mock(waited=0.0)), task, {}, 0)
     assert curves.units == 3 * 8 * 2
 
 

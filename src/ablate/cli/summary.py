@@ -56,7 +56,10 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
         some = f"{chosen['examples']:,} of {chosen['of']:,} examples in training, all at the end"
         table.add_row("validation", some)
     throughput = result["throughput"]
-    table.add_row("throughput", f"{throughput['value']:,.0f} {throughput['unit']}")
+    rate = f"{throughput['value']:,.0f} {throughput['unit']}"
+    if (share := throughput.get("waiting")) is not None:
+        rate += f", {share:.0%} of the time waiting for data"
+    table.add_row("throughput", rate)
     table.add_row(
         "time", f"{result['wall_seconds']:.0f} s, {result['train_seconds']:.0f} s training"
     )

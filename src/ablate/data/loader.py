@@ -6,6 +6,7 @@ same with any number of workers or processes (each takes its slice of every glob
 after a stop in the middle of an epoch.
 """
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -202,8 +203,9 @@ class InOrder(Order):
 class Loader(DataLoader[Any]):
     """Loads whole batches from `dataset[request]`, and can resume within an epoch.
 
-    `done` returns how many batches of the current epoch were trained on; Lightning saves it with
-    `state_dict` and restores it with `load_state_dict`. Prefetched batches do not count.
+    `waited`: seconds spent waiting for batches. `done` returns how many batches of the current
+    epoch were trained on; Lightning saves it with `state_dict` and restores it with
+    `load_state_dict`. Prefetched batches do not count.
     """
 
     def __init__(
@@ -225,11 +227,18 @@ class Loader(DataLoader[Any]):
             pin_memory=pin_memory,
             generator=torch.Generator(),
         )
-        self.done = done
+        self.done, self.waited = done, 0.0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a generator starts lazily
         try:
-            yield from super().__iter__()
+            batches = super().__iter__()
+            while True:
+                began = time.perf_counter()
+                batch = next(batches, None)
+                self.waited += time.perf_counter() - began
+                if batch is None:
+                    return
+                yield batch
         except UserError as error:
             # A worker process passes its traceback as the message: the last line is ours.
             line = str(error).strip().splitlines()[-1]

@@ -1,5 +1,6 @@
 """Record every logged metric by step, in metrics.csv and in the loggers, and measure the training
-time. Lightning itself would pass the loggers the number of the step before.
+time, and how much of it the process waits for data. Lightning itself would pass the loggers the
+number of the step before.
 
 The rows are saved in the checkpoint, so that a resumed run writes the file of an uninterrupted one.
 """
@@ -27,24 +28,34 @@ class Curves(Callback):
         self.rows: list[dict[str, float]] = []
         self.units: int | Tensor = 0  # a tensor if an int would need a GPU synchronization
         self.train_seconds = self.resumed_seconds = 0.0  # the second: at the checkpoint
+        self.data_seconds = 0.0  # of the training time, spent waiting for batches
         self._since = 0.0
         self.logger: RunLogger | None = None
         self.reached: dict[str, int] = {}  # by the logger, at earlier attempts
 
     def state_dict(self) -> dict[str, Any]:
         running = time.perf_counter() - self._since if self._since else 0.0
-        seconds = self.train_seconds + running
-        return {"rows": self.rows, "units": int(self.units), "train_seconds": seconds}
+        return {
+            "rows": self.rows,
+            "units": int(self.units),
+            "train_seconds": self.train_seconds + running,
+            "data_seconds": self.data_seconds,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.units = state_dict["rows"], state_dict["units"]
         self.train_seconds = self.resumed_seconds = state_dict["train_seconds"]
+        self.data_seconds = state_dict.get("data_seconds", 0.0)
         if self.logger is not None:
             self.logger.catch_up(self.rows, self.reached)
 
     def on_train_batch_start(self, trainer: Any, task: Any, batch: Any, *_: Any) -> None:
-        if not self._since:
+        loader = trainer.train_dataloader
+        if self._since:
+            self.data_seconds += loader.waited
+        else:  # nor was the first batch waited for in the time that is measured
             self._since = time.perf_counter()
+        loader.waited = 0.0
         self.units = self.units + task.units(batch) * task.data.share().world
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:

@@ -457,7 +457,11 @@ def measure(
         "kernels": kernels(task.model),
         **task.presenter(task).notes(),
         "train_seconds": curves.train_seconds,
-        "throughput": {"unit": f"{task.unit}/s", "value": int(curves.units) / curves.train_seconds},
+        "throughput": {
+            "unit": f"{task.unit}/s",
+            "value": int(curves.units) / curves.train_seconds,
+            "waiting": curves.data_seconds / curves.train_seconds,
+        },
     }
 
 
