@@ -2,12 +2,18 @@
 
 import json
 import math
+import multiprocessing
+import os
 import pickle
+import random
 import shutil
+import socket
+import time
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from make_data import make, ready
 from refusals import refused
 from test_prepare import as_lines, corpus
@@ -17,6 +23,7 @@ from ablate.data.loader import Share
 from ablate.data.preparation import prepare
 from ablate.data.shards import Shard, Shards, windows
 from ablate.data.text import RandomWindows
+from ablate.task.causal_lm import CausalLM
 
 SMALL = {"seq_len": 8, "batch_size": 4}
 
@@ -329,3 +336,78 @@ def test_a_model_is_trained_within_documents(shards, documents):
     every = ablate.data.Request(0, torch.arange(len(plain)))
     assert within[every].keys() - plain[every].keys() == {"documents"}
     assert all(plain[every][name].equal(within[every][name]) for name in ("tokens", "targets"))
+
+
+KILLS = int(os.environ.get("ABLATE_KILLS", "6"))  # 100 take half an hour
+
+
+def life(cfg, folder, drawn, rank, world, port):
+    """One of `world` processes that torchrun started; it notes the batches that it trains on."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    others = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "kills"}
+    os.environ |= {name: str(value) for name, value in (ranks | others).items()}
+    rank_zero_only.rank = rank  # lightning has read it at the import
+    losses = CausalLM.losses
+
+    def noted(task, batch):
+        line = json.dumps([task.global_step, rank, world, batch["tokens"].tolist()]) + "\n"
+        with open(drawn, "ab", buffering=0) as file:
+            file.write(line.encode())
+        return losses(task, batch)
+
+    CausalLM.losses = noted
+    ablate.run(cfg, folder)
+
+
+@pytest.mark.slow
+def test_kills_change_no_batch_in_any_number_of_processes(shards, tmp_path):
+    """Killed at random times, and resumed in 1, 2 and 4 processes."""
+    steps, folder, drawn = 5 * KILLS, tmp_path / "outputs" / "run", tmp_path / "drawn"
+    words = (
+        f"data=tokens data.root={shards} data.seq_len=8 data.batch_size=8 model.dim=16"
+        f" model.depth=1 model.heads=2 trainer=ddp trainer.accelerator=cpu"
+        f" trainer.max_steps={steps} trainer.val_check_interval={steps // 2} schedule.warmup=1"
+        f" checkpoint_every=1 logger=none output_dir={tmp_path / 'outputs'}"
+    ).split()
+    cfgs = {n: ablate.compose(*words, f"trainer.devices={n}") for n in (1, 2, 4)}
+    rng, kills, resumed = random.Random(0), 0, set()
+    drawn.touch()
+    fork = multiprocessing.get_context("fork")
+    while kills < KILLS or not finished(folder):
+        assert not finished(folder), f"only {kills} kills in {steps} steps"
+        world = rng.choice([*cfgs])
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        begun = len(drawn.read_bytes().splitlines())
+        processes = [
+            fork.Process(target=life, args=(cfgs[world], folder, drawn, rank, world, port))
+            for rank in range(world)
+        ]
+        for process in processes:
+            process.start()
+        wanted = begun + world * rng.randint(1, 4) if kills < KILLS else math.inf
+        while len(drawn.read_bytes().splitlines()) < wanted and processes[0].is_alive():
+            time.sleep(0.02)
+        time.sleep(0.05 * rng.random())
+        if wanted < math.inf:
+            assert processes[0].is_alive(), f"ended by itself with {processes[0].exitcode}"
+            kills += 1
+            resumed.add(world)
+            for process in processes:
+                process.kill()
+        for process in processes:
+            process.join()
+    data = ready("tokens", root=str(shards), seq_len=8, batch_size=8)
+    data.train_batches = steps
+    expected = [batch["tokens"] for batch in data.train_dataloader()]
+    found = [json.loads(line) for line in drawn.read_text().splitlines()]
+    for step, rank, world, tokens in found:
+        assert tokens == expected[step].tensor_split(world)[rank].tolist()
+    assert {step for step, *_ in found} == {*range(steps)}
+    assert resumed == {*cfgs}
+
+
+def finished(folder):
+    result = folder / "result.json"
+    return result.exists() and json.loads(result.read_text())["status"] == "finished"
