@@ -43,7 +43,8 @@ def changed(cfg: DictConfig, path: str) -> DictConfig:
 
 # Where things lie, what is shown, how fast data is read, what is computed again.
 UNIMPORTANT = """checkpoint_every checkpoint_keep evaluate data.path data.root data.sha256
-    data.workers output_dir run_dir model.activation_checkpointing trainer.log_every_n_steps"""
+    data.workers output_dir run_dir model.activation_checkpointing task.loss_chunk
+    trainer.log_every_n_steps"""
 
 
 def test_every_key_that_can_change_the_result_changes_the_id() -> None:

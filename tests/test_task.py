@@ -24,6 +24,7 @@ from ablate.config.parts import locate
 from ablate.data import IGNORED
 from ablate.data.interface import Sizes
 from ablate.errors import RunFailed, UserError
+from ablate.model.gpt import GPT
 from ablate.study.metric_words import mode_of
 from ablate.study.plan.budget import measured
 from ablate.task import Task
@@ -196,3 +197,30 @@ def test_an_author_knows_few_hooks_and_inherits_little():
 
 def test_the_terms_of_a_loss_are_added():
     assert total({"loss": torch.tensor(2.0), "balance": torch.tensor(3.0)}) == 5
+
+
+def test_chunks_of_the_loss_have_the_loss_and_the_weights_of_whole_batches(tmp_path, monkeypatch):
+    """64 tokens in chunks of 5, with every term; no call computes the logits of more."""
+    parts, seen = GPT.logits, []
+    monkeypatch.setattr(GPT, "logits", lambda self, x: seen.append(x.numel()) or parts(self, x))
+    terms = ["task.z_loss=0.1", "task.label_smoothing=0.1", "model.logit_softcap=2"]
+    more = ["trainer.precision=64-true", "trainer.accumulate_grad_batches=2", *terms]
+    whole, chunks = (
+        ablate.run(
+            ablate.compose(
+                *overrides(
+                    tmp_path, *more, f"task.loss_chunk={size}", f"run_dir={tmp_path / str(size)}"
+                )
+            )
+        )
+        for size in ("null", 5)
+    )
+    assert chunks["metrics"] == pytest.approx(whole["metrics"], rel=1e-9)
+    weights = [ablate.load(run["folder"]).task.state_dict() for run in (whole, chunks)]
+    torch.testing.assert_close(*weights, rtol=1e-9, atol=1e-9)
+    assert seen.count(5 * 16) > seen.count(64 * 16) > 0
+
+
+def test_only_some_models_have_states_for_chunks_of_the_loss():
+    with refused("task.loss_chunk=5: model=rnn_lm computes its logits for the whole batch"):
+        ablate.compose("model=rnn_lm", "task.loss_chunk=5")

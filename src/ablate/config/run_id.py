@@ -38,6 +38,7 @@ EXCLUDED = (
     "data.sha256",
     "data.workers",
     "model.activation_checkpointing",
+    "task.loss_chunk",
     "trainer.log_every_n_steps",
 )
 

@@ -36,7 +36,8 @@ class ModelTraits:
     something to read without attention, such as an encoder's last state. pads: its batches are
     padded. source_first: one stack reads the source and then the target. has_grid: its positions
     are the patches of an image, in rows and columns. documents: its layers can stay within the
-    documents of a row.
+    documents of a row. returns_states: forward(read=False) returns the states that `logits`
+    reads.
     """
 
     causal: bool | None = None
@@ -46,6 +47,7 @@ class ModelTraits:
     source_first: bool = False
     has_grid: bool = False
     documents: bool = False
+    returns_states: bool = False
 
 
 class Model(nn.Module):

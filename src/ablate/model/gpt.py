@@ -49,7 +49,7 @@ class GPT(LanguageModel):
     """
 
     outputs = ("next tokens", "classes", "scores")
-    traits = ModelTraits(causal=True, documents=True)
+    traits = ModelTraits(causal=True, documents=True, returns_states=True)
     conflicts = (
         Conflict(
             lambda c: (
@@ -106,10 +106,12 @@ class GPT(LanguageModel):
         documents: Int[Tensor, "b i"] | None = None,
         positions: Int[Tensor, "b i"] | None = None,
         cache: Cache | None = None,
-    ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"]:
+        read: bool = True,
+    ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"] | Float[Tensor, "b i dim"]:
         """tokens: with a cache only the new ones; keep: True = real, padding last. documents:
         numbers, never falling in a row, of the documents that no layer crosses. positions: of the
-        tokens, for an encoding that is added to them; None: those in the row."""
+        tokens, for an encoding that is added to them; None: those in the row. read: False: return
+        the states that `logits` reads."""
         x, within = self.embedding(tokens), None
         if documents is not None:
             within = Documents.numbered(documents)
@@ -117,9 +119,12 @@ class GPT(LanguageModel):
         if self.classes is not None:
             assert keep is not None
             x = x[torch.arange(x.shape[0]), keep.sum(1) - 1]
-        return logits(
-            x, self.head, self.embedding.weight, self.logit_softcap, scale=self.width_ratio
-        )
+        return self.logits(x) if read else x
+
+    def logits(self, states: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n outputs"]:
+        """Of the next tokens, or of the classes."""
+        table, cap = self.embedding.weight, self.logit_softcap
+        return logits(states, self.head, table, cap, scale=self.width_ratio)
 
     def rate_factors(self) -> dict[str, float]:
         return {role: self.width_ratio for role in ("matrix",) if self.width_ratio != 1}

@@ -2,7 +2,7 @@
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Positive, Real, Share
+from ablate.config.conflicts import Conflict
+from ablate.config.rules import Count, Positive, Real, Share
 from ablate.data import IGNORED, Batch, Data
 from ablate.data.text import TokenData
 from ablate.data.tokenizer import Tokenizer
@@ -103,10 +105,18 @@ class CausalLM(Task):
     """Cross-entropy in nats per token; perplexity is exp(loss); bits per byte and per character
     spread it over the text of the tokens, so that tokenizers can be compared.
 
-    label_smoothing, z_loss: of `TokenLoss`, in training.
+    label_smoothing, z_loss: of `TokenLoss`, in training. loss_chunk: tokens whose logits are in
+    memory at once, and are computed again for the gradient; None: those of the whole batch.
     """
 
     kinds = ("text",)
+    conflicts = (
+        Conflict(
+            lambda c: c("task.loss_chunk") is not None and not c.trait("model", "returns_states"),
+            "task.loss_chunk={task.loss_chunk}: model={model} computes its logits for the whole"
+            " batch; set task.loss_chunk=null",
+        ),
+    )
     output = "next tokens"
     metric, mode, unit = "val/loss", "min", "tokens"
     presenter = CausalPresenter
@@ -116,10 +126,11 @@ class CausalLM(Task):
         *args: Any,
         label_smoothing: Share = 0.0,
         z_loss: Positive | None = None,
+        loss_chunk: Count | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.criterion = TokenLoss(label_smoothing, z_loss)
+        self.criterion, self.loss_chunk = TokenLoss(label_smoothing, z_loss), loss_chunk
         self.mean_loss = MeanMetric()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -129,18 +140,31 @@ class CausalLM(Task):
         return batch["tokens"].numel()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        logits = self.model(*self.inputs(batch), **documents(batch))
-        targets = batch["targets"]
-        share = self.step_so_far.share(targets != IGNORED, self.trainer.world_size)
-        return self.criterion.terms(logits, targets, share)
+        share = self.step_so_far.share(batch["targets"] != IGNORED, self.trainer.world_size)
+        return self._terms(batch, lambda logits, t: self.criterion.terms(logits, t, share))
 
     def evaluate(self, batch: Batch) -> None:
-        logits, targets = self.model(batch["tokens"], **documents(batch)), batch["targets"]
-        counted = (targets != IGNORED).sum()
-        loss = F.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
-        )
-        self.mean_loss.update(loss, counted)
+        counted = (batch["targets"] != IGNORED).sum()
+        exact = TokenLoss(label_smoothing=0.0, z_loss=None)
+        found = self._terms(batch, lambda logits, t: exact.terms(logits.float(), t, counted))
+        self.mean_loss.update(found["loss"], counted)
+
+    def _terms(
+        self, batch: Batch, terms: Callable[[Tensor, Tensor], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """The terms of the logits and targets of a batch, summed over its chunks."""
+        model: Any = self.model
+        inputs, within, targets = self.inputs(batch), documents(batch), batch["targets"]
+        if self.loss_chunk is None:
+            return terms(model(*inputs, **within), targets)
+
+        def of_chunk(states: Tensor, targets: Tensor) -> dict[str, Tensor]:
+            return terms(model.logits(states[None]), targets[None])
+
+        states = model(*inputs, **within, read=False).flatten(0, 1).split(self.loss_chunk)
+        chunks = zip(states, targets.flatten().split(self.loss_chunk), strict=True)
+        found = [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks]
+        return {name: torch.stack([one[name] for one in found]).sum(0) for name in found[0]}
 
     def measures(self, split: str) -> dict[str, Tensor]:
         assert isinstance(self.data, TokenData)
