@@ -77,12 +77,19 @@ def as_saved(to):
     return to / "saved"
 
 
+def as_hub(to):
+    """A folder in place of a name on the hub."""
+    (to / "hub").mkdir()
+    (to / "hub" / "train.jsonl").write_text(lines())
+    return f"hf:{to / 'hub'}"
+
+
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     monkeypatch.setattr(preparation, "BATCH", 500)
 
 
-FORMATS = [as_folder, as_lines, as_gzip, as_zstd, as_parquet, as_saved]
+FORMATS = [as_folder, as_lines, as_gzip, as_zstd, as_parquet, as_saved, as_hub]
 
 
 def documents(folder, split):
@@ -122,6 +129,19 @@ def test_every_format_has_the_same_documents(write, tmp_path):
         assert counts["documents"] == len(texts)
         assert counts["bytes"] == sum(len(text.encode()) + 2 for text in texts)
         assert counts["characters"] == sum(len(text) + 2 for text in texts)
+
+
+def test_a_data_set_on_the_hub_is_streamed_once(tmp_path):
+    """A call that was stopped after its first shard goes on with the next row."""
+    hub, to = as_hub(tmp_path), tmp_path / "to"
+    with refused(f"{hub}: is streamed once, and --tokenizer bpe would read it twice"):
+        prepare(corpus(hub), to, tokenizer="bpe")
+    with refused(f"{hub}: row 1 has no 'words' (its keys are n, text)"):
+        prepare(corpus(hub, column="words"), tmp_path / "none", tokenizer="byte")
+    with refused(f"{hub}: split 'odd' cannot be streamed ("):
+        prepare(corpus(hub, train_split="odd"), tmp_path / "other", tokenizer="byte")
+    rows = [*corpus(hub).pieces()]
+    assert rows[7:] == [*corpus(hub).pieces(rows[6].after)]
 
 
 def test_the_split_of_a_document_depends_only_on_its_text(tmp_path):

@@ -1,11 +1,13 @@
 """Tokenize text into shards for data=tokens: python -m ablate.prepare SOURCE... --to DIR
 
-A source is a file, a folder, a pattern such as 'corpus/*.jsonl.zst', or a folder of save_to_disk of
-Hugging Face datasets. A document is a line of .jsonl or .ndjson, a row of .parquet or of a data
-set, or a whole text file; .gz and .zst are decompressed. A call that was stopped or killed is
-continued by the same command; the shards do not depend on --workers.
+A source is a file, a folder, a pattern such as 'corpus/*.jsonl.zst', a folder of save_to_disk of
+Hugging Face datasets, or a data set on its hub, which is streamed once: hf:NAME or hf:NAME:CONFIG.
+A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set, or a whole text file;
+.gz and .zst are decompressed. A call that was stopped or killed is continued by the same command;
+the shards do not depend on --workers.
 
 python -m ablate.prepare corpus/ --to shards --tokenizer bpe --vocab-size 32000
+python -m ablate.prepare hf:HuggingFaceFW/fineweb:sample-10BT --to fineweb --tokenizer tiktoken:gpt2
 python -m ablate data=tokens data.root=shards
 """
 
@@ -20,7 +22,7 @@ from ablate.errors import UserError
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.prepare", description=__doc__)
-    parser.add_argument("source", nargs="+", help="file, folder, pattern, or saved data set")
+    parser.add_argument("source", nargs="+", help="file, folder, pattern, or data set")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="output directory")
     parser.add_argument(
         "--tokenizer",
@@ -46,7 +48,7 @@ def main() -> None:
         "--val-files", nargs="+", metavar="SOURCE", help="sources whose documents validate"
     )
     validation.add_argument(
-        "--val-split", metavar="NAME", help="split of a saved data set that validates"
+        "--val-split", metavar="NAME", help="split of a data set that validates"
     )
     parser.add_argument(
         "--train-split", default="train", metavar="NAME", help="split that trains (default: train)"

@@ -1,8 +1,8 @@
 """Read the documents of files one by one, for `python -m ablate.prepare`.
 
 A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set saved by Hugging Face
-datasets (save_to_disk), or a whole file of any other name, as UTF-8 text. All but Parquet may be
-compressed, as .gz or .zst.
+datasets (save_to_disk) or streamed from its hub (hf:NAME or hf:NAME:CONFIG), or a whole file of
+any other name, as UTF-8 text. All but Parquet may be compressed, as .gz or .zst.
 """
 
 import gzip
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NamedTuple, cast
 
+from ablate.config.rules import HUGGING_FACE
 from ablate.data import source, split
 from ablate.data.pieces import recut
 from ablate.errors import UserError, suggest
@@ -94,6 +95,8 @@ class Corpus:
             yield Piece(part, text, at == 0, current is None, after)
 
     def _documents(self, path: Path, name: str, start: int) -> Iterator[Document]:
+        if is_hub(path):
+            return _streamed(path, self.column, name, start)
         if path.is_dir():
             return _saved(path, self.column, name, start)
         kind = next((s for s in reversed(path.suffixes) if s not in (".gz", ".zst")), "")
@@ -110,7 +113,9 @@ def find(sources: Iterable[str]) -> list[Path]:
     found: list[Path] = []
     for text in sources:
         path = source.local(text)
-        if path.is_file() or is_saved(path):
+        if is_hub(Path(text)):
+            found.append(Path(text))
+        elif path.is_file() or is_saved(path):
             found.append(path)
         elif path.is_dir():
             saved = {inner.parent for inner in path.rglob("*.json") if is_saved(inner.parent)}
@@ -134,6 +139,11 @@ def is_saved(folder: Path) -> bool:
     if (folder / SAVED_TO_DISK[0]).is_file():
         return True
     return all((folder / name).is_file() for name in SAVED_TO_DISK[1:])
+
+
+def is_hub(path: Path) -> bool:
+    """Whether this is the name of a data set on the hub of Hugging Face."""
+    return str(path).startswith(HUGGING_FACE)
 
 
 def bytes_in(path: Path) -> int:
@@ -254,6 +264,21 @@ def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]
     for rows in saved.select(range(min(start, len(saved)), len(saved))).iter(ROWS):
         for text in rows[column]:
             yield _whole(text, f"{path}: column {column}")
+
+
+def _streamed(path: Path, column: str, name: str, start: int) -> Iterator[Document]:
+    datasets = require("datasets", path)
+    data_set, _, config = str(path).removeprefix(HUGGING_FACE).partition(":")
+    try:
+        rows = datasets.load_dataset(data_set, config or None, split=name, streaming=True)
+        for number, row in enumerate(rows.skip(start), start + 1):
+            yield _value(row, column, f"{path}: row {number}")
+    except UserError:
+        raise
+    except Exception as error:  # of the network, or of datasets: of many classes
+        raise UserError(
+            f"{path}: split {name!r} cannot be streamed ({_first_line(error)})"
+        ) from None
 
 
 def _require_column(path: Path, column: str, names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from ablate.config.parts import require_allowed
 from ablate.config.rules import Vocabulary
-from ablate.data.documents import Corpus, Piece, bytes_in
+from ablate.data.documents import Corpus, Piece, bytes_in, is_hub
 from ablate.data.loader import Loader
 from ablate.data.shards import FORMAT, MANIFEST, dtype_for, read_manifest
 from ablate.data.tokenizer import (
@@ -133,6 +133,11 @@ def prepare(
     """
     require_allowed(prepare, {"tokenizer": tokenizer, "vocab_size": vocab_size}, "data")
     require_trained(tokenizer, vocab_size)
+    if tokenizer in TRAINED and (hub := [*filter(is_hub, corpus.files)]):
+        raise UserError(
+            f"{hub[0]}: is streamed once, and --tokenizer {tokenizer} would read it twice; use"
+            " hf:NAME_OR_PATH, tiktoken:NAME or byte"
+        )
     with _writing(folder):
         plan = _plan(corpus, tokenizer, vocab_size, shard)
         if (folder / MANIFEST).exists():
@@ -172,7 +177,10 @@ def _plan(
     """The options and files that determine the bytes of the shards, as JSON values."""
 
     def files(paths: Iterable[Path]) -> list[Any]:
-        return [[str(p.absolute()), bytes_in(p), p.stat().st_mtime_ns] for p in paths]
+        return [
+            [str(p)] if is_hub(p) else [str(p.absolute()), bytes_in(p), p.stat().st_mtime_ns]
+            for p in paths
+        ]
 
     return {
         "files": files(corpus.files),
