@@ -1,11 +1,15 @@
 """A run in formats of other libraries: what they read has equal outputs; the rest is refused."""
 
+import csv
+import math
 import re
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from make_model import random_parts
 from test_figures import built
 from tiny import images, overrides
@@ -16,6 +20,7 @@ from ablate import export as command
 from ablate.config.composition import Composition, compose
 from ablate.data import Request
 from ablate.errors import UserError
+from ablate.training.build import build, build_data
 from ablate.training.pretrained.hugging_face import export as exported
 from ablate.training.pretrained.hugging_face.export import network_of
 
@@ -136,3 +141,46 @@ def test_nothing_is_written_over_and_what_has_other_outputs_is_not_kept(
     with pytest.raises(UserError, match="the exported model disagrees with the original"):
         export("gpt", "x")
     assert not list(tmp_path.glob("*x*"))
+
+
+def test_twenty_steps_of_the_recipe_at_124m_have_the_losses_of_a_plain_loop(tmp_path):
+    """At a tiny width: transformers' GPT-2 with equal weights and torch's AdamW, as nanoGPT's
+    train.py has them. Biases are added, which transformers' network always has."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4000), ("val", 400)):
+        rng.integers(0, 60, count).astype(np.uint16).tofile(tmp_path / f"{split}.bin")
+    steps, warmup, accumulate = 20, 3, 2
+    typed = f"""experiment=gpt2_124m data.root={tmp_path} data.vocab_size=60 data.seq_len=16
+        data.batch_size=4 model.dim=32 model.depth=2 model.heads=2 model.bias=true compile=false
+        trainer=cpu trainer.precision=32-true trainer.accumulate_grad_batches={accumulate}
+        trainer.max_steps={steps} schedule.warmup={warmup} trainer.val_check_interval=40
+        trainer.log_every_n_steps=1 logger=none output_dir={tmp_path / "outputs"}"""
+    cfg = compose(*typed.split())
+    data = build_data(cfg)
+    network = network_of(build(cfg, data), cfg, data).train()
+    decayed = [p for p in network.parameters() if p.dim() > 1]
+    others = [p for p in network.parameters() if p.dim() < 2]
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    batches, losses = iter(data.train_dataloader()), []
+    for step in range(steps):
+        if step < warmup:
+            rate = (step + 1) / (warmup + 1)
+        else:
+            rate = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+        for group in optimizer.param_groups:
+            group["lr"] = 6e-4 * rate
+        optimizer.zero_grad()
+        losses.append(0.0)
+        for _ in range(accumulate):
+            batch = next(batches)
+            logits = network(batch["tokens"]).logits.flatten(0, 1)
+            loss = F.cross_entropy(logits, batch["targets"].flatten()) / accumulate
+            loss.backward()
+            losses[-1] += loss.item()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+    with open(Path(ablate.run(cfg)["folder"], "metrics.csv")) as file:
+        found = [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    assert found == pytest.approx(losses, abs=1e-5)
+    assert losses[-1] < losses[0]
