@@ -81,7 +81,7 @@ AREAS = {
         links logger optimizer processes resume damaged_folders no_effect security shards
         sizes train transfer""",
     "study": "judge multirun optuna publish report report_* slurm_nodes study_*",
-    "cli": "cli commands export figures generate imports mutations package say wheel words",
+    "cli": "cli commands export figures generate imports lm_eval mutations package say wheel words",
     "systems": "systems",
 }
 

@@ -31,7 +31,17 @@ from ablate.machine.terminal.pipe import Output
 from ablate.machine.version import described
 
 NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
-COMMANDS = ("diff", "evaluate", "export", "generate", "judge", "prepare", "report", "show")
+COMMANDS = (
+    "diff",
+    "evaluate",
+    "export",
+    "generate",
+    "judge",
+    "lm_eval",
+    "prepare",
+    "report",
+    "show",
+)
 
 
 def main() -> None:

@@ -65,6 +65,7 @@ Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.diff "model.attention=dot" "model.attention=cosine"    compares two configs
   python -m ablate.report STUDY_DIR                            the report again, or --status
   python -m ablate.prepare SOURCE... --to DIR                  token shards of text, for data=tokens
+  python -m ablate.lm_eval RUN_DIR --tasks NAMES               by lm-evaluation-harness
   python -m ablate.judge results.csv --baseline ARM            verdicts on results of other programs
 
 Flags: -m (every combination of the values after commas), --cfg job (print the composition),

@@ -1,0 +1,93 @@
+"""python -m ablate.lm_eval: a run in lm-evaluation-harness."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from refusals import refused
+from tiny import SMALL, images, overrides
+from ways import called
+
+import ablate
+from ablate import export, lm_eval
+from ablate.config.composition import Composition
+
+pytest.importorskip("lm_eval")
+
+TEXTS = ["the cat sat on a mat", "all was well and that was all the cat saw on that mat", "a mat"]
+TASK = """task: cats
+dataset_path: json
+dataset_kwargs: {data_files: {test: FILE}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{context}}"
+doc_to_choice: [" cat", " mat"]
+doc_to_target: "{{answer}}"
+metric_list: [{metric: acc}]
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    cfg = ablate.compose(*overrides(tmp_path_factory.mktemp("runs"), *SMALL, "data.tokenizer=byte"))
+    ablate.run(cfg)
+    return Composition(cfg).folder
+
+
+def asked(*arguments):
+    return SimpleNamespace(args=arguments)
+
+
+@pytest.mark.ci
+def test_log_likelihoods_are_those_of_the_exported_network(run, tmp_path):
+    """By the harness's own class for transformers; also of texts longer than the model reads."""
+    transformers = pytest.importorskip("transformers")
+    from lm_eval.models.huggingface import HFLM
+
+    from ablate.training.harness import Harness
+
+    called(export.main, run, tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    tokenizer.eos_token = "\N{LATIN CAPITAL LETTER C WITH DOT ABOVE}"  # its letter for a line break
+    settings = {"device": "cpu", "batch_size": 2, "max_length": 16, "logits_cache": False}
+    theirs = HFLM(str(tmp_path / "hf"), tokenizer=tokenizer, **settings)
+    ours = Harness(run, batch_size=2)
+    assert ours.eot_token_id == theirs.eot_token_id == 10
+    ends = [asked(text[:cut], text[cut:]) for text in TEXTS for cut in (len(text) // 2, -2)]
+    pairs = [pair for pair in ends if len(pair.args[1]) < 16] + [asked("", "a mat")]
+    for one, other in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    texts = [asked(text) for text in TEXTS]
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(
+        theirs.loglikelihood_rolling(texts), abs=1e-4
+    )
+    until = [asked(text, {"until": ["t", "at "], "max_gen_toks": 8}) for text in TEXTS]
+    greedy = ours.generate_until(until)
+    assert greedy == theirs.generate_until(until)
+    assert not any("t" in text for text in greedy)
+    with refused("a continuation of 17 tokens is longer than the 16 that the model reads at once"):
+        ours.loglikelihood([asked("a", "b" * 17)])
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_the_command_measures_a_task_of_a_folder(run, tmp_path, monkeypatch, capsys):
+    rows = [{"context": "the", "answer": 0}, {"context": "on a", "answer": 1}]
+    (tmp_path / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "cats.yaml").write_text(TASK.replace("FILE", str(tmp_path / "rows.json")))
+    monkeypatch.setattr(sys, "argv", [])
+    out = tmp_path / "out"
+    folder = ("--include_path", tmp_path, "--output_path", out, "--device", "cpu")
+    called(lm_eval.main, run, "--tasks", "cats", *folder)
+    assert "|cats |" in capsys.readouterr().out
+    (found,) = out.rglob("results_*.json")
+    assert json.loads(found.read_text())["results"]["cats"]["acc,none"] in (0.0, 0.5, 1.0)
+
+
+def test_only_language_models_of_text_are_measured(run, tmp_path):
+    with refused("--tasks NAMES is missing"):
+        called(lm_eval.main, run)
+    cfg = ablate.compose(*images(tmp_path))
+    with refused("lm-evaluation-harness needs a language model of text"):
+        called(lm_eval.main, ablate.run(cfg)["folder"], "--tasks", "arc_easy")
