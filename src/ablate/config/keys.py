@@ -128,9 +128,13 @@ def nodes_of_groups(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def unknown_study_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the node `study` that is none, or if it is a value."""
-    study, keys = cfg["study"], set(_values()["study"])
-    is_node = isinstance(study, Mapping)
-    yield from _wrong(study, "study", keys, {}) if is_node else [no_value("study", study, keys)]
+    node, keys = cfg["study"], _values()["study"]
+    for path in ("study", "study.ladder"):
+        if not isinstance(node, Mapping):
+            yield no_value(path, node, set(keys))
+            return
+        yield from _wrong(node, path, set(keys), {})
+        node, keys = node.get("ladder"), keys.get("ladder", {})
 
 
 @cache

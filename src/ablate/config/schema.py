@@ -36,6 +36,12 @@ Nodes = Annotated[list[Any], ListOf(Keys(), least=0)]
 Strings = Annotated[list[str], ListOf(String(), least=0)]
 
 
+class LadderKeys(TypedDict):
+    sizes: list[str] | None
+    tokens_per_parameter: Positive
+    rules: Literal["olmo", "nanochat", "mup"]
+
+
 class StudyKeys(TypedDict):
     name: Annotated[str, Below("output_dir")]
     baseline: Strings
@@ -44,6 +50,7 @@ class StudyKeys(TypedDict):
     seeds: Count | list[Seed]
     seeds_up_to: Count | None
     blocks: Node | None
+    ladder: LadderKeys
     metric: str | None
     extra_metrics: Strings
     mode: Literal["min", "max"] | None

@@ -31,6 +31,7 @@ from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composed, Composer
+from ablate.study.plan.ladder import as_blocks
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.planned_run import Command, PlannedRun
 from ablate.study.plan.planned_study import PlannedStudy
@@ -50,6 +51,7 @@ def sweep(
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
+    request = as_blocks(request, lambda: Composer(context.config_loader, config, request.fixed)(()))
     blocks = Blocks.of(request)
     if blocks and request.node["noise"]:
         raise UserError(
@@ -85,6 +87,8 @@ def sweep(
     if request.node["dry_run"]:
         Output.trains = False
         at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
+        if request.node["ladder"]["sizes"]:
+            preview.show_rungs(studies)
         for study in studies:
             preview.show(study, at_once)
         return []

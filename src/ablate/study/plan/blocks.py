@@ -47,10 +47,11 @@ class Blocks:
         factor = read_factor(str(name), options, "study.blocks")
         if len(factor.options) < 2:
             raise UserError(f"study.blocks: {name}: needs two blocks at least")
+        where = "study.ladder" if request.node["ladder"]["sizes"] else "study.blocks"
         for other in request.factors:
             if both := sorted(factor.keys & other.keys):
                 raise UserError(
-                    f"study.blocks: {both[0]} is changed by study.factors: {other.name}, too"
+                    f"{where}: {both[0]} is changed by study.factors: {other.name}, too"
                 )
         blocks = cls(factor.name, factor.options)
         folders = [blocks.folder(block) for block in blocks.names]

@@ -16,7 +16,7 @@ from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Result, done, left, seconds
 from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import best_together, direction
-from ablate.study.numbers import counted, duration, listed, seeds_in_words
+from ablate.study.numbers import amount, counted, duration, listed, seeds_in_words
 from ablate.study.plan.cells import Composed
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.layout import SHOWN, Layout
@@ -53,6 +53,52 @@ def show(study: PlannedStudy, slots: int) -> None:
         soft_wrap=True,
     )
     console.print(_disk(layout, cells, study.folder), soft_wrap=True)
+
+
+def show_rungs(studies: Sequence[PlannedStudy]) -> None:
+    """Print the sizes of study.ladder: their recipes, and the cost of the baseline's runs. Memory
+    and time are measured in finished runs; before, memory is a lower bound."""
+    recipe = ("size", "dim", "depth", "heads", "batch", "rate", "weight decay", "steps")
+    cost = ("size", "parameters", "tokens", "FLOPs", "memory", "time/run", "all runs")
+    recipes, costs = (
+        Table(*(Column(head, justify="right") for head in heads)) for heads in (recipe, cost)
+    )
+    cells = {study.block: [*study.trials.cells, *study.counted()] for study in studies}
+    ended = {
+        study.block: done(study.state(cell).result for cell in cells[study.block])
+        for study in studies
+    }
+    every = [result for results in ended.values() for result in results]
+    for study in studies:
+        base, size = study.layout.baseline, study.block.partition("=")[2]
+        budget, model, optimizer = base.budget, base.config.model, base.config.optimizer
+        assert budget is not None
+        batch = base.config.data.batch_size * base.config.trainer.accumulate_grad_batches
+        recipes.add_row(
+            *map(str, (size, model.dim, model.depth, model.heads, batch)), f"{optimizer.lr:.3g}",
+            f"{optimizer.get('weight_decay') or 0:.3g}", f"{budget.steps:,}",
+        )  # fmt: skip
+        flops, own = budget.flops_per_step * budget.steps, ended[study.block]
+        peaks = [peak for result in own if (peak := result.get("peak_memory_bytes"))]
+        least = budget.checkpoints.state + 4 * budget.parameters  # and the gradients
+        time = seconds(base.name, flops, own) or seconds("", flops, every)
+        runs = len({cell.folder for cell in cells[study.block]})
+        costs.add_row(
+            size, f"{budget.parameters:,}",
+            amount(batch * base.config.data.seq_len * budget.steps), amount(flops),
+            written(max(peaks)) if peaks else f"> {written(least)}",
+            *("?" if time is None else duration(round(time * n)) for n in (1, runs)),
+        )  # fmt: skip
+    rules = studies[0].request.node["ladder"]["rules"]
+    recipes.title, recipes.title_justify = f"Ladder by the rules of {rules}", "left"
+    console = Console(highlight=False, markup=False)
+    console.print(recipes)
+    console.print(costs)
+    if not every:
+        console.print(
+            "Memory is that of weights, gradients and optimizer, without activations. Times are"
+            " known once a run has finished."
+        )
 
 
 def say_begin(study: PlannedStudy, cells: Sequence[PlannedRun], *, notes: bool) -> None:
