@@ -12,6 +12,7 @@ from ways import called
 import ablate
 from ablate import export, lm_eval
 from ablate.config.composition import Composition
+from ablate.study.analysis.results import read_results
 
 pytest.importorskip("lm_eval")
 
@@ -83,6 +84,8 @@ def test_the_command_measures_a_task_of_a_folder(run, tmp_path, monkeypatch, cap
     assert "|cats |" in capsys.readouterr().out
     (found,) = out.rglob("results_*.json")
     assert json.loads(found.read_text())["results"]["cats"]["acc,none"] in (0.0, 0.5, 1.0)
+    (value,) = read_results(out).values
+    assert (value.arm, value.seed, value.metric) == (run.name, 0, "cats/acc")
 
 
 def test_only_language_models_of_text_are_measured(run, tmp_path):

@@ -4,7 +4,9 @@ All other arguments are those of the harness's own command: --num_fewshot, --lim
 --include_path DIR (your own tasks), --output_path DIR. It needs
 pip install 'ablate-attention[lm-eval]'.
 
-python -m ablate.lm_eval outputs/runs/... --tasks lambada_openai,arc_easy --batch_size 16
+python -m ablate.lm_eval RUN_DIR --tasks lambada_openai,arc_easy --output_path results
+
+With the runs of a study in one --output_path, `ablate.judge results` compares their arms.
 """
 
 import json
@@ -13,6 +15,7 @@ import sys
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
 from ablate.machine.version import install
+from ablate.run_files.records import read_result
 
 
 def main() -> None:
@@ -29,8 +32,15 @@ def main() -> None:
         raise UserError(f"{error}: {install('lm-eval')}") from None
     import ablate.training.harness  # noqa: F401  # registers the model
 
-    settings = json.dumps({"run": str(args.run_dir), "allow": args.allow})
-    sys.argv = ["lm_eval", "run", "--model", "ablate", "--model_args", settings, *others]
+    result, _ = read_result(args.run_dir)
+    settings = {
+        "run": str(args.run_dir.resolve()),
+        "allow": args.allow,
+        "arm": result.get("arm") or args.run_dir.resolve().name,  # for ablate.judge
+        "seed": result.get("seed"),
+    }
+    of_model = ["--model", "ablate", "--model_args", json.dumps(settings)]
+    sys.argv = ["lm_eval", "run", *of_model, *others]
     cli_evaluate()
 
 

@@ -252,9 +252,12 @@ def _lm_eval(root: Path, files: Sequence[Path]) -> Results:
             content = read_json(file)
             config, tasks = content["config"], content["results"].items()
             model = config.get("model_args") or content["model_name"]
-            if isinstance(model, dict):
-                model = ",".join(f"{key}={value}" for key, value in model.items())
-            arm, seed = _without_seed(model)
+            if config.get("model") == "ablate":  # of ablate.lm_eval
+                arm, seed = model["arm"], model["seed"]
+            elif isinstance(model, dict):
+                arm, seed = _without_seed(",".join(f"{k}={v}" for k, v in model.items()))
+            else:
+                arm, seed = _without_seed(model)
             seed = _whole("seed", config["random_seed"] if seed is None else seed, str(file))
             for task, measured in tasks:
                 higher = content.get("higher_is_better", {}).get(task) or {}
