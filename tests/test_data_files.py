@@ -86,8 +86,9 @@ def test_what_is_no_file_of_data_is_refused(tmp_path, name, kind):
         keys = ("source", "target") if name == "parallel" else ("path",)
         given |= dict.fromkeys(keys, str(bad))
         if (name, kind) == ("text", "folder"):
-            line = "is a folder, and data=text reads one file"
-        line = f"data.{keys[0]}={bad}: {line}"
+            line = f"{bad}: the folder has no files"
+        else:
+            line = f"data.{keys[0]}={bad}: {line}"
     made(bad)
     if kind == "bomb" and name == "image_folder":
         line = "cannot decode the image"

@@ -11,9 +11,10 @@ import torch
 from make_data import make, ready
 from refusals import refused
 
-from ablate.data import text
+from ablate.data import Request, text
 from ablate.data import tokenizer as tokenizers
 from ablate.data.pieces import LONGEST, between, evenly, interruptible, recut
+from ablate.data.split import position, text_key
 from ablate.data.tokenizer import Bpe, Byte, Char, make_tokenizer, ready_made, restored
 
 WORDS = [
@@ -115,11 +116,13 @@ def long(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "KEPT", 100)
     (tmp_path / "a.txt").write_text(prose(1))
     calls = []
-    original = text.TextData._tokenized
-    monkeypatch.setattr(
-        text.TextData, "_tokenized", lambda *args: calls.append(1) or original(*args)
-    )
+    original = text.Text.divided
+    monkeypatch.setattr(text.Text, "divided", lambda *args: calls.append(1) or original(*args))
     return tmp_path / "a.txt", calls
+
+
+def listed(data, split):
+    return np.concatenate(data.tokens[split].arrays()).tolist()
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe"])
@@ -131,13 +134,15 @@ def test_tokens_are_made_once_for_all_runs_and_equal_those_in_memory(long, token
     monkeypatch.setattr(text, "KEPT", 10**9)
     three = ready("text", **options)
     for split in ("train", "val"):
-        assert one.tokens[split].equal(two.tokens[split])
-        assert one.tokens[split].equal(three.tokens[split])
+        assert listed(one, split) == listed(two, split) == three.tokens[split].tolist()
         assert one.per_token(split)["char"] == three.per_token(split)["char"]
-    assert one.tokens["train"].dtype == torch.uint16
+        every = Request(0, torch.arange(one.length(split)))
+        kept, whole = (data.splits[split][every] for data in (one, three))
+        assert all(kept[name].equal(whole[name]) for name in ("tokens", "targets"))
+    assert three.tokens["train"].dtype == torch.uint16
     path.write_text(prose(2))
     monkeypatch.setattr(text, "KEPT", 100)
-    assert not ready("text", **options).tokens["val"].equal(one.tokens["val"])
+    assert listed(ready("text", **options), "val") != listed(one, "val")
     assert len(calls) == 3
 
 
@@ -145,12 +150,17 @@ def test_damaged_tokens_are_made_again(long, tmp_path):
     path, calls = long
     options = {"path": str(path), "tokenizer": "byte", "seq_len": 8, "batch_size": 2}
     one = ready("text", **options)
-    (file,) = (tmp_path / "cache" / "tokens").glob("*/val.bin")
-    expected = one.tokens["val"].tolist()
+    (file,) = (tmp_path / "cache" / "tokens").glob("*/val-00000.bin")
+    expected = listed(one, "val")
     file.write_bytes(b"x")
-    assert ready("text", **options).tokens["val"].tolist() == expected
+    assert listed(ready("text", **options), "val") == expected
     assert len(calls) == 2
-    assert not list((tmp_path / "cache" / "tokens").glob(".*"))
+    folder = file.parent
+    assert {p.name for p in folder.iterdir() if p.name[0] == "."} == {".lock"}
+    (folder / "manifest.json").rename(folder / ".plan.json")  # as if it was killed
+    (folder / ".plan.json").write_text(json.dumps({"key": folder.name}))
+    assert listed(ready("text", **options), "val") == expected
+    assert len(calls) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monkeypatch, capsys):
@@ -158,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monk
     monkeypatch.setenv("ABLATE_CACHE", "/proc/none")
     data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
     assert len(data.tokens["train"]) > 1000
-    assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().out
+    assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().err
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
@@ -234,7 +244,7 @@ JSON = '{"text": "to be"}\n'
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b'{"id": 1}\n' * 99, "contains JSON lines"),
+        ("a.json", b'{"id": 1}\n' * 99, "contains JSON lines"),
         ("a.txt", JSON.encode() * 99, "contains JSON lines"),
         ("a.txt", b"PAR1" + bytes(99), "is a Parquet file"),
         ("a.txt", b"PK\3\4" + bytes(99), "is a ZIP archive"),
@@ -249,15 +259,56 @@ def test_what_is_no_text_is_named(name, content, says, tmp_path):
         make("text", path=str(tmp_path / name), tokenizer="char", seq_len=8).setup()
 
 
-def test_several_files_are_named_with_how_to_join_them(tmp_path):
-    for made, says in (("a", "is a folder"), ("b", "save_to_disk"), ("*.txt", "is a pattern")):
-        if made != "*.txt":
-            (tmp_path / made).mkdir()
-        if made == "b":
-            for file in ("dataset_info.json", "state.json"):
-                (tmp_path / made / file).write_text("{}")
-        with refused(f"{made}: ", says):
-            make("text", path=str(tmp_path / made), tokenizer="char", seq_len=8).setup()
+def test_files_with_documents_are_prepared_once(tmp_path, monkeypatch, capsys):
+    """A folder, a pattern, several files and JSON lines have the same documents."""
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    texts = [prose(seed, words=40) for seed in range(30)]
+    (tmp_path / "a").mkdir()
+    for n, content in enumerate(texts):
+        (tmp_path / "a" / f"{n:02}.txt").write_bytes(content.encode())
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    files = [str(tmp_path / "a" / f"{n:02}.txt") for n in range(30)]
+    options = {"tokenizer": "byte", "seq_len": 8, "batch_size": 2, "val_fraction": 0.3}
+    kinds = [str(tmp_path / "a"), f"{tmp_path}/a/*.txt", files, str(tmp_path / "b.jsonl")]
+    made = [ready("text", path=path, **options) for path in kinds]
+    assert capsys.readouterr().err.count("tokenizing for all runs") == 2  # lines are other files
+    for split in ("train", "val"):
+        tokens = [listed(data, split) for data in made]
+        assert tokens[0] == tokens[1] == tokens[2] == tokens[3]
+    documents = [content + "\n\n" for content in texts]
+    held = "".join(documents[n] for n in range(30) if position(text_key(texts[n])) < 0.3)
+    assert bytes(listed(made[0], "val")).decode() == held
+    assert 0 < len(held) < sum(map(len, documents)) / 2
+    assert made[0].per_token("val")["byte"] == pytest.approx(1, abs=0.01)
+    again = make("text", path=files[:9], **options)
+    assert again.fingerprint() != made[0].fingerprint() == made[2].fingerprint()
+    other = make("text", path=f"{tmp_path}/a/0*.txt", **options)
+    other.measure_as(made[0])
+    other.whole = True
+    other.setup()
+    assert bytes(listed(other, "val")).decode() == "".join(documents[:10])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"unit": "line"}, "data.unit=line: is of one text"),
+        ({"sha256": "0" * 64}, "is of one text, and data.path="),
+        ({"val_fraction": 1e-9}, "none of the documents of data.path="),
+        ({"path": "none*"}, "none*: no such file or folder"),
+        ({"path": ["a", "hf:b"]}, "data.path=[a,hf:b]: a data set of the hub"),
+        ({"path": "b.jsonl"}, "b.jsonl: line 1 has no 'text'"),
+    ],
+)
+def test_documents_that_cannot_be_used_are_one_line(changes, says, tmp_path, monkeypatch):
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "a.txt").write_text("to be " * 99)
+    (tmp_path / "b.jsonl").write_text('{"txt": "x"}\n')
+    options = {"path": "a", "tokenizer": "byte", "seq_len": 8} | changes
+    with refused(says):
+        make("text", **options).setup()
 
 
 def saved(folder, **parts):

@@ -86,6 +86,8 @@ def main() -> None:
         workers=args.workers,
         shard=args.shard,
     )
+    if "train" not in manifest["splits"]:
+        raise UserError(f"{args.to}: no training document in {len(files)} files")
     print(summary(args.to, manifest))
 
 

@@ -79,8 +79,8 @@ class DocumentRows(Dataset[Batch]):
         document = self.first.searchsorted(places, side="right")
         following = np.where(real, places + 1, 0)
         counts = real & (self.first.searchsorted(following, side="right") == document)
-        tokens = self.read(torch.from_numpy(np.where(real, places, 0)))
-        targets = self.read(torch.from_numpy(following))
+        tokens = self.read(torch.from_numpy(np.where(real, places, 0))).long()
+        targets = self.read(torch.from_numpy(following)).long()
         found = {
             "tokens": tokens.where(torch.from_numpy(real), 0),
             "targets": targets.where(torch.from_numpy(counts), IGNORED),

@@ -1,4 +1,4 @@
-"""Read the documents of files one by one, for `python -m ablate.prepare`.
+"""Read the documents of files one by one, to tokenize them (ablate.data.preparation).
 
 A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set saved by Hugging Face
 datasets (save_to_disk) or streamed from its hub (hf:NAME or hf:NAME:CONFIG), or a whole file of
@@ -6,9 +6,11 @@ any other name, as UTF-8 text. All but Parquet may be compressed, as .gz or .zst
 """
 
 import gzip
+import hashlib
 import io
 import json
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +28,10 @@ from ablate.errors import UserError, suggest
 from ablate.machine.version import install
 
 SAVED_TO_DISK = ("dataset_dict.json", "dataset_info.json", "state.json")
+TABLES = (".jsonl", ".ndjson", ".parquet")  # files with many documents
+PACKED = (".gz", ".zst")
 ROWS = 1000  # read at a time
+BETWEEN = "\n\n"  # documents, if the tokenizer has no token for their end
 Document = Iterable[str]  # a text in pieces
 Place = tuple[int, int, int]  # numbers of a file, of a document in it, and of a piece of that
 
@@ -42,8 +47,25 @@ class Piece(NamedTuple):
     after: Place
 
 
+class TextSource(ABC):
+    """A text in pieces that can be tokenized one by one (`recut`), each in one split.
+
+    notes: what a user of the text should know.
+    """
+
+    notes: Sequence[str] = ()
+
+    @abstractmethod
+    def pieces(self, start: Place = (0, 0, 0)) -> Iterator[Piece]:
+        """The pieces from a place on."""
+
+    @abstractmethod
+    def texts(self, split: str) -> Iterator[str]:
+        """The text of a split, for the training of its tokenizer."""
+
+
 @dataclass(frozen=True)
-class Corpus:
+class Corpus(TextSource):
     """Files with documents, and which of them validate.
 
     column: of the text, in JSON lines and tables. val_share: of the documents of `files`, chosen by
@@ -70,7 +92,6 @@ class Corpus:
         return [*parts, *((file, "val", self.val_split or "") for file in self.val_files)]
 
     def pieces(self, start: Place = (0, 0, 0)) -> Iterator[Piece]:
-        """The documents in pieces that can be tokenized one by one (`recut`), from a place on."""
         first_file, first_document, first_piece = start
         for file, (path, of_all, name) in enumerate(self.parts[first_file:], first_file):
             documents = self._documents(path, name, first_document)
@@ -78,6 +99,11 @@ class Corpus:
                 yield from self._pieces(document, of_all, (file, number, first_piece))
                 first_piece = 0
             first_document = first_piece = 0
+
+    def texts(self, split: str) -> Iterator[str]:
+        for piece in self.pieces():
+            if piece.split == split:
+                yield piece.text + BETWEEN * piece.last
 
     def _pieces(self, document: Document, of_all: str | None, start: Place) -> Iterator[Piece]:
         file, number, skipped = start
@@ -99,12 +125,16 @@ class Corpus:
             return _streamed(path, self.column, name, start)
         if path.is_dir():
             return _saved(path, self.column, name, start)
-        kind = next((s for s in reversed(path.suffixes) if s not in (".gz", ".zst")), "")
-        if kind == ".parquet":
+        if kind(path) == ".parquet":
             return _parquet(path, self.column, start)
-        if kind in (".jsonl", ".ndjson"):
+        if kind(path) in TABLES:
             return _json_lines(path, self.column, start)
         return iter([_text(path)][start:])
+
+
+def kind(path: Path) -> str:
+    """The ending of a name without that of a compression."""
+    return next((ending for ending in reversed(path.suffixes) if ending not in PACKED), "")
 
 
 def find(sources: Iterable[str]) -> list[Path]:
@@ -146,9 +176,23 @@ def is_hub(path: Path) -> bool:
     return str(path).startswith(HUGGING_FACE)
 
 
+def files_in(path: Path) -> list[Path]:
+    """A file, or those of a folder of save_to_disk."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [file for file in files if file.is_file()]
+
+
 def bytes_in(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in files_in(path))
+
+
+def sha256(path: Path) -> str:
+    """Of a file as it is. UserError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def require(library: str, what: object) -> ModuleType:
@@ -209,7 +253,7 @@ def _value(row: dict[str, Any], column: str, where: str) -> Document:
     if column not in row:
         raise UserError(
             f"{where} has no {column!r}{suggest(column, row)} (its keys are"
-            f" {', '.join(map(str, row))}); --column names the one with the text"
+            f" {', '.join(map(str, row))}); python -m ablate.prepare --column names it"
         )
     return _whole(row[column], where)
 
@@ -285,7 +329,7 @@ def _require_column(path: Path, column: str, names: Sequence[str]) -> None:
     if column not in names:
         raise UserError(
             f"{path}: has no column {column!r}{suggest(column, names)} (it has"
-            f" {', '.join(names)}); --column names the one with the text"
+            f" {', '.join(names)}); python -m ablate.prepare --column names it"
         )
 
 

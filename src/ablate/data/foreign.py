@@ -29,7 +29,7 @@ HELD = re.compile(r"(?:^|[^a-z])(?:(val|valid|validation|dev)|(test))(?:[^a-z]|$
 HASHED = 2**16  # bytes at both ends of a file
 
 
-def foreign(root: Path, files: Sequence[Path], vocab_size: int) -> Stored:
+def foreign(root: Path, files: Sequence[Path], vocab_size: int) -> Stored[Shards]:
     """The tokens of these files. UserError for one that is damaged or of an unknown format."""
     shards: dict[str, list[Shard]] = {}
     for path in files:

@@ -7,30 +7,41 @@ continued by the next one, and the bytes do not depend on the number of processe
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ablate.config.parts import require_allowed
 from ablate.config.rules import Vocabulary
-from ablate.data.documents import Corpus, Piece, bytes_in, is_hub
+from ablate.data import source
+from ablate.data.documents import BETWEEN, Corpus, Piece, TextSource, bytes_in, is_hub
 from ablate.data.loader import Loader
-from ablate.data.shards import FORMAT, MANIFEST, dtype_for, read_manifest
+from ablate.data.shards import (
+    FORMAT,
+    MANIFEST,
+    Shards,
+    Stored,
+    dtype_for,
+    lost,
+    read_manifest,
+    stored,
+)
 from ablate.data.tokenizer import (
     LEARNED,
     Tokenizer,
     TokenizerName,
     make_tokenizer,
-    ready_made,
+    note,
     require_trained,
     restored,
 )
@@ -42,7 +53,6 @@ PLAN, TOKENIZER, LOCK = ".plan.json", ".tokenizer.json", ".lock"
 SHARD = 2**27  # tokens of a shard, training and validation together
 BATCH = 2**18  # characters that a process tokenizes at a time
 TRAINED = ("char", "bpe")  # tokenizers, on the training documents
-BETWEEN = "\n\n"  # documents, if the tokenizer has no token for their end
 
 
 @dataclass
@@ -144,31 +154,103 @@ def prepare(
             finished = read_manifest(folder)
             _require_same(plan, finished.get("made_from"), folder)
             return finished
-        if (begun := read_json(folder / PLAN)) is not None:
-            _require_same(plan, begun, folder)
-        else:
-            write_json(folder / PLAN, plan)
-        made = _tokenizer(corpus, folder, tokenizer, vocab_size)
-        records = list(_records(folder))
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # `workers` is the parallelism
-        with _lost_workers():
-            for record in _shards(corpus, folder, made, workers, shard, records):
-                records.append(record)
-                write_json(_record(folder, len(records) - 1), record)
-        manifest: dict[str, Any] = FORMAT | {
-            "dtype": dtype_for(made.vocab_size),
-            "vocab_size": made.vocab_size,
-            "end": made.end_id,
-            "tokenizer": {"name": tokenizer, "state": made.state()},
-            "splits": _totals(records),
-            "made_from": plan,
-        }
-        if "train" not in manifest["splits"]:
-            raise UserError(f"{folder}: no training document in {len(corpus.files)} files")
-        write_json(folder / MANIFEST, manifest)
-        for file in (PLAN, TOKENIZER, *(_record(folder, n).name for n in range(len(records)))):
-            (folder / file).unlink(missing_ok=True)
-        return manifest
+        made = partial(_tokenizer, corpus, folder, tokenizer, vocab_size)
+        return _write(corpus, folder, plan, tokenizer, made, workers, shard)
+
+
+def cached(
+    key: str,
+    text: Callable[[], TextSource],
+    name: TokenizerName,
+    vocab_size: int | None,
+    known: Tokenizer | None,
+    workers: int,
+) -> Stored[Shards]:
+    """The tokens with a key, from tokens/ of the folder of downloads; the first run that needs them
+    writes them there, and others that start meanwhile wait.
+
+    known: the tokenizer, if it is not trained on the text. The folder may be deleted while no run
+    uses it. UserError if it cannot be written.
+    """
+    folder = source.cache() / "tokens" / key
+    with suppress(UserError):  # not there, or damaged
+        return stored(folder)
+    try:
+        with _writing(folder, wait=True):
+            with suppress(UserError):
+                return stored(folder)
+            note(f"tokenizing for all runs with this text and tokenizer, into {folder}")
+            (folder / MANIFEST).unlink(missing_ok=True)
+            content = text()
+            made = partial(_tokenizer, content, folder, name, vocab_size, known)
+            _write(content, folder, {"key": key}, name, made, workers, SHARD)
+    except OSError as error:
+        raise source.NoCache(
+            f"{error.filename or folder}: {error.strerror}; ABLATE_CACHE names another folder"
+        ) from None
+    return stored(folder)
+
+
+def in_memory(
+    text: TextSource, name: TokenizerName, vocab_size: int | None, known: Tokenizer | None
+) -> Stored[torch.Tensor]:
+    """The tokens of a text, without the places of documents. known: as for `cached`."""
+    made = known or _trained(text, name, vocab_size)
+    # torch has few functions of uint32.
+    encoder = Encoder(made, "<u2" if dtype_for(made.vocab_size) == "<u2" else "<i4")
+    parts: dict[str, Part] = {}
+    for piece in text.pieces():
+        for split, part in encoder[[piece]].parts.items():
+            whole = parts.setdefault(split, Part())
+            whole.arrays += part.arrays
+            whole.counts.add(part.counts)
+    return Stored(
+        {split: torch.from_numpy(np.concatenate(part.arrays)) for split, part in parts.items()},
+        checksum="",
+        name=name,
+        state=made.state(),
+        characters={split: part.counts.characters for split, part in parts.items()},
+        bytes={split: part.counts.bytes for split, part in parts.items()},
+        lost={split: lost(asdict(part.counts)) for split, part in parts.items()},
+        notes=list(text.notes),
+    )
+
+
+def _write(
+    text: TextSource,
+    folder: Path,
+    plan: dict[str, Any],
+    name: TokenizerName,
+    tokenizer: Callable[[], Tokenizer],
+    workers: int,
+    shard: int,
+) -> dict[str, Any]:
+    """Write the shards, or the rest of them, and the manifest. plan: of the bytes of the shards."""
+    if (begun := read_json(folder / PLAN)) is not None:
+        _require_same(plan, begun, folder)
+    else:
+        write_json(folder / PLAN, plan)
+    made = tokenizer()
+    records = list(_records(folder))
+    if workers > 1:  # they are the parallelism
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _lost_workers():
+        for record in _shards(text, folder, made, workers, shard, records):
+            records.append(record)
+            write_json(_record(folder, len(records) - 1), record)
+    manifest: dict[str, Any] = FORMAT | {
+        "dtype": dtype_for(made.vocab_size),
+        "vocab_size": made.vocab_size,
+        "end": made.end_id,
+        "tokenizer": {"name": name, "state": made.state()},
+        "splits": _totals(records),
+        "made_from": plan,
+        "notes": [*text.notes],
+    }
+    write_json(folder / MANIFEST, manifest)
+    for file in (PLAN, TOKENIZER, *(_record(folder, n).name for n in range(len(records)))):
+        (folder / file).unlink(missing_ok=True)
+    return manifest
 
 
 def _plan(
@@ -208,18 +290,26 @@ def _require_same(plan: Mapping[str, Any], other: Any, folder: Path) -> None:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Lock a folder for the block. UserError if it has other files, another process uses it, or
-    the disk is full."""
+def _writing(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock a folder for the block. UserError if it has other files, another process uses it
+    (wait: until it does not), or the disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ours = (MANIFEST, PLAN, LOCK)
         if any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
             raise UserError(f"{folder}: contains other files; choose another --to")
-        with FileLock(folder / LOCK, timeout=1):
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=1)
+        except Timeout:
+            if not wait:
+                raise UserError(f"{folder}: another process prepares it") from None
+            note("another run tokenizes the same text; waiting for it")
+            lock.acquire()
+        try:
             yield
-    except Timeout:
-        raise UserError(f"{folder}: another process prepares it") from None
+        finally:
+            lock.release()
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -243,20 +333,23 @@ def _lost_workers() -> Iterator[None]:
 
 
 def _tokenizer(
-    corpus: Corpus, folder: Path, name: TokenizerName, vocab_size: int | None
+    text: TextSource,
+    folder: Path,
+    name: TokenizerName,
+    vocab_size: int | None,
+    known: Tokenizer | None = None,
 ) -> Tokenizer:
-    if state := read_mapping(folder / TOKENIZER):
+    if known is None and (state := read_mapping(folder / TOKENIZER)):
         return restored(state)
-
-    def texts(split: str) -> Iterator[str]:
-        for piece in corpus.pieces():
-            if piece.split == split:
-                yield piece.text + BETWEEN * piece.last
-
-    if (made := ready_made(name)) is None:
-        made = make_tokenizer(name, vocab_size, lambda: texts("train"), lambda: texts("val"))
+    made = known or _trained(text, name, vocab_size)
     write_json(folder / TOKENIZER, made.state())
     return made
+
+
+def _trained(text: TextSource, name: TokenizerName, vocab_size: int | None) -> Tokenizer:
+    return make_tokenizer(
+        name, vocab_size, partial(text.texts, "train"), partial(text.texts, "val")
+    )
 
 
 def _record(folder: Path, number: int) -> Path:
@@ -271,7 +364,7 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shards(
-    corpus: Corpus,
+    text: TextSource,
     folder: Path,
     tokenizer: Tokenizer,
     workers: int,
@@ -282,7 +375,7 @@ def _shards(
     dtype = dtype_for(tokenizer.vocab_size)
     done = sum(of["tokens"] for record in records for of in record["splits"].values())
     place = tuple(records[-1]["after"]) if records else (0, 0, 0)
-    batches = _batches(corpus.pieces(place))
+    batches = _batches(text.pieces(place))
     encoded: Iterable[Any] = Loader(
         Encoder(tokenizer, dtype),
         batches,  # type: ignore[arg-type]  # any iterable will do
@@ -333,6 +426,7 @@ class _Writer:
             path = self._path(split, ".bin")
             with named(path):
                 if split not in self.files:
+                    path.unlink(missing_ok=True)  # runs may have mapped a damaged one
                     self.files[split] = open(path, "wb")  # noqa: SIM115  # closed by `close`
                     self.hashes[split], self.starts[split] = hashlib.sha256(), []
                     self.counts[split] = Counts()

@@ -4,8 +4,9 @@
 of Python to the next, and so do the fingerprint and the results.
 """
 
-import hashlib
+from collections.abc import Iterator
 
+from ablate.data import source
 from ablate.data.text import TextData
 from ablate.errors import UserError
 
@@ -25,9 +26,9 @@ def topics() -> dict[str, str]:
 class Pydoc(TextData):
     """All topics, sorted by name, each with its name as a title."""
 
-    def read(self) -> str:
+    def pieces(self) -> Iterator[str]:
         texts = topics()
-        return "\n\n".join(f"{name}\n\n{texts[name].strip()}" for name in sorted(texts)) + "\n"
+        yield "\n\n".join(f"{name}\n\n{texts[name].strip()}" for name in sorted(texts)) + "\n"
 
     def content_hash(self) -> str:
-        return hashlib.sha256(self.read().encode()).hexdigest()
+        return source.hashed(piece.encode() for piece in self.pieces())

@@ -11,7 +11,7 @@ that a run reads only the windows it draws. ablate.data.foreign reads shards of 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -138,19 +138,23 @@ def windows(tokens: TokenIds, starts: Tensor, length: int) -> Tensor:
     return tokens.unfold(0, length, 1)[starts].long()
 
 
-@dataclass
-class Stored:
-    """Prepared tokens. checksum: of their content, wherever they are. name, state: of their
-    tokenizer, None if the files do not tell. characters, bytes: of each split whose text is
-    known. lost: as in `TokenData`."""
+Ids = TypeVar("Ids", Tensor, Shards)
 
-    splits: dict[str, Shards]
+
+@dataclass
+class Stored(Generic[Ids]):
+    """Prepared tokens. checksum: of their content, wherever they are. name, state: of their
+    tokenizer, if the files tell. characters, bytes: of each split whose text is
+    known. lost: as in `TokenData`. notes: as in `TextSource`."""
+
+    splits: dict[str, Ids]
     checksum: str
     name: str | None = None
-    state: Mapping[str, Any] | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
     characters: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def dtype_for(vocab_size: int) -> str:
@@ -170,7 +174,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
-def stored(folder: Path) -> Stored:
+def stored(folder: Path) -> Stored[Shards]:
     """The tokens of a folder with a manifest. UserError for a file that is missing or truncated."""
     manifest = read_manifest(folder)
     dtype, splits = manifest["dtype"], manifest["splits"]
@@ -192,11 +196,14 @@ def stored(folder: Path) -> Stored:
         manifest["tokenizer"]["state"],
         characters={split: of["characters"] for split, of in splits.items()},
         bytes={split: of["bytes"] for split, of in splits.items()},
-        lost={
-            split: of["unknown"] if of["unknown"] or not of["restores"] else None
-            for split, of in splits.items()
-        },
+        lost={split: lost(of) for split, of in splits.items()},
+        notes=manifest.get("notes", []),
     )
+
+
+def lost(counts: Mapping[str, Any]) -> int | None:
+    """The number of unknown tokens of a split; None if its tokens restore its text."""
+    return counts["unknown"] if counts["unknown"] or not counts["restores"] else None
 
 
 def _require_size(path: Path, size: int | None) -> None:

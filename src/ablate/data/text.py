@@ -2,16 +2,16 @@
 
 The split and the random training windows are nanoGPT's (github.com/karpathy/nanoGPT,
 data/shakespeare_char/prepare.py and train.py). Validation is one full pass. A text is read in
-pieces, and its tokens are mapped from disk (ablate.data.token_cache), so that neither has to fit
-into memory.
+pieces, and the tokens of a long one are mapped from disk, so that neither has to fit into memory.
 """
 
 import json
+import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import islice
 from operator import gt, lt
@@ -24,20 +24,31 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Fraction, Vocabulary
-from ablate.data import IGNORED, Data, digest, source
+from ablate.data import Data, digest, source
 from ablate.data.document_rows import ConsecutiveRows, DocumentRows, Layout
-from ablate.data.documents import is_saved
+from ablate.data.documents import (
+    TABLES,
+    Corpus,
+    Piece,
+    Place,
+    TextSource,
+    bytes_in,
+    files_in,
+    find,
+    is_hub,
+    kind,
+    sha256,
+)
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Order, Request, Share, Windows
 from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
-from ablate.data.shards import Shards, TokenIds, windows
-from ablate.data.token_cache import Arrays, Tokens, in_memory, on_disk
+from ablate.data.preparation import cached, in_memory
+from ablate.data.shards import FORMAT, Shards, Stored, TokenIds, windows
 from ablate.data.tokenizer import (
     BLANKS,
     LEARNED,
     Tokenizer,
     TokenizerName,
-    make_tokenizer,
     note,
     ready_made,
     require_trained,
@@ -61,26 +72,6 @@ class RandomWindows(Dataset[Batch]):
         return {"tokens": window[:, :-1], "targets": window[:, 1:]}
 
 
-class AllWindows(Dataset[Batch]):
-    """Consecutive windows; every token but the very first is a target exactly once.
-
-    The last window is padded with token 0 and with ignored targets.
-    """
-
-    def __init__(self, tokens: TokenIds, length: int) -> None:
-        self.tokens, self.length = tokens, length
-
-    def __len__(self) -> int:
-        return -(-(len(self.tokens) - 1) // self.length)
-
-    def __getitem__(self, request: Request) -> Batch:
-        where = request.indices[:, None] * self.length + torch.arange(self.length)
-        last = len(self.tokens) - 2
-        real, where = where <= last, where.clamp(max=last)
-        tokens, targets = self.tokens[where].long(), self.tokens[where + 1].long()
-        return {"tokens": tokens.where(real, 0), "targets": targets.where(real, IGNORED)}
-
-
 @dataclass(frozen=True)
 class Cut(TaskSettings):
     """How a text becomes examples: here, windows whose every token has the next one as its target.
@@ -102,12 +93,11 @@ class Cut(TaskSettings):
         return seq_len + 1
 
     def examples(self, tokens: TokenIds, data: "TokenData", *, training: bool) -> Dataset[Any]:
-        """All windows of the training tokens, and consecutive ones of the validation tokens; of
-        documents, rows in the layout of the data."""
-        first = data.firsts(tokens)
-        if first is None or (training and data.documents == "ignore"):
-            return (RandomWindows if training else AllWindows)(tokens, data.seq_len)
-        restart = data.positions == "document"
+        """All windows of the training tokens, or rows of documents in the layout of the data;
+        consecutive rows of the validation tokens."""
+        if training and data.documents == "ignore":
+            return RandomWindows(tokens, data.seq_len)
+        restart, first = data.positions == "document", data.firsts(tokens)
         return (DocumentRows if training else ConsecutiveRows)(
             tokens.__getitem__, len(tokens), first, data.seq_len, data.documents, restart=restart
         )
@@ -121,9 +111,8 @@ class Cut(TaskSettings):
 
 
 SEARCHED = 64  # validation windows, for one to draw
-PREPARE = "python -m ablate.prepare {} --to DIR (then data=tokens data.root=DIR)"
-KEPT = 2**20  # bytes of a file, from which on its tokens are kept on disk
-JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+KEPT = 2**20  # bytes of a text, from which on its tokens are kept on disk
+PER_PROCESS = 2**25  # bytes for which another process tokenizes
 SORTED = 200  # lines in order, from which on a text counts as sorted
 UNSORTED = 0.02  # steps in the other direction, at most
 
@@ -201,10 +190,10 @@ class TokenData(Tokenized):
             return tokens.arrays()
         return [tokens.numpy().astype(np.int32)]
 
-    def firsts(self, tokens: TokenIds) -> NDArray[np.int64] | None:
-        """The positions in a split of the first token of each document; None if the documents are
-        not known."""
-        return tokens.firsts() if isinstance(tokens, Shards) else None
+    def firsts(self, tokens: TokenIds) -> NDArray[np.int64]:
+        """The positions in a split of the first token of each document that is known, and 0."""
+        known = tokens.firsts() if isinstance(tokens, Shards) else None
+        return np.zeros(1, np.int64) if known is None else known
 
     def per_token(self, split: str) -> dict[str, float]:
         """Mean numbers of characters ("char") and bytes ("byte") per predicted token, over one full
@@ -217,7 +206,6 @@ class TokenData(Tokenized):
             return {}
         tokens = self.tokens[split]
         first = self.firsts(tokens)
-        first = np.zeros(1, np.int64) if first is None else first
         ids, counts = tokens[torch.from_numpy(first)].unique(return_counts=True)
         texts = [self.tokenizer.decode([token]) for token in ids.tolist()]
         given = {
@@ -270,6 +258,24 @@ class TokenData(Tokenized):
         self.sizes = self.cut.sizes(self.tokenizer.vocab_size, self.seq_len)
 
 
+@dataclass(frozen=True)
+class Divided(TextSource):
+    """One text whose parts are the splits."""
+
+    parts: Mapping[str, Pieces]
+    notes: Sequence[str] = ()
+
+    def pieces(self, start: Place = (0, 0, 0)) -> Iterator[Piece]:
+        first, _, skipped = start
+        for number, (split, pieces) in islice(enumerate(self.parts.items()), first, None):
+            for at, text in islice(enumerate(recut(pieces())), skipped, None):
+                yield Piece(split, text, at == 0, False, (number, 0, at + 1))
+            skipped = 0
+
+    def texts(self, split: str) -> Iterator[str]:
+        return self.parts[split]()
+
+
 class TextData(TokenData):
     """Base of the texts: a subclass reads the text.
 
@@ -304,21 +310,12 @@ class TextData(TokenData):
         self.split_by = unit
 
     @abstractmethod
-    def read(self) -> str:
-        """The whole text."""
-
     def pieces(self) -> Iterator[str]:
-        """The text in pieces, for one that need not be in memory whole."""
-        yield self.read()
+        """The text in pieces, so that it need not be in memory whole."""
 
     @abstractmethod
     def content_hash(self) -> str:
         """A hash of the text, independent of its location."""
-
-    @property
-    def kept_on_disk(self) -> bool:
-        """Whether the tokens are worth keeping for other runs."""
-        return False
 
     def fingerprint(self) -> str:
         units = [self.split_by] if self.split_by else []
@@ -326,97 +323,52 @@ class TextData(TokenData):
 
     def load(self) -> None:
         known = self.known_tokenizer or ready_made(self.tokenizer_name)
-        by: list[Any] = [known and known.state()]
-        if known is None:
-            by = [self.tokenizer_name, self.vocab_size, version("tokenizers"), LEARNED]
-        key = digest(self.fingerprint(), self.whole, *by)
-        make = partial(self._tokenized, known)
-        found = on_disk(key, make) if self.kept_on_disk else None
-        self._take(found or in_memory(*make()), known)
-
-    def _take(self, made: Tokens, known: Tokenizer | None) -> None:
-        """Use new or cached tokens, and report surprises such as unknown characters."""
-        self.tokens, notes = {**made.splits}, made.notes
+        made = self.tokenized(known)
+        self.tokens = {**made.splits}
+        self.characters, self.bytes, self.lost = made.characters, made.bytes, made.lost
         if known is None or self.measured_as is None:
-            known = self.cut.tokenizer(known or restored(notes["tokenizer"]))
-        self.characters, self.bytes = notes["characters"], notes["bytes"]
-        self.lost = notes["lost"]
+            known = self.cut.tokenizer(known or restored(made.state))
         self._make_splits(known)
-        if (units := notes["units"]) is not None:
-            count, held, shared = units
-            also = f" ({shared:,} of them also train)" * bool(shared)
-            note(f"{self.where}: {count:,} {self.split_by}s, shuffled; {held:,} validate{also}")
-        if notes["sorted"] and not self.whole:
-            note(
-                f"{self.where}: its lines are sorted, and the last {self.val_fraction:g} of them"
-                " validate; data.unit=line shuffles them first"
-            )
+        for line in made.notes:
+            note(f"{self.where}: {line}")
 
-    def _tokenized(
-        self, known: Tokenizer | None
-    ) -> tuple[Mapping[str, Arrays], dict[str, Any], int]:
-        """Read and tokenize the text. known: a tokenizer that is not built from it."""
-        notes: dict[str, Any] = {"units": None}
-        splits = self._divided(notes)
-        if known is None:
-            known = make_tokenizer(
-                self.tokenizer_name, self.vocab_size, splits["train"], splits["val"]
-            )
-        notes |= {
-            "tokenizer": known.state(),
-            "characters": dict.fromkeys(splits, 0),
-            "bytes": dict.fromkeys(splits, 0),
-            "lost": dict.fromkeys(splits),
-            "sorted": self.split_by is None and _sorted(self.pieces()),
-        }
-        arrays = {
-            split: self._encoded(split, known, pieces, notes) for split, pieces in splits.items()
-        }
-        return arrays, notes, known.vocab_size
+    def tokenized(self, known: Tokenizer | None) -> Stored[Any]:
+        """The tokens of the text. known: a tokenizer that is not built from it."""
+        return in_memory(self.divided(), self.tokenizer_name, self.vocab_size, known)
 
-    def _encoded(
-        self, split: str, tokenizer: Tokenizer, pieces: Pieces, notes: dict[str, Any]
-    ) -> Arrays:
-        """The tokens of each piece of a split; counts its characters and unknown tokens."""
-        ahead: list[str] = []  # pieces whose tokens are still to come
-
-        def noted() -> Iterator[str]:
-            for piece in recut(characters(pieces(), f"tokenizing {split}")):
-                ahead.append(piece)
-                yield piece
-
-        unknown, restores = 0, True
-        for tokens in tokenizer.arrays(noted()):
-            piece = ahead.pop(0)
-            notes["characters"][split] += len(piece)
-            notes["bytes"][split] += len(piece.encode())
-            unknown += int((tokens == tokenizer.unknown_id).sum())
-            restores = restores and tokenizer.restores(piece, tokens)
-            yield tokens
-        notes["lost"][split] = unknown if unknown or not restores else None
-
-    def _divided(self, notes: dict[str, Any]) -> dict[str, Pieces]:
-        """The pieces of training and validation; of a text that is measured whole, validation.
-        Notes how many units there are, and validate."""
+    def divided(self) -> TextSource:
+        """The text in training and validation; one that is measured whole is validation."""
         if self.whole:
-            return {"val": self.pieces}
+            return Divided({"val": self.pieces})
         if self.split_by is not None:
             raw = bytearray()
             for piece in characters(self.pieces(), "reading"):
                 raw += piece.encode()
             units = Units(raw, self.split_by)
             cut = self._boundary(len(units), f"{self.split_by}s")
-            notes["units"] = len(units), len(units) - cut, units.shared(cut)
-            return {
-                "train": partial(units.pieces, 0, cut),
-                "val": partial(units.pieces, cut, len(units)),
-            }
+            shared = units.shared(cut)
+            also = f" ({shared:,} of them also train)" * bool(shared)
+            held = f"{len(units):,} {self.split_by}s, shuffled; {len(units) - cut:,} validate{also}"
+            return Divided(
+                {
+                    "train": partial(units.pieces, 0, cut),
+                    "val": partial(units.pieces, cut, len(units)),
+                },
+                [held],
+            )
         count = sum(map(len, characters(self.pieces(), "reading")))
         cut = self._boundary(count, "characters")
-        return {
-            "train": lambda: between(self.pieces(), 0, cut),
-            "val": lambda: between(self.pieces(), cut, count),
-        }
+        in_order = (
+            f"its lines are sorted, and the last {self.val_fraction:g} of them validate;"
+            " data.unit=line shuffles them first"
+        )
+        return Divided(
+            {
+                "train": lambda: between(self.pieces(), 0, cut),
+                "val": lambda: between(self.pieces(), cut, count),
+            },
+            [in_order] * _sorted(self.pieces()),
+        )
 
     def _boundary(self, count: int, what: str) -> int:
         cut = int(count * (1 - self.val_fraction))
@@ -439,23 +391,6 @@ def _sorted(pieces: Iterator[str]) -> bool:
     return len(full) >= SORTED and fewer <= UNSORTED * more and more > 0
 
 
-def _require_one_file(path: str) -> None:
-    """Raise UserError for a folder or a pattern of names, with how to read several files."""
-    if source.is_url(path) or (file := source.local(path)).is_file():
-        return
-    join = f"data=text reads one file; {PREPARE.format(path)} reads several"
-    if is_saved(file):
-        what = "is a folder of save_to_disk of Hugging Face datasets"
-        raise UserError(f"data.path={path}: {what}; {PREPARE.format(path)} reads it")
-    if file.is_dir():
-        raise UserError(
-            f"data.path={path}: is a folder, and {join}; data=text_files root=FOLDER reads a folder"
-            " for each class"
-        )
-    if any(sign in path for sign in "*?["):
-        raise UserError(f"data.path={path}: is a pattern of names, and {join}")
-
-
 def _require_plain(path: str, start: str) -> None:
     """Raise UserError for JSON lines, whose braces and keys would be learned as text."""
     line = start.lstrip().partition("\n")[0]
@@ -463,43 +398,105 @@ def _require_plain(path: str, start: str) -> None:
         first = json.loads(line)
     except (ValueError, RecursionError):
         first = None
-    if isinstance(first, dict) and (path.lower().endswith(JSON_LINES) or "text" in first):
+    if isinstance(first, dict) and ("text" in first or ".json" in path.lower()):
         raise UserError(
-            f"data.path={path}: contains JSON lines, and data=text reads plain text;"
-            f" {PREPARE.format('FILE.jsonl')} reads them, and data=text_files root=FILE.csv reads"
-            " texts with labels"
+            f"data.path={path}: contains JSON lines; name it FILE.jsonl, and the value of text in"
+            " each is a document"
         )
 
 
 class Text(TextData):
-    """A file or a download, plain or gzip.
+    """A text, plain or gzip; or documents (ablate.data.documents), of which a share of
+    `val_fraction`, chosen by a hash of each, validates.
 
-    path: a file, or an http(s) URL that is downloaded once.
-    sha256: of the file before decompression; null accepts any.
+    path: a file, or an http(s) URL that is downloaded once; or a folder, a pattern of names or
+    several of these, with documents. JSON lines, Parquet and files of zstd have documents, too.
+    sha256: of one text before decompression; null accepts any.
     """
 
-    def __init__(self, *, path: str, sha256: str | None, **options: Any) -> None:
+    def __init__(self, *, path: str | list[str], sha256: str | None, **options: Any) -> None:
         super().__init__(**options)
         if sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(sha256)):
             raise UserError(f"data.sha256={sha256}: must be 64 hexadecimal digits or null")
-        self.path, self.sha256 = path, sha256
+        self.path = path if isinstance(path, str) else [*path]
+        self.sha256 = sha256
 
-    def read(self) -> str:
-        return "".join(self.pieces())
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files with documents; none for one text."""
+        if isinstance(self.path, str) and not _has_documents(self.path):
+            return []
+        for key, value in (("unit", self.split_by), ("sha256", self.sha256)):
+            if value is not None:
+                raise UserError(
+                    f"data.{key}={value}: is of one text, and {self.where} has documents; set"
+                    f" data.{key}=null"
+                )
+        paths = [self.path] if isinstance(self.path, str) else self.path
+        files = find(_local(path, None) for path in paths)
+        if any(map(is_hub, files)):
+            raise UserError(
+                f"{self.where}: a data set of the hub; python -m ablate.prepare reads it"
+            )
+        return files
 
     def pieces(self) -> Iterator[str]:
-        pieces = source.text_pieces(self.path, self.sha256)
-        for number, piece in enumerate(pieces):
+        assert isinstance(self.path, str)
+        for number, piece in enumerate(source.text_pieces(self.path, self.sha256)):
             if not number:
                 _require_plain(self.path, piece)
             yield piece
 
-    @property
-    def kept_on_disk(self) -> bool:
-        fetched = source.is_url(self.path)
-        file = source.fetch(self.path, self.sha256) if fetched else source.local(self.path)
-        return file.stat().st_size >= KEPT
-
     def content_hash(self) -> str:
-        _require_one_file(self.path)  # before anything else reads it
-        return source.content_hash(self.path, self.sha256)
+        if not self.files:
+            assert isinstance(self.path, str)
+            return source.content_hash(self.path, self.sha256)
+        inside = [path for file in self.files for path in files_in(file)]
+        return digest("documents", [[kind(path), sha256(path)] for path in inside])
+
+    def divided(self) -> TextSource:
+        if not self.files:
+            return super().divided()
+        return Corpus(
+            [] if self.whole else self.files,
+            val_share=self.val_fraction,
+            val_files=self.files if self.whole else (),
+        )
+
+    def tokenized(self, known: Tokenizer | None) -> Stored[Any]:
+        files = self.files or [source.local(_local(str(self.path), self.sha256))]
+        size = sum(map(bytes_in, files))
+        if not self.files and size < KEPT:
+            return super().tokenized(known)
+        by: list[Any] = [known and known.state()]
+        if known is None:
+            by = [self.tokenizer_name, self.vocab_size, version("tokenizers"), LEARNED]
+        key = digest(FORMAT, self.fingerprint(), self.whole, *by)
+        workers = max(1, min(os.cpu_count() or 1, size // PER_PROCESS))
+        try:
+            made = cached(key, self.divided, self.tokenizer_name, self.vocab_size, known, workers)
+        except source.NoCache as error:
+            if self.files:
+                raise
+            note(f"tokens are kept in memory, and the next run makes them again: {error}")
+            return super().tokenized(known)
+        for split in {"val"} if self.whole else ("train", "val"):
+            if split not in made.splits:
+                raise UserError(
+                    f"data.val_fraction={self.val_fraction}: none of the documents of {self.where}"
+                    f" is in the {split} split, by its hash"
+                )
+        return made
+
+
+def _has_documents(path: str) -> bool:
+    """Whether this is a folder, a pattern of names, or a file of documents."""
+    if kind(Path(path)) in TABLES or path.endswith(".zst") or is_hub(Path(path)):
+        return True
+    file = source.local(path)
+    pattern = any(sign in path for sign in "*?[") and not source.is_url(path)
+    return file.is_dir() or (pattern and not file.exists())
+
+
+def _local(path: str, sha256: str | None) -> str:
+    return str(source.fetch(path, sha256)) if source.is_url(path) else path

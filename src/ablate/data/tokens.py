@@ -76,7 +76,7 @@ class Tokens(TokenData):
         self.documents, self.positions = documents, positions
 
     @cached_property
-    def stored(self) -> Stored:
+    def stored(self) -> Stored[Shards]:
         """The shards, opened but not read."""
         folder = source.local(self.root)
         if (folder / MANIFEST).exists():
@@ -95,7 +95,7 @@ class Tokens(TokenData):
             )
         return foreign(folder, files, self._known.vocab_size)
 
-    def _ours(self, made: Stored) -> Stored:
+    def _ours(self, made: Stored[Shards]) -> Stored[Shards]:
         for key, value in (("tokenizer", self.tokenizer_name), ("vocab_size", self.vocab_size)):
             if value not in (None, made.name):
                 raise UserError(
@@ -126,7 +126,7 @@ class Tokens(TokenData):
 
     def load(self) -> None:
         made = self.stored
-        known = restored(made.state) if made.state is not None else self._known
+        known = restored(made.state) if made.state else self._known
         trained = self.known_tokenizer
         if trained is not None and trained.state() != known.state():
             raise UserError(

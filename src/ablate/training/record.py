@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -79,12 +80,20 @@ def recorded_values(cfg: DictConfig) -> dict[str, Any]:
             continue
         if location != written:
             values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
-        elif Path(location).expanduser().exists():
-            values["data"][key] = _absolute(location)
+        elif isinstance(location, str):
+            values["data"][key] = _found(location)
+        else:
+            values["data"][key] = [_found(path) for path in location]
     wandb = wandb_node(values["logger"])
     if wandb and (folder := wandb.get("dir")):
         wandb["dir"] = _absolute(folder)
     return values
+
+
+def _found(path: str) -> str:
+    """The absolute path of files, or of a pattern of their names; any other text as it is."""
+    there = Path(path).expanduser()
+    return _absolute(path) if there.exists() or glob(str(there), recursive=True) else path
 
 
 def _absolute(path: str) -> str:
