@@ -171,6 +171,18 @@ def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monk
     assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().err
 
 
+def test_a_text_continues_after_any_piece():
+    whole = prose(1, words=40_000)
+    chunks = [whole[n : n + 999] for n in range(0, len(whole), 999)]
+    parts = {"train": lambda: iter(chunks[:150]), "val": lambda: iter(chunks[150:])}
+    made = text.Divided(parts)
+    every = list(made.pieces())
+    assert "".join(piece.text for piece in every) == whole
+    assert len(every) > 3
+    for n, piece in enumerate(every):
+        assert list(made.pieces(piece.after)) == every[n + 1 :]
+
+
 def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     peaks = []
@@ -296,7 +308,7 @@ def test_files_with_documents_are_prepared_once(tmp_path, monkeypatch, capsys):
         ({"sha256": "0" * 64}, "is of one text, and data.path="),
         ({"val_fraction": 1e-9}, "none of the documents of data.path="),
         ({"path": "none*"}, "none*: no such file or folder"),
-        ({"path": ["a", "hf:b"]}, "data.path=[a,hf:b]: a data set of the hub"),
+        ({"path": ["a", "hf:b"]}, "data.path=['a', 'hf:b']: python -m ablate.prepare reads"),
         ({"path": "b.jsonl"}, "b.jsonl: line 1 has no 'text'"),
     ],
 )
@@ -336,7 +348,7 @@ def test_bits_per_character_are_of_tokens_that_hold_the_text(content, lost, tmp_
     name = saved(tmp_path / "tokenizer", lower=lost == 0)
     data = ready("text", path=str(tmp_path / "a.txt"), tokenizer=name, seq_len=8, batch_size=2)
     assert data.per_token("val") == {}  # without its blanks no text comes back
-    assert data.lost["val"] == data.tokens["val"].eq(0).sum() == 11 * lost
+    assert data.counts["val"]["unknown"] == data.tokens["val"].eq(0).sum() == 11 * lost
     line = "are unknown), so bits per byte and per character are left out"
     assert line in capsys.readouterr().err
     again = restored(json.loads(json.dumps(ready_made(name).state())))

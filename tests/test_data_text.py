@@ -72,7 +72,7 @@ def test_every_window_of_the_training_split_is_drawn(text):
 
 def test_the_split_is_nanogpts(shared_data):
     data = ready("shakespeare", path=str(shared_data / "tinyshakespeare" / "input.txt"))
-    assert list(data.characters.values()) == [1_003_854, 111_540]
+    assert [data.counts[s]["characters"] for s in ("train", "val")] == [1_003_854, 111_540]
     assert data.sizes.arguments() == {"vocab_size": 65, "length": 64}
     assert data.length("train") == 1_003_854 - 64
     assert data.per_token("val")["char"] == 1
@@ -127,7 +127,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 def test_pydoc_is_long_english_from_this_python():
     data = ready("pydoc")
-    assert sum(data.characters.values()) > 400_000
+    assert sum(of["characters"] for of in data.counts.values()) > 400_000
     assert text_of(data, "train").startswith('assert\n\nThe "assert" statement')
     assert data.fingerprint() == make("pydoc", seed=5).fingerprint()
 

@@ -72,7 +72,7 @@ ALLOWED = {
     r"holds?|held": (2, 1, 0, 6),
     r"gives?": (0, 0, 0, 0),
     r"asks?": (0, 0, 4, 0),
-    r"where": (7, 2, 4, 8),
+    r"where": (7, 2, 3, 8),
     r", too": (0, 0, 0, 0),
     r"anew|once more": (0, 0, 0, 0),
     r"apart": (0, 0, 2, 6),

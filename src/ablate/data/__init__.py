@@ -125,12 +125,8 @@ class Data(LightningDataModule):
     def where(self) -> str:
         """The keys of the files with their values, for messages."""
         files = {key: getattr(self, key, None) for key in FILES}
-        given = {
-            key: value if isinstance(value, str) else f"[{','.join(value)}]"
-            for key, value in files.items()
-            if isinstance(value, str | list)
-        }
-        return " ".join(f"data.{key}={value}" for key, value in given.items()) or "data"
+        given = (f"data.{k}={v}" for k, v in files.items() if isinstance(v, str | list))
+        return " ".join(given) or "data"
 
     def __getattr__(self, name: str) -> Any:
         """The result of `load`, for a finished run whose data were not read yet."""

@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 class TextSource(ABC):
     """A text in pieces that can be tokenized one by one (`recut`), each in one split.
 
-    notes: what a user of the text should know.
+    notes: lines for the user of the text.
     """
 
     notes: Sequence[str] = ()

@@ -32,7 +32,6 @@ from ablate.data.shards import (
     Shards,
     Stored,
     dtype_for,
-    lost,
     read_manifest,
     stored,
 )
@@ -154,7 +153,7 @@ def prepare(
             finished = read_manifest(folder)
             _require_same(plan, finished.get("made_from"), folder)
             return finished
-        made = partial(_tokenizer, corpus, folder, tokenizer, vocab_size)
+        made = partial(trained, corpus, tokenizer, vocab_size)
         return _write(corpus, folder, plan, tokenizer, made, workers, shard)
 
 
@@ -170,7 +169,7 @@ def cached(
     writes them there, and others that start meanwhile wait.
 
     known: the tokenizer, if it is not trained on the text. The folder may be deleted while no run
-    uses it. UserError if it cannot be written.
+    uses it. NoCache if it cannot be written.
     """
     folder = source.cache() / "tokens" / key
     with suppress(UserError):  # not there, or damaged
@@ -181,8 +180,7 @@ def cached(
                 return stored(folder)
             note(f"tokenizing for all runs with this text and tokenizer, into {folder}")
             (folder / MANIFEST).unlink(missing_ok=True)
-            content = text()
-            made = partial(_tokenizer, content, folder, name, vocab_size, known)
+            made = partial(trained, content := text(), name, vocab_size, known)
             _write(content, folder, {"key": key}, name, made, workers, SHARD)
     except OSError as error:
         raise source.NoCache(
@@ -191,13 +189,10 @@ def cached(
     return stored(folder)
 
 
-def in_memory(
-    text: TextSource, name: TokenizerName, vocab_size: int | None, known: Tokenizer | None
-) -> Stored[torch.Tensor]:
-    """The tokens of a text, without the places of documents. known: as for `cached`."""
-    made = known or _trained(text, name, vocab_size)
+def in_memory(text: TextSource, tokenizer: Tokenizer) -> Stored[torch.Tensor]:
+    """The tokens of a text, without the places of documents."""
     # torch has few functions of uint32.
-    encoder = Encoder(made, "<u2" if dtype_for(made.vocab_size) == "<u2" else "<i4")
+    encoder = Encoder(tokenizer, dtype_for(tokenizer.vocab_size).replace("<u4", "<i4"))
     parts: dict[str, Part] = {}
     for piece in text.pieces():
         for split, part in encoder[[piece]].parts.items():
@@ -206,14 +201,18 @@ def in_memory(
             whole.counts.add(part.counts)
     return Stored(
         {split: torch.from_numpy(np.concatenate(part.arrays)) for split, part in parts.items()},
-        checksum="",
-        name=name,
-        state=made.state(),
-        characters={split: part.counts.characters for split, part in parts.items()},
-        bytes={split: part.counts.bytes for split, part in parts.items()},
-        lost={split: lost(asdict(part.counts)) for split, part in parts.items()},
-        notes=list(text.notes),
+        state=tokenizer.state(),
+        counts={split: asdict(part.counts) for split, part in parts.items()},
+        notes=text.notes,
     )
+
+
+def trained(
+    text: TextSource, name: TokenizerName, vocab_size: int | None, known: Tokenizer | None = None
+) -> Tokenizer:
+    """The tokenizer of this name for a text, or a known one."""
+    train, val = (partial(text.texts, split) for split in ("train", "val"))
+    return known or make_tokenizer(name, vocab_size, train, val)
 
 
 def _write(
@@ -230,7 +229,10 @@ def _write(
         _require_same(plan, begun, folder)
     else:
         write_json(folder / PLAN, plan)
-    made = tokenizer()
+    if state := read_mapping(folder / TOKENIZER):
+        made = restored(state)
+    else:
+        write_json(folder / TOKENIZER, (made := tokenizer()).state())
     records = list(_records(folder))
     if workers > 1:  # they are the parallelism
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -330,26 +332,6 @@ def _lost_workers() -> Iterator[None]:
             "a process that tokenizes was killed (out of memory, or manually); the same command"
             " continues, with --workers N fewer of them"
         ) from None
-
-
-def _tokenizer(
-    text: TextSource,
-    folder: Path,
-    name: TokenizerName,
-    vocab_size: int | None,
-    known: Tokenizer | None = None,
-) -> Tokenizer:
-    if known is None and (state := read_mapping(folder / TOKENIZER)):
-        return restored(state)
-    made = known or _trained(text, name, vocab_size)
-    write_json(folder / TOKENIZER, made.state())
-    return made
-
-
-def _trained(text: TextSource, name: TokenizerName, vocab_size: int | None) -> Tokenizer:
-    return make_tokenizer(
-        name, vocab_size, partial(text.texts, "train"), partial(text.texts, "val")
-    )
 
 
 def _record(folder: Path, number: int) -> Path:

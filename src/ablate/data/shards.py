@@ -143,18 +143,16 @@ Ids = TypeVar("Ids", Tensor, Shards)
 
 @dataclass
 class Stored(Generic[Ids]):
-    """Prepared tokens. checksum: of their content, wherever they are. name, state: of their
-    tokenizer, if the files tell. characters, bytes: of each split whose text is
-    known. lost: as in `TokenData`. notes: as in `TextSource`."""
+    """Prepared tokens. checksum: of the content of files, wherever they are. name, state: of their
+    tokenizer, if the files tell. counts: of each split whose text is known, as `SPLIT`. notes: as
+    in `TextSource`."""
 
     splits: dict[str, Ids]
-    checksum: str
+    checksum: str = ""
     name: str | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
-    characters: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int | None] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    counts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def dtype_for(vocab_size: int) -> str:
@@ -194,16 +192,9 @@ def stored(folder: Path) -> Stored[Shards]:
         digest(dtype, manifest["tokenizer"]["state"], hashes),
         manifest["tokenizer"]["name"],
         manifest["tokenizer"]["state"],
-        characters={split: of["characters"] for split, of in splits.items()},
-        bytes={split: of["bytes"] for split, of in splits.items()},
-        lost={split: lost(of) for split, of in splits.items()},
-        notes=manifest.get("notes", []),
+        counts=splits,
+        notes=manifest.get("notes", ()),
     )
-
-
-def lost(counts: Mapping[str, Any]) -> int | None:
-    """The number of unknown tokens of a split; None if its tokens restore its text."""
-    return counts["unknown"] if counts["unknown"] or not counts["restores"] else None
 
 
 def _require_size(path: Path, size: int | None) -> None:

@@ -42,7 +42,7 @@ from ablate.data.documents import (
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Order, Request, Share, Windows
 from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
-from ablate.data.preparation import cached, in_memory
+from ablate.data.preparation import cached, in_memory, trained
 from ablate.data.shards import FORMAT, Shards, Stored, TokenIds, windows
 from ablate.data.tokenizer import (
     BLANKS,
@@ -142,17 +142,15 @@ class TokenData(Tokenized):
     """Base of the data sets of tokens in sequence: a subclass loads `tokens` and ends with
     `_make_splits`.
 
-    An epoch has as many windows as fit into the training split side by side. characters, bytes: of
-    the text of each split, as UTF-8, if it is known. lost: of each split, the number of unknown
-    tokens if `decode` does not return the text back, else null.
+    An epoch has as many windows as fit into the training split side by side. counts: of
+    each split whose text is known, its characters, bytes (as UTF-8) and unknown tokens, and
+    whether `decode` restores it.
     """
 
     kind: ClassVar[str] = "text"
     for_training: ClassVar[tuple[str, ...]] = ("tokenizer", "vocab_size")
     tokens: dict[str, TokenIds]
-    characters: dict[str, int]
-    bytes: dict[str, int]
-    lost: dict[str, int | None]
+    counts: Mapping[str, Mapping[str, Any]]
     seq_len: Count
     documents: Layout = "ignore"
     positions: Literal["row", "document"] = "row"
@@ -202,18 +200,17 @@ class TokenData(Tokenized):
         The first token of a split, and of each document, is given, not predicted, and neither is
         its text.
         """
-        if self.lost.get(split) is not None or split not in self.bytes:
+        known = self.counts.get(split)
+        if known is None or _lost(known):
             return {}
         tokens = self.tokens[split]
         first = self.firsts(tokens)
         ids, counts = tokens[torch.from_numpy(first)].unique(return_counts=True)
         texts = [self.tokenizer.decode([token]) for token in ids.tolist()]
-        given = {
-            "char": sum(len(t) * n for t, n in zip(texts, counts.tolist(), strict=True)),
-            "byte": sum(len(t.encode()) * n for t, n in zip(texts, counts.tolist(), strict=True)),
-        }
-        known = {"char": self.characters[split], "byte": self.bytes[split]}
-        return {u: (known[u] - given[u]) / (len(tokens) - len(first)) for u in known}
+        char = sum(len(t) * n for t, n in zip(texts, counts.tolist(), strict=True))
+        byte = sum(len(t.encode()) * n for t, n in zip(texts, counts.tolist(), strict=True))
+        given = {"char": known["characters"] - char, "byte": known["bytes"] - byte}
+        return {unit: count / (len(tokens) - len(first)) for unit, count in given.items()}
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
@@ -245,17 +242,22 @@ class TokenData(Tokenized):
                     f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and"
                     f" needs at least {least}{split_by * (by is not None)}"
                 )
-            if (unknown := self.lost.get(split)) is not None:
+            if _lost(known := self.counts.get(split, {})):
                 note(
                     f"{self.where}: the tokens of the {split} split do not cover its text"
-                    f" ({unknown:,} of {len(tokens):,} are unknown), so bits per byte and per"
-                    " character are left out"
+                    f" ({known['unknown']:,} of {len(tokens):,} are unknown), so bits per byte and"
+                    " per character are left out"
                 )
         self.splits = {
             split: self.cut.examples(tokens, self, training=split == "train")
             for split, tokens in self.tokens.items()
         }
         self.sizes = self.cut.sizes(self.tokenizer.vocab_size, self.seq_len)
+
+
+def _lost(counts: Mapping[str, Any]) -> bool:
+    """Whether the tokens do not restore a text."""
+    return bool(counts) and bool(counts["unknown"] or not counts["restores"])
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,7 @@ class TextData(TokenData):
         known = self.known_tokenizer or ready_made(self.tokenizer_name)
         made = self.tokenized(known)
         self.tokens = {**made.splits}
-        self.characters, self.bytes, self.lost = made.characters, made.bytes, made.lost
+        self.counts = made.counts
         if known is None or self.measured_as is None:
             known = self.cut.tokenizer(known or restored(made.state))
         self._make_splits(known)
@@ -334,7 +336,8 @@ class TextData(TokenData):
 
     def tokenized(self, known: Tokenizer | None) -> Stored[Any]:
         """The tokens of the text. known: a tokenizer that is not built from it."""
-        return in_memory(self.divided(), self.tokenizer_name, self.vocab_size, known)
+        text = self.divided()
+        return in_memory(text, trained(text, self.tokenizer_name, self.vocab_size, known))
 
     def divided(self) -> TextSource:
         """The text in training and validation; one that is measured whole is validation."""
@@ -406,11 +409,11 @@ def _require_plain(path: str, start: str) -> None:
 
 
 class Text(TextData):
-    """A text, plain or gzip; or documents (ablate.data.documents), of which a share of
-    `val_fraction`, chosen by a hash of each, validates.
+    """A text, plain or gzip; or documents (ablate.data.documents): the share `val_fraction` of
+    them, chosen by a hash of each, validates.
 
     path: a file, or an http(s) URL that is downloaded once; or a folder, a pattern of names or
-    several of these, with documents. JSON lines, Parquet and files of zstd have documents, too.
+    several of these, with documents. JSON lines, Parquet and files of zstd have documents.
     sha256: of one text before decompression; null accepts any.
     """
 
@@ -418,8 +421,7 @@ class Text(TextData):
         super().__init__(**options)
         if sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(sha256)):
             raise UserError(f"data.sha256={sha256}: must be 64 hexadecimal digits or null")
-        self.path = path if isinstance(path, str) else [*path]
-        self.sha256 = sha256
+        self.path, self.sha256 = path if isinstance(path, str) else [*path], sha256
 
     @cached_property
     def files(self) -> list[Path]:
@@ -435,9 +437,7 @@ class Text(TextData):
         paths = [self.path] if isinstance(self.path, str) else self.path
         files = find(_local(path, None) for path in paths)
         if any(map(is_hub, files)):
-            raise UserError(
-                f"{self.where}: a data set of the hub; python -m ablate.prepare reads it"
-            )
+            raise UserError(f"{self.where}: python -m ablate.prepare reads data sets of the hub")
         return files
 
     def pieces(self) -> Iterator[str]:
@@ -480,7 +480,7 @@ class Text(TextData):
                 raise
             note(f"tokens are kept in memory, and the next run makes them again: {error}")
             return super().tokenized(known)
-        for split in {"val"} if self.whole else ("train", "val"):
+        for split in ("val",) if self.whole else ("train", "val"):
             if split not in made.splits:
                 raise UserError(
                     f"data.val_fraction={self.val_fraction}: none of the documents of {self.where}"

@@ -133,7 +133,7 @@ class Tokens(TokenData):
                 f"data.root={self.root}: its tokens are of another tokenizer than the model's;"
                 " prepare the text with that one, or measure data=text data.path=FILE"
             )
-        self.characters, self.bytes, self.lost = made.characters, made.bytes, made.lost
+        self.counts = made.counts
         self.tokens = self._with_validation(made.splits)
         if self.documents != "ignore" and made.splits["train"].firsts() is None:
             raise UserError(
@@ -157,5 +157,5 @@ class Tokens(TokenData):
             return {**splits}
         whole = splits["train"]
         cut = int(len(whole) * (1 - self.val_fraction))
-        self.characters = self.bytes = {}  # they are not known of a part
+        self.counts = {}  # they are not known of a part
         return {**splits, "train": whole.between(0, cut), "val": whole.between(cut, len(whole))}
