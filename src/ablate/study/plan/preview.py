@@ -38,7 +38,8 @@ def show(study: PlannedStudy, slots: int) -> None:
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     finished = done(state.result for state in states.values())
-    title = f"{study.request.name} (dry run)"
+    of_block = f", {study.block}" if study.block else ""
+    title = f"{study.request.name}{of_block} (dry run)"
     console.print(_arms(layout, counting, states, finished, title=title))
     for line in [*_also(layout), *_notes(study), *_power(study)]:
         console.print(line, soft_wrap=True)
