@@ -26,7 +26,7 @@ from ablate.study.report.terminal import show
 pytest_plugins = ["command_line", "make_study"]
 
 ROTARY = "pos_enc=rotary"
-SIZES = {"16": 1.0, "32": 2.0, "64": 4.0}  # training FLOPs
+SIZES = {"16": 1.0, "32": 2.0, "64": 4.0, "128": 8.0, "256": 16.0}  # training FLOPs
 
 
 def blocks(root, gains, *, data=None, claims=(), lacking=()):
@@ -158,6 +158,32 @@ def test_a_ladder_has_slopes_and_speed_ups(tmp_path):
     data = {"16": "here", "64": "there"}
     study = collect(blocks(tmp_path / "both", {"16": 0.2, "64": 0.2}, data=data))
     assert ladder(study, "val/loss", "min") is None
+
+
+@pytest.mark.usefixtures("no_pdf")
+def test_five_rungs_predict_the_last_and_tell_the_trend(tmp_path):
+    """Also by wall clock: the arm's steps take 1.1 times as long."""
+    gains = {name: 0.1 + 0.05 * n for n, name in enumerate(SIZES)}
+    root = blocks(tmp_path / "up", gains)
+    for path in root.glob(f"*/{ROTARY}*/result.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"train_seconds": 1.1 * content["train_seconds"]}))
+    found = ladder(collect(root), "val/loss", "min")
+    (climb,) = found.climbs
+    for each in climb.speedups.values():
+        assert each.clock == pytest.approx(each.factor / 1.1)
+        if each.clock_interval:
+            assert each.clock_interval.low < each.clock < each.clock_interval.high
+    assert found.predicted == pytest.approx(found.means["256"], abs=0.05)
+    page = write(root).files[0].read_text()
+    for words in ("With size, the speed-up of ", "By wall clock",
+                  "The law of the smaller sizes predicts", "Loss by compute"):  # fmt: skip
+        assert words in page
+    assert (root / "figures/ladder.png").exists()
+    for path in root.glob("*=256/*/result.json"):
+        path.unlink()  # the largest has not run
+    waiting = ladder(collect(root), "val/loss", "min")
+    assert (waiting.climbs, waiting.predicted) == ((), found.predicted)
 
 
 def test_what_the_baseline_would_need():

@@ -7,7 +7,8 @@ the arm's value. With four rungs or more the baseline's values are those of a sc
 speed-ups have intervals (ablate.study.analysis.scaling_law). With fewer the law cannot be fitted:
 the baseline's means are interpolated linearly in the logarithm of the FLOPs (as in Kaplan et al.
 2020, https://arxiv.org/abs/2001.08361), without intervals. Speed-ups beyond the baseline's rungs
-are marked as extrapolated.
+are marked as extrapolated. By wall clock, it is the baseline's time with that compute over the
+arm's time, both from the training times that were measured at the rung.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, log
+from math import exp, hypot, inf, log
 from statistics import fmean
 
 import numpy as np
@@ -26,44 +27,50 @@ from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.scaling_law import effective, predicted
 from ablate.study.analysis.stats import LEVEL, Interval
 
+SECONDS = "cost/seconds"
 SAME = 0.01  # relative difference of FLOPs below which two blocks are one rung
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """interval: of the factor, at 95 %."""
+    """interval: of the factor, at 95 %; clock, clock_interval: by wall clock, if times exist."""
 
     factor: float
     extrapolated: bool
     interval: Interval | None = None
+    clock: float | None = None
+    clock_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class ScalingSlope:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
     baseline's FLOPs; speedups: by block, None if the baseline does not improve with compute, or
-    the arm's FLOPs are not known; growth: how the logarithm to base 2 of the speed-up changes per
-    doubling of the baseline's FLOPs, with its interval: None without a scaling law."""
+    the arm's FLOPs are not known; flops, means: of its training, and of its values, by block;
+    growth: how the logarithm to base 2 of the speed-up changes per doubling of the baseline's
+    FLOPs, with its interval: None without a scaling law."""
 
     arm: str
     slope: float
     interval: Interval | None
     n: int
     speedups: Mapping[str, Speedup | None]
+    flops: Mapping[str, float]
+    means: Mapping[str, float]
     growth: float | None = None
     growth_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """compute: block -> training FLOPs of the baseline, ascending. predicted, found: the value of
-    the baseline at the last rung by the scaling law of the others, and its mean; predicted is None
-    with fewer than five rungs."""
+    """compute: block -> training FLOPs of the baseline, ascending; means: its values, of the blocks
+    with any. predicted: its value at the last rung by the scaling law of the others; None with
+    fewer than five rungs."""
 
     compute: Mapping[str, float]
+    means: Mapping[str, float]
     climbs: tuple[ScalingSlope, ...]
     predicted: float | None
-    found: float | None
 
 
 def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
@@ -79,13 +86,16 @@ def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
     parts = {name: study.blocks[name] for name in compute}
     climbs = [_climb(arm.name, parts, compute, metric, mode) for arm in study.others]
     sign = -1.0 if mode == "max" else 1.0
-    means = [fmean(part.values(part.baseline.name, metric).values()) for part in parts.values()]
-    law = predicted(rungs, [sign * mean for mean in means])
+    values = {name: part.values(part.baseline.name, metric) for name, part in parts.items()}
+    means = {name: fmean(of.values()) for name, of in values.items() if of}
+    law = None
+    if [*means][: len(rungs) - 1] == [*compute][:-1]:  # the last may not have run
+        law = predicted(rungs, [sign * mean for mean in means.values()])
     return Ladder(
         compute,
+        means,
         tuple(climb for climb in climbs if climb),
         None if law is None else sign * law,
-        means[-1],
     )
 
 
@@ -127,7 +137,9 @@ def _climb(
     interval = error(slopes, None if None in noises else weighted).interval(slope, LEVEL)
     errors = [_error(own, parts) for own, parts in zip(by_rung.T, noises, strict=True)]
     speedups, growth = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
-    return ScalingSlope(arm, slope, interval, len(slopes), speedups, *growth)
+    flops = {name: of for name, part in parts.items() if (of := _flops(part, arm))}
+    means = {name: fmean(part.values(arm, metric).values()) for name, part in parts.items()}
+    return ScalingSlope(arm, slope, interval, len(slopes), speedups, flops, means, *growth)
 
 
 def _error(differences: np.ndarray, parts: Sequence[Part] | None) -> Error:
@@ -166,8 +178,32 @@ def _speedups(
         else:
             value = fmean(part.values(arm, metric).values())
             speedup = needed(value, rungs, [fmean(of_rung) for of_rung in values], mode)
-        found[name] = replace(speedup, factor=speedup.factor / flops) if speedup and flops else None
+        found[name] = None
+        if speedup and flops:
+            times = speedup.factor / rungs[n]
+            own = replace(speedup, factor=speedup.factor / flops)
+            found[name] = _by_clock(own, part, arm, times / own.factor)
     return found, (None, None) if law is None else (law.growth, law.growth_interval)
+
+
+def _by_clock(speedup: Speedup, part: Study, arm: str, scale: float) -> Speedup:
+    """With the speed-up by wall clock. scale: the arm's FLOPs as a multiple of the baseline's. The
+    errors of the speed-up and of the times are independent, so that their squares add."""
+    mine, base = (part.by_seed(name, SECONDS) for name in (arm, part.baseline.name))
+    ratios = [log(scale * base[seed] / mine[seed]) for seed in sorted(mine.keys() & base.keys())]
+    if not ratios:
+        return speedup
+    ratio, times = fmean(ratios), speedup.interval
+    clock = speedup.factor * exp(ratio)
+    if times is None or len(ratios) < 2 or not 0 < times.low <= times.high < inf:
+        return replace(speedup, clock=clock)
+    spread = error(np.array(ratios), None).interval(0.0, LEVEL)
+    half = 0.0 if spread is None else spread.high
+    down = hypot(log(speedup.factor / times.low), half)
+    up = hypot(log(times.high / speedup.factor), half)
+    return replace(
+        speedup, clock=clock, clock_interval=Interval(clock * exp(-down), clock * exp(up))
+    )
 
 
 def needed(

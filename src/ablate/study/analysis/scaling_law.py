@@ -121,9 +121,10 @@ def effective(
 
 
 def predicted(compute: Sequence[float], losses: Sequence[float]) -> float | None:
-    """The loss of the largest size, by the law of the smaller ones; None if they are too few."""
+    """The loss of the largest size, by the law of the smaller ones; None if they are too few.
+    losses: by size; that of the largest may be missing."""
     if len(compute) <= LEAST:
         return None
     sizes = np.asarray(compute)
-    law = Law.fitted(sizes[:-1], np.asarray(losses)[None, :-1])
+    law = Law.fitted(sizes[:-1], np.asarray(losses)[None, : len(sizes) - 1])
     return float(law.losses(sizes[-1:])[0, 0])

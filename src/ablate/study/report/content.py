@@ -61,7 +61,7 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
         "metric_name": sentences.metric_name(report),
         "is_foreign": bool(study.source),  # runs of other programs
         "claims": [*tables.claims(report)],
-        "shown_effects": in_short(report, crossed),
+        "shown_effects": [*in_short(report, crossed), *tables.trends(report)],
         "results": sentences.answers(report),  # kind of verdict, heading, arms
         "reference": sentences.reference(report),
         "remarks": report.remarks,

@@ -19,7 +19,9 @@ from ablate.figures.save import save, saved_as
 from ablate.study.analysis.crossed import ranked
 from ablate.study.analysis.curves import Cost
 from ablate.study.analysis.effects import Effect, Effects
+from ablate.study.analysis.ladder import Ladder, ladder
 from ablate.study.analysis.rows import MOST_COLORS, Report, Row
+from ablate.study.analysis.scaling_law import LEAST, Law
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
 from ablate.study.report.chart_data import FactorPanel, Limits, Points, limits_of, robust
@@ -80,6 +82,7 @@ def draw(
     """
     import matplotlib
 
+    found = ladder(report.study, report.metric, report.mode)
     pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
     figures: dict[str, Callable[[], Drawing] | bool] = {
         "forest": bool(report.compared) and (lambda: _forest(report, report.largest(MOST_ROWS))),
@@ -87,6 +90,7 @@ def draw(
         "effects": any(any(panel.values) for panel in points.panels)
         and (lambda: _effects(report, points.panels)),
         "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
+        "ladder": found is not None and (lambda: _ladder(found, report)),
         "cost": bool(_sides(points.costs)) and (lambda: _costs(report, points.costs)),
     }
     if folder is not None:
@@ -243,7 +247,7 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
 
     height: of the axes' row, in inches.
     """
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    low, high = axes.get_ylim()
     axes.autoscale(False)
     known = sorted(spots, key=lambda spot: spot.y)
     heights = [min(max(spot.y, low), high) for spot in known]
@@ -251,7 +255,7 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
     where = axes.get_yaxis_transform()  # x as a share of the axes, for a name at their side
     for spot, y, text_y in zip(known, heights, shifted, strict=True):
         mark = Mark(f"label {spot.kind}", spot.arm, spot.arm)
-        start = (spot.x - left) / (right - left)
+        start = (axes.transScale + axes.transLimits).transform((spot.x, y))[0]
         drawing.plot(axes, [start, 1.015], [y, text_y], ":", mark, transform=where, linewidth=0.8,
                      clip_on=False, zorder=1)  # fmt: skip
         name = axes.text(1.02, text_y, spot.words, transform=where, color=color_of(spot.kind),
@@ -406,6 +410,40 @@ def _sides(costs: Iterable[Cost]) -> list[Side]:
     ]
     values = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
     return [side for least, side in enumerate(sides) if len(values[least]) > least]
+
+
+def _ladder(found: Ladder, report: Report) -> Drawing:
+    """Draw the mean of each arm by its training FLOPs at every size, and its scaling law."""
+    import numpy as np
+    from matplotlib.ticker import EngFormatter, NullFormatter
+
+    height, spots = 3.4, []
+    drawing, (axes,) = _grid([BESIDE], height)
+    base = (report.baseline.arm.name, found.compute, found.means)
+    arms = [(climb.arm, climb.flops, climb.means) for climb in found.climbs]
+    sign = -1.0 if report.mode == "max" else 1.0
+    for arm, flops, means in sorted([base, *arms], key=lambda each: _rank(each[0], report)):
+        kind = _kind(arm, report)
+        sizes = [name for name in means if name in flops]
+        x, y = np.array([flops[name] for name in sizes]), np.array([means[name] for name in sizes])
+        tips = [f"{arm}, {name}\n{number(means[name], report.decimals)}" for name in sizes]
+        fitted, at = len(sizes) >= LEAST, x
+        if fitted:
+            at = np.geomspace(x.min(), x.max(), 60)
+            law = Law.fitted(x, sign * y[None])
+            drawing.plot(axes, at, sign * law.losses(at)[0], "-", Mark(f"curve {kind}", arm),
+                         linewidth=1.2)  # fmt: skip
+        drawing.plot(axes, x, y, "o" if fitted else "o-", Mark(kind, arm, arm, tips), markersize=5)
+        if kind != "rest" and sizes:
+            words = shortened(report.labels[arm], 24)
+            spots.append(Spot(x[-1], y[-1], words, kind, arm))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel="training FLOPs", ylabel=_words(report), label="Scaling of every arm")
+    axes.grid()
+    _name(drawing, axes, spots, height)
+    return drawing
 
 
 def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:

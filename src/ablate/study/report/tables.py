@@ -10,7 +10,18 @@ from ablate.study.analysis.comparable import versions
 from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup, ladder
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.scaling_law import LEAST
-from ablate.study.numbers import NOTHING, counted, decimals, estimate, listed, mean_and_sd, signed
+from ablate.study.analysis.stats import Interval
+from ablate.study.numbers import (
+    NOTHING,
+    counted,
+    decimals,
+    estimate,
+    listed,
+    mean_and_sd,
+    number,
+    share,
+    signed,
+)
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
 from ablate.study.report.verdict_words import CLAIM_COLORS
@@ -57,50 +68,88 @@ def blocks(report: Report) -> Iterator[Table]:
         " blocks.",
     )
     if climbed := ladder(report.study, report.metric, report.mode):
+        yield from _ladder(climbed, report)
+
+
+def _ladder(found: Ladder, report: Report) -> Iterator[Table]:
+    sizes = [f"speed-up at {block}" for block in found.compute]
+    yield Table(
+        "By compute",
+        ["arm", "slope", *sizes, "with size"],
+        [
+            [climb.arm, estimate(climb.slope, climb.interval),
+             *(_times(each.factor, each.interval, each) if each else NOTHING
+               for each in climb.speedups.values()), _growth(climb)]
+            for climb in found.climbs
+        ],
+        "Slope: how much the difference grows with each doubling of the baseline's training FLOPs,"
+        " by seed. Speed-up (effective compute): the FLOPs that the baseline needs for the arm's"
+        f" value, as a multiple of the arm's; * extrapolated. {_basis(found, report)}",
+    )  # fmt: skip
+    if any(each and each.clock for climb in found.climbs for each in climb.speedups.values()):
         yield Table(
-            "",
-            ["arm", "slope", *(f"speed-up at {block}" for block in climbed.compute), "with size"],
+            "By wall clock",
+            ["arm", *sizes],
             [
-                [climb.arm, estimate(climb.slope, climb.interval),
-                 *map(_times, climb.speedups.values()), _growth(climb)]
-                for climb in climbed.climbs
+                [climb.arm, *(_times(each.clock, each.clock_interval, each) if each else NOTHING
+                              for each in climb.speedups.values())]
+                for climb in found.climbs
             ],
-            "Slope: how much the difference grows with each doubling of the baseline's training"
-            " FLOPs, by seed. Speed-up: compute the baseline needs to match the arm, as a multiple"
-            f" of the arm's FLOPs; * extrapolated. {_basis(climbed)}",
+            "The same speed-ups in training time, as measured in these runs: a part that needs"
+            " fewer FLOPs for a loss may still be slower.",
         )  # fmt: skip
 
 
-def _times(speedup: Speedup | None) -> str:
-    if speedup is None:
+def _times(factor: float | None, ends: Interval | None, speedup: Speedup) -> str:
+    if factor is None:
         return NOTHING
-    mark, ends = "*" * speedup.extrapolated, speedup.interval
     between = "" if ends is None else f" ({ends.low:.3g} to {ends.high:.3g})"
-    return f"{speedup.factor:.3g} times{mark}{between}"
+    return f"{factor:.3g} times{'*' * speedup.extrapolated}{between}"
 
 
 def _growth(climb: ScalingSlope) -> str:
     """Whether the speed-up grows with the size."""
     if climb.growth is None or (ends := climb.growth_interval) is None:
         return NOTHING
-    word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "no trend shown"
-    return f"{word} ({2**climb.growth:.3g} times per doubling)"
+    word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "shows no trend"
+    low, middle, high = (f"{2**each:.3g}" for each in (ends.low, climb.growth, ends.high))
+    return f"{word}: {middle} times (95 % {low} to {high}) per doubling"
 
 
-def _basis(ladder: Ladder) -> str:
-    """How speed-ups were found."""
-    if all(climb.growth is None for climb in ladder.climbs):
-        return (
-            f"Between the blocks it is interpolated: a scaling law, with intervals, needs {LEAST}"
-            " sizes."
+def trends(report: Report) -> list[str]:
+    """A sentence for each arm on a ladder with a scaling law."""
+    found = ladder(report.study, report.metric, report.mode)
+    return [
+        f"With size, the speed-up of {report.labels[climb.arm]} {_growth(climb)} of the FLOPs"
+        for climb in (found.climbs if found else ())
+        if climb.growth is not None
+    ]
+
+
+def _basis(found: Ladder, report: Report) -> str:
+    """How speed-ups were found, and the prediction of the law."""
+    words, last = "", [*found.compute][-1]
+    if len(found.compute) < LEAST:
+        words = (
+            f"With fewer than {LEAST} sizes a scaling law, and with it intervals and the trend of"
+            " speed-ups, cannot be fitted: the baseline is interpolated between them."
         )
-    words = "From the scaling law of the baseline, with 95 % intervals."
-    if ladder.predicted is None:
-        return words
-    return (
-        f"{words} The law of the smaller blocks predicts {ladder.predicted:.4g} for the baseline at"
-        f" {list(ladder.compute)[-1]}; found: {ladder.found:.4g}."
-    )
+    elif any(climb.growth is not None for climb in found.climbs):
+        words = "From the scaling law of the baseline, with 95 % intervals."
+    elif found.climbs:
+        words = "No scaling law fits the baseline: it is interpolated between the sizes."
+    if found.predicted is not None:
+        value = found.means.get(last)
+        words += (
+            f" The law of the smaller sizes predicts {number(found.predicted, report.decimals)} for"
+            f" the baseline at {last}, "
+        )
+        if value is None:
+            words += "which has not run."
+        else:
+            off = share(value / found.predicted - 1)
+            words += f"whose mean is {number(value, report.decimals)} ({off})."
+    return words.strip()
 
 
 def metrics(report: Report) -> Iterator[Table]:
