@@ -105,6 +105,16 @@ def test_bits_per_byte_are_of_the_text_of_a_split(shards):
     assert metrics["val/bits_per_char"] >= metrics["val/bits_per_byte"]  # some have two bytes
 
 
+def test_bits_per_byte_count_a_token_that_is_a_part_of_a_character(tmp_path):
+    """Each document begins with one, which is given."""
+    texts = [f"日本語 {n}" for n in range(60)]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    prepare(corpus(file), tmp_path / "to", tokenizer="byte")
+    data = ready("tokens", root=str(tmp_path / "to"), **SMALL)
+    assert data.per_token("val")["byte"] == 1
+
+
 def test_the_fingerprint_is_of_the_content_and_reads_no_shard(shards, tmp_path, monkeypatch):
     data = make("tokens", root=str(shards), **SMALL)
     shutil.copytree(shards, tmp_path / "copy")
@@ -112,9 +122,11 @@ def test_the_fingerprint_is_of_the_content_and_reads_no_shard(shards, tmp_path, 
     prepare(corpus(tmp_path / "a.jsonl", val_share=0.1), tmp_path / "other", tokenizer="bpe")
     assert make("tokens", root=str(tmp_path / "other"), **SMALL).fingerprint() != data.fingerprint()
     manifest = json.loads((shards / "manifest.json").read_text())
-    manifest["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
-    (shards / "manifest.json").write_text(json.dumps(manifest))
-    assert make("tokens", root=str(shards), **SMALL).fingerprint() != data.fingerprint()
+    for key in ("sha256", "index_sha256"):
+        before = make("tokens", root=str(shards), **SMALL).fingerprint()
+        manifest["splits"]["train"]["shards"][0][key] = "0" * 64
+        (shards / "manifest.json").write_text(json.dumps(manifest))
+        assert make("tokens", root=str(shards), **SMALL).fingerprint() != before
 
 
 TOKENS = np.random.default_rng(1).integers(0, 300, 500)
@@ -183,6 +195,11 @@ def test_shards_of_other_programs_are_read_as_they_are(write, tmp_path):
     fewer = ready("tokens", root=str(tmp_path), vocab_size=TOKENS.max().item(), **SMALL)
     with refused("the shards contain token 299", "data.vocab_size is of other shards"):
         list(fewer.val_dataloader())
+    for pattern in ("*.bin", "**/*.npy"):
+        if read := sorted(tmp_path.glob(pattern)):
+            by_pattern = ready("tokens", root=f"{tmp_path}/{pattern}", vocab_size=300, **SMALL)
+            assert {s: len(t) for s, t in by_pattern.tokens.items()} == {"train": 400, "val": 100}
+            assert len(read) == sum(len(of.files) for of in by_pattern.tokens.values())
     whole = {"root": str(tmp_path), "tokenizer": "byte", "val_fraction": 0.25}
     with refused("data.val_fraction=0.25: ", "has a validation split"):
         ready("tokens", **whole, **SMALL)
@@ -213,6 +230,11 @@ def without_index(folder):
     (folder / "val-00000.npy").unlink()
 
 
+def cut_index(folder):
+    file = folder / "val-00000.npy"
+    file.write_bytes(file.read_bytes()[:-8])
+
+
 def unfinished(folder):
     (folder / "manifest.json").rename(folder / ".plan.json")
 
@@ -220,6 +242,8 @@ def unfinished(folder):
 MISTAKES = [
     (truncate, {}, "train-00001.bin: has "),
     (without_index, {}, "val-00000.npy: cannot be read (No such file or directory)"),
+    (cut_index, {}, "val-00000.npy: damaged or truncated"),
+    (change_manifest(tokenizer={"name": "bpe", "state": {}}), {}, "it has no tokenizer.state.kind"),
     (unfinished, {}, "has not finished there; the same command continues"),
     (None, {"tokenizer": "byte"}, "data.tokenizer=byte: the shards of data.root="),
     (None, {"vocab_size": 50257}, "data.vocab_size=50257: the shards of data.root="),
@@ -263,6 +287,17 @@ def test_a_damaged_file_of_another_program_is_one_line(write, options, line, tmp
     write(tmp_path)
     with refused(line):
         ready("tokens", root=str(tmp_path), **(SMALL | options))
+
+
+def test_damaged_tokens_are_one_line(shards, tmp_path):
+    (shards / "val-00000.bin").write_bytes(b"\xff" * (shards / "val-00000.bin").stat().st_size)
+    np.save(tmp_path / "train.npy", np.arange(-9, 90))
+    np.save(tmp_path / "val.npy", np.arange(-9, 90))
+    for root, token in ((shards, 65535), (f"{tmp_path}/*.npy", -9)):
+        known = None if root is shards else 90
+        data = ready("tokens", root=str(root), vocab_size=known, **SMALL)
+        with refused(f"the shards contain token {token}", "they are damaged"):
+            list(data.val_dataloader())
 
 
 def test_an_index_of_megatron_is_checked(tmp_path):

@@ -282,7 +282,11 @@ MISTAKES = [
     ({"b.txt": "x"}, ["--val", "1"], "--val: must be a number from 0 to less than 1, is 1"),
     ({"b.txt": "x"}, ["--workers", "0"], "--workers: must be a positive integer, is 0"),
     ({"b.txt": "x"}, ["--val-files", "b.txt"], "b.txt: is in SOURCE and in --val-files"),
+    ({"b.txt": "x"}, ["--val-split", "val"], "b.txt: has no named splits; --train-split and"),
+    ({"b.txt": "x"}, ["--train-split", "all"], "b.txt: has no named splits; --train-split and"),
+    ({"b.txt": "x"}, ["--column", "body"], "--column body: no source has keys or columns"),
     ({"b.txt": ""}, ["--tokenizer", "byte"], "to: no training document in 1 files"),
+    ({"b.txt": "x"}, ["--tokenizer", "char", "--val", "0.9999999"], "no training document in 1"),
 ]
 
 
@@ -298,6 +302,56 @@ def test_a_mistake_is_one_line(files, more, line, tmp_path, monkeypatch):
     )
     with refused(line):
         main()
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["prepare", *words, "--workers", "1", "--tokenizer", "byte"])
+    main()
+
+
+def test_a_file_is_read_once_and_the_output_never(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("one")
+    Path("b.txt").symlink_to("a.txt")
+    for _ in range(2):
+        run(monkeypatch, ".", "a.txt", str(tmp_path / "a.txt"), "--to", "to", "--val", "0")
+    assert documents(Path("to"), "train") == ["one"]
+    with refused("is in SOURCE and in --val-files"):
+        run(monkeypatch, "a.txt", "--val-files", str(tmp_path / "b.txt"), "--to", "two")
+
+
+def test_json_lines_are_found_by_their_content_too(tmp_path):
+    (tmp_path / "A.JSONL").write_text(lines())
+    (tmp_path / "c4.json.gz").write_bytes(gzip.compress(b'{"text": "one"}\n{"text": "two"}\n'))
+    (tmp_path / "package.json").write_text('{"name": "x"}\n')
+    prepare(corpus(tmp_path, val_share=0.0), tmp_path / "to", tokenizer="byte")
+    found = documents(tmp_path / "to", "train")
+    assert sorted(found) == sorted([*DOCUMENTS, "one", "two", '{"name": "x"}\n'])
+
+
+def test_nothing_is_kept_of_a_corpus_with_a_mistake(tmp_path):
+    file, to = tmp_path / "a.jsonl", tmp_path / "to"
+    file.write_text(lines() + "{")
+    with refused("line 41 is not JSON"):
+        prepare(corpus(file), to, tokenizer="byte")
+    file.write_text(lines())
+    prepare(corpus(file, val_share=0.0), to, tokenizer="byte")
+    assert {*content(to)} == {".lock", "train-00000.bin", "train-00000.npy"}
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.txt")).write_text("one")
+    for _ in range(2):
+        prepare(corpus(tmp_path / "?.txt", val_share=0.0), tmp_path / "to", tokenizer="byte")
+    assert len(stored(tmp_path / "to").splits["train"]) == len("one\n\n")
+
+
+def test_a_link_to_nothing_is_one_line(tmp_path):
+    for name in ("gone", "self"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").symlink_to("a.txt" if name == "self" else "b.txt")
+        with refused(f"{name}/a.txt: cannot be read ("):
+            prepare(corpus(tmp_path / name), tmp_path / "to", tokenizer="byte")
 
 
 def test_a_pipe_is_rejected(tmp_path):

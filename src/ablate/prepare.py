@@ -67,14 +67,18 @@ def main() -> None:
     from ablate.data.documents import Corpus, find
     from ablate.data.preparation import prepare
 
-    files, val_files = find(args.source), find(args.val_files or ())
-    if both := {*files} & {*val_files}:
-        raise UserError(f"{min(both)}: is in SOURCE and in --val-files")
+    to = args.to.resolve()
+    files, val_files = (
+        {path.resolve(): path for path in find(sources) if to not in path.resolve().parents}
+        for sources in (args.source, args.val_files or ())
+    )
+    if both := files.keys() & val_files.keys():
+        raise UserError(f"{files[min(both)]}: is in SOURCE and in --val-files")
     corpus = Corpus(
-        files,
+        [*files.values()],
         column=args.column,
         val_share=0.0 if val_files or args.val_split else args.val,
-        val_files=val_files,
+        val_files=[*val_files.values()],
         train_split=args.train_split,
         val_split=args.val_split,
     )
@@ -86,8 +90,6 @@ def main() -> None:
         workers=args.workers,
         shard=args.shard,
     )
-    if "train" not in manifest["splits"]:
-        raise UserError(f"{args.to}: no training document in {len(files)} files")
     print(summary(args.to, manifest))
 
 
@@ -98,12 +100,11 @@ def summary(folder: Path, manifest: dict[str, Any]) -> str:
         for split, of in manifest["splits"].items()
     ]
     vocabulary = f"{manifest['tokenizer']['name']}, {manifest['vocab_size']:,} tokens"
-    lines = [f"{folder}: {vocabulary}", *lines]
+    train = f"python -m ablate data=tokens data.root={folder}"
     if "val" not in manifest["splits"]:
-        lines.append(
-            "no document validates: train with data.val_fraction=0.01, which takes the last tokens"
-        )
-    return "\n".join([*lines, f"python -m ablate data=tokens data.root={folder}"])
+        lines.append("no document validates: data.val_fraction=0.01 takes the last tokens for that")
+        train = f"{train} data.val_fraction=0.01"
+    return "\n".join([f"{folder}: {vocabulary}", *lines, train])
 
 
 def _count(text: str) -> int:

@@ -1,14 +1,16 @@
 """Read the documents of files one by one, to tokenize them (ablate.data.preparation).
 
-A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set saved by Hugging Face
-datasets (save_to_disk) or streamed from its hub (hf:NAME or hf:NAME:CONFIG), or a whole file of
-any other name, as UTF-8 text. All but Parquet may be compressed, as .gz or .zst.
+A document is a line of .jsonl or .ndjson, or of a .json file of such lines, a row of .parquet or of
+a data set saved by Hugging Face datasets (save_to_disk) or streamed from its hub (hf:NAME or
+hf:NAME:CONFIG), or a whole file of any other name, as UTF-8 text. All but Parquet may be
+compressed, as .gz or .zst.
 """
 
 import gzip
 import hashlib
 import io
 import json
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +30,10 @@ from ablate.errors import UserError, suggest
 from ablate.machine.version import install
 
 SAVED_TO_DISK = ("dataset_dict.json", "dataset_info.json", "state.json")
-TABLES = (".jsonl", ".ndjson", ".parquet")  # files with many documents
+LINES = (".jsonl", ".ndjson")
+TABLES = (*LINES, ".parquet")  # files with many documents
 PACKED = (".gz", ".zst")
+FIRST_LINE = 2**26  # bytes of it, at most, in a .json file
 ROWS = 1000  # read at a time
 BETWEEN = "\n\n"  # documents, if the tokenizer has no token for their end
 Document = Iterable[str]  # a text in pieces
@@ -81,6 +85,18 @@ class Corpus(TextSource):
     train_split: str = "train"
     val_split: str | None = None
 
+    def __post_init__(self) -> None:
+        """UserError for an option that has no effect on these files."""
+        if self.val_split is not None or self.train_split != "train":
+            for path in self.files:
+                if not (is_hub(path) or (path / SAVED_TO_DISK[0]).is_file()):
+                    raise UserError(
+                        f"{path}: has no named splits; --train-split and --val-split are of data"
+                        " sets of Hugging Face with several splits"
+                    )
+        if self.column != "text" and not any(map(_has_columns, (*self.files, *self.val_files))):
+            raise UserError(f"--column {self.column}: no source has keys or columns")
+
     @property
     def parts(self) -> list[tuple[Path, str | None, str]]:
         """Each file with the split of its documents, None if a hash decides, and the name of the
@@ -89,7 +105,7 @@ class Corpus(TextSource):
         parts = [(file, split, self.train_split) for file in self.files]
         if self.val_split is not None:
             parts += [(file, "val", self.val_split) for file in self.files]
-        return [*parts, *((file, "val", self.val_split or "") for file in self.val_files)]
+        return [*parts, *((file, "val", self.train_split) for file in self.val_files)]
 
     def pieces(self, start: Place = (0, 0, 0)) -> Iterator[Piece]:
         first_file, first_document, first_piece = start
@@ -127,19 +143,20 @@ class Corpus(TextSource):
             return _saved(path, self.column, name, start)
         if kind(path) == ".parquet":
             return _parquet(path, self.column, start)
-        if kind(path) in TABLES:
+        if kind(path) in LINES or (kind(path) == ".json" and _has_lines(path, self.column)):
             return _json_lines(path, self.column, start)
         return iter([_text(path)][start:])
 
 
 def kind(path: Path) -> str:
     """The ending of a name without that of a compression."""
-    return next((ending for ending in reversed(path.suffixes) if ending not in PACKED), "")
+    endings = (ending.lower() for ending in reversed(path.suffixes))
+    return next((ending for ending in endings if ending not in PACKED), "")
 
 
 def find(sources: Iterable[str]) -> list[Path]:
-    """The files of paths, folders and patterns of names, each in order; a folder of save_to_disk
-    counts as a file. UserError for one that has none."""
+    """The files of paths, folders and patterns of names, in order and each once; a folder of
+    save_to_disk counts as a file. UserError for one that has none."""
     found: list[Path] = []
     for text in sources:
         path = source.local(text)
@@ -161,7 +178,7 @@ def find(sources: Iterable[str]) -> list[Path]:
             if not matching:
                 near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
                 raise UserError(f"{text}: no such file or folder{suggest(path.name, near)}")
-    return found
+    return list({os.path.abspath(path): path for path in found}.values())
 
 
 def is_saved(folder: Path) -> bool:
@@ -204,6 +221,21 @@ def require(library: str, what: object) -> ModuleType:
     except ImportError:
         name = library.partition(".")[0]
         raise UserError(f"{what} needs the library {name}: {install('data')}") from None
+
+
+def _has_columns(path: Path) -> bool:
+    return is_hub(path) or path.is_dir() or kind(path) in (*TABLES, ".json")
+
+
+def _has_lines(path: Path, column: str) -> bool:
+    """Whether a .json file is one of JSON lines, as those of C4: its first line is a whole object,
+    with the text."""
+    with _opened(path) as file:
+        try:
+            row = json.loads(file.readline(FIRST_LINE))
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(row, dict) and column in row
 
 
 @contextmanager

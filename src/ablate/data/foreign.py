@@ -12,6 +12,8 @@ validation, dev or test. None of them names its tokenizer or counts the characte
 import hashlib
 import re
 from collections.abc import Sequence
+from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,8 @@ HASHED = 2**16  # bytes at both ends of a file
 
 def foreign(root: Path, files: Sequence[Path], vocab_size: int) -> Stored[Shards]:
     """The tokens of these files. UserError for one that is damaged or of an unknown format."""
+    if not root.exists():  # a pattern
+        root = Path(*takewhile(lambda part: not has_magic(part), root.parts))
     shards: dict[str, list[Shard]] = {}
     for path in files:
         shards.setdefault(_split(path, root), []).append(_shard(path, vocab_size))
@@ -47,7 +51,7 @@ def token_files(root: str) -> list[Path]:
     elif path.is_file():
         every = [path]
     else:
-        every = sorted(path.parent.glob(path.name))
+        every = [Path(file) for file in sorted(glob(str(path), recursive=True))]
     return [file for file in every if file.suffix in (".bin", ".npy")]
 
 

@@ -5,6 +5,7 @@ place of the next piece (`.shard-00000.json`) when it is on the disk. So a call 
 continued by the next one, and the bytes do not depend on the number of processes.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,8 +57,7 @@ TRAINED = ("char", "bpe")  # tokenizers, on the training documents
 
 @dataclass
 class Counts:
-    """restores: whether `decode` returned the text, of the one piece of each batch that was
-    tried."""
+    """restores: whether `decode` returned the text, of the longest piece of each batch."""
 
     tokens: int = 0
     documents: int = 0
@@ -101,7 +101,7 @@ class Encoder(Dataset[Encoded]):
 
     def __getitem__(self, pieces: list[Piece]) -> Encoded:
         unknown, parts = self.tokenizer.unknown_id, dict[str, Part]()
-        tried = min(range(len(pieces)), key=lambda n: len(pieces[n].text))
+        tried = max(range(len(pieces)), key=lambda n: len(pieces[n].text))
         arrays = self.tokenizer.arrays(piece.text for piece in pieces)
         for number, (piece, tokens) in enumerate(zip(pieces, arrays, strict=True)):
             part = parts.setdefault(piece.split, Part())
@@ -153,6 +153,8 @@ def prepare(
             finished = read_manifest(folder)
             _require_same(plan, finished.get("made_from"), folder)
             return finished
+        if next(corpus.texts("train"), None) is None:
+            raise UserError(f"{folder}: no training document in {len(corpus.files)} files")
         made = partial(trained, corpus, tokenizer, vocab_size)
         return _write(corpus, folder, plan, tokenizer, made, workers, shard)
 
@@ -225,15 +227,17 @@ def _write(
     shard: int,
 ) -> dict[str, Any]:
     """Write the shards, or the rest of them, and the manifest. plan: of the bytes of the shards."""
-    if (begun := read_json(folder / PLAN)) is not None:
+    begun, records = read_json(folder / PLAN), list(_records(folder))
+    if records:
         _require_same(plan, begun, folder)
-    else:
+    elif begun != plan:  # of a call that made no shard
+        for stale in (folder / TOKENIZER, *folder.glob("*-00000.*")):
+            stale.unlink(missing_ok=True)
         write_json(folder / PLAN, plan)
     if state := read_mapping(folder / TOKENIZER):
         made = restored(state)
     else:
         write_json(folder / TOKENIZER, (made := tokenizer()).state())
-    records = list(_records(folder))
     if workers > 1:  # they are the parallelism
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with _lost_workers():
@@ -260,15 +264,19 @@ def _plan(
 ) -> dict[str, Any]:
     """The options and files that determine the bytes of the shards, as JSON values."""
 
-    def files(paths: Iterable[Path]) -> list[Any]:
-        return [
-            [str(p)] if is_hub(p) else [str(p.absolute()), bytes_in(p), p.stat().st_mtime_ns]
-            for p in paths
-        ]
+    def file(path: Path) -> list[Any]:
+        if is_hub(path):
+            return [str(path)]
+        # JSON has no name that is not UTF-8.
+        name = os.fsencode(path.absolute()).decode(errors="backslashreplace")
+        try:
+            return [name, bytes_in(path), path.stat().st_mtime_ns]
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
     return {
-        "files": files(corpus.files),
-        "val_files": files(corpus.val_files),
+        "files": [*map(file, corpus.files)],
+        "val_files": [*map(file, corpus.val_files)],
         "column": corpus.column,
         "val_share": corpus.val_share,
         "train_split": corpus.train_split,
@@ -313,7 +321,7 @@ def _writing(folder: Path, *, wait: bool = False) -> Iterator[None]:
         finally:
             lock.release()
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in FULL or error.errno == errno.EROFS:
             raise
         raise UserError(
             f"{error.filename or folder}: {error.strerror}; the finished shards are kept, and the"

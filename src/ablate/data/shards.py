@@ -19,17 +19,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ablate.data import digest
+from ablate.data.tokenizer import KINDS
 from ablate.errors import UserError
 from ablate.run_files import read_json
 from ablate.run_files.shape import schema_error
 
 MANIFEST = "manifest.json"
 FORMAT = {"format": "ablate-tokens", "version": 1}
-SHARD = {"file": str, "tokens": int, "sha256": str, "index": str, "documents": int}
+SHARD = {
+    **{"file": str, "tokens": int, "sha256": str},
+    **{"index": str, "documents": int, "index_sha256": str},
+}
 SPLIT = {"characters": int, "bytes": int, "unknown": int, "restores": bool, "shards": [SHARD]}
 SCHEMA = {
     "dtype": frozenset({"<u2", "<u4"}),
-    "tokenizer": {"name": str, "state": dict},
+    "vocab_size": int,
+    "tokenizer": {"name": str, "state": {"kind": frozenset(KINDS)}},
     "splits": {str: SPLIT},
 }
 
@@ -48,7 +53,7 @@ class Shard(NamedTuple):
 class Shards:
     """The token ids of several files as one sequence.
 
-    vocab_size: ids from there on are rejected when they are read; None: the files have none.
+    vocab_size: other ids are rejected when they are read; None: any may be read.
     """
 
     def __init__(self, files: Sequence[Shard], vocab_size: int | None = None) -> None:
@@ -111,7 +116,12 @@ class Shards:
             if file.documents is None:
                 return None
             skipped = file.offset // np.dtype(file.dtype).itemsize
-            own = np.load(file.documents, mmap_mode="r") - skipped
+            try:
+                own = np.load(file.documents, mmap_mode="r") - skipped
+            except ValueError as error:
+                raise UserError(
+                    f"{file.documents}: damaged or truncated ({error}); copy it again"
+                ) from None
             found.append(own[(own >= 0) & (own < file.tokens)] + start)
             start += file.tokens
         return np.unique(np.concatenate(found))
@@ -120,11 +130,14 @@ class Shards:
         return [part.astype(np.int32) for part in self.parts]
 
     def _known(self, read: NDArray[np.int64]) -> Tensor:
-        if self.vocab_size is not None and read.size and (most := read.max()) >= self.vocab_size:
-            raise UserError(
-                f"data.root: the shards contain token {most}, so their vocabulary has more than"
-                f" {self.vocab_size} tokens: the tokenizer or data.vocab_size is of other shards"
-            )
+        if self.vocab_size is not None and read.size:
+            for token in (read.min(), read.max()):
+                if not 0 <= token < self.vocab_size:
+                    raise UserError(
+                        f"data.root: the shards contain token {token}, and their vocabulary has"
+                        f" {self.vocab_size} tokens: they are damaged, or the tokenizer or"
+                        " data.vocab_size is of other shards"
+                    )
         return torch.from_numpy(read)
 
 
@@ -185,8 +198,11 @@ def stored(folder: Path) -> Stored[Shards]:
             _require_size(path, one["tokens"] * width)
             _require_size(index, None)
             files.append(Shard(path, dtype, one["tokens"], documents=index))
-        made[split] = Shards(files)
-    hashes = {split: [one["sha256"] for one in of["shards"]] for split, of in splits.items()}
+        made[split] = Shards(files, manifest["vocab_size"])
+    hashes = {
+        split: [[one["sha256"], one["index_sha256"]] for one in of["shards"]]
+        for split, of in splits.items()
+    }
     return Stored(
         made,
         digest(dtype, manifest["tokenizer"]["state"], hashes),

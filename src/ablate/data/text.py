@@ -205,10 +205,10 @@ class TokenData(Tokenized):
             return {}
         tokens = self.tokens[split]
         first = self.firsts(tokens)
-        ids, counts = tokens[torch.from_numpy(first)].unique(return_counts=True)
-        texts = [self.tokenizer.decode([token]) for token in ids.tolist()]
-        char = sum(len(t) * n for t, n in zip(texts, counts.tolist(), strict=True))
-        byte = sum(len(t.encode()) * n for t, n in zip(texts, counts.tolist(), strict=True))
+        found = tokens[torch.from_numpy(first)].unique(return_counts=True)
+        counts = dict(zip(*(each.tolist() for each in found), strict=True))
+        char = sum(len(self.tokenizer.decode([token])) * n for token, n in counts.items())
+        byte = sum(self.tokenizer.bytes_of(token) * n for token, n in counts.items())
         given = {"char": known["characters"] - char, "byte": known["bytes"] - byte}
         return {unit: count / (len(tokens) - len(first)) for unit, count in given.items()}
 

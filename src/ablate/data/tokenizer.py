@@ -71,6 +71,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...
 
+    def bytes_of(self, token: int) -> int:
+        """The number of bytes of a token, which may be a part of a character."""
+        return len(self.decode([token]).encode())
+
     def save_as_hf(self, folder: Path) -> None:
         """Write the files of transformers' AutoTokenizer; needs that library."""
         from transformers import PreTrainedTokenizerFast
@@ -166,6 +170,9 @@ class Byte(Tokenizer):
     def decode(self, tokens: Iterable[int]) -> str:
         return bytes(tokens).decode(errors="replace")
 
+    def bytes_of(self, token: int) -> int:
+        return 1
+
     def as_library(self) -> Any:
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers
@@ -244,6 +251,9 @@ class Bpe(Tokenizer):
     def decode(self, tokens: Iterable[int]) -> str:
         return str(self.model.decode([int(token) - self.reserved for token in tokens]))
 
+    def bytes_of(self, token: int) -> int:
+        return len(self.model.id_to_token(token - self.reserved))  # a letter for each byte
+
     def as_library(self) -> Any:
         return self.model
 
@@ -295,6 +305,12 @@ class HuggingFace(Tokenizer):
         ids = [int(token) for token in tokens]
         return str(self.model.decode(ids, clean_up_tokenization_spaces=False))
 
+    def bytes_of(self, token: int) -> int:
+        if UNKNOWN not in self.decode([token]):
+            return super().bytes_of(token)
+        shown = str(self.model.convert_ids_to_tokens(token))
+        return 1 if shown.startswith("<0x") else len(shown)  # SentencePiece, or byte-level BPE
+
     def save_as_hf(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
 
@@ -343,6 +359,9 @@ class Tiktoken(Tokenizer):
 
     def decode(self, tokens: Iterable[int]) -> str:
         return str(self.encoding.decode([int(token) for token in tokens]))
+
+    def bytes_of(self, token: int) -> int:
+        return len(self.encoding.decode_single_token_bytes(token))
 
     def save_as_hf(self, folder: Path) -> None:
         raise UserError(
