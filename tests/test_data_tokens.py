@@ -23,7 +23,9 @@ from ablate.data.loader import Share
 from ablate.data.preparation import prepare
 from ablate.data.shards import Shard, Shards, windows
 from ablate.data.text import RandomWindows
+from ablate.task.attention import attention_maps
 from ablate.task.causal_lm import CausalLM
+from ablate.training.build import build, build_data, make_task
 
 SMALL = {"seq_len": 8, "batch_size": 4}
 
@@ -287,6 +289,18 @@ def test_a_damaged_file_of_another_program_is_one_line(write, options, line, tmp
     write(tmp_path)
     with refused(line):
         ready("tokens", root=str(tmp_path), **(SMALL | options))
+
+
+def test_attention_maps_stay_within_documents(shards):
+    small = "data.seq_len=32 data.batch_size=4 model.dim=16 model.depth=1 model.heads=2"
+    keys = [*small.split(), f"data.root={shards}", "data.documents=mask"]
+    cfg = ablate.compose("data=tokens", *keys)
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    row = next(n for n in range(data.length("val")) if data.example(n)["documents"].max() > 1)
+    number = data.example(row)["documents"][0]
+    (one,) = attention_maps(task, data.example(row))
+    assert not one.weights[:, number[:, None] != number].any()
 
 
 def test_damaged_tokens_are_one_line(shards, tmp_path):

@@ -2,9 +2,9 @@
 
 A source is a file, a folder, a pattern such as 'corpus/*.jsonl.zst', a folder of save_to_disk of
 Hugging Face datasets, or a data set on its hub, which is streamed once: hf:NAME or hf:NAME:CONFIG.
-A document is a line of .jsonl or .ndjson, a row of .parquet or of a data set, or a whole text file;
-.gz and .zst are decompressed. A call that was stopped or killed is continued by the same command;
-the shards do not depend on --workers.
+A document is a line of .jsonl or .ndjson, or of a .json file of such lines, a row of .parquet or of
+a data set, or a whole text file; .gz and .zst are decompressed. A call that was stopped or killed
+is continued by the same command; the shards do not depend on --workers.
 
 python -m ablate.prepare corpus/ --to shards --tokenizer bpe --vocab-size 32000
 python -m ablate.prepare hf:HuggingFaceFW/fineweb:sample-10BT --to fineweb --tokenizer tiktoken:gpt2

@@ -31,9 +31,10 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     was_training = model.training
     device = next(model.parameters()).device
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
-    inputs = task.inputs(task.prepared(example))  # for which the model itself may write
+    ready = task.prepared(example)  # for which the model itself may write
+    within = {name: tensor.to(device) for name, tensor in task.documents(ready).items()}
     with recording(model.eval()) as recorded:
-        model(*(tensor.to(device) for tensor in inputs))
+        model(*(tensor.to(device) for tensor in task.inputs(ready)), **within)
     model.train(was_training)
     by_kind: dict[str, list[tuple[Tensor, Mask]]] = {}
     for (name, module), seen in zip(layers.items(), recorded, strict=True):

@@ -97,7 +97,7 @@ class LanguagePresenter(Presenter):
 class CausalPresenter(LanguagePresenter):
     def predictions(self, batch: Batch) -> dict[str, Tensor]:
         """The mean loss of the targets of each example, and the share of them that is right."""
-        logits = self.model(*self.task.inputs(batch), **documents(batch))
+        logits = self.model(*self.task.inputs(batch), **self.task.documents(batch))
         return by_example(logits, batch["targets"])
 
 
@@ -136,6 +136,9 @@ class CausalLM(Task):
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch["tokens"],)
 
+    def documents(self, batch: Batch) -> dict[str, Tensor]:
+        return {name: batch[name] for name in ("documents", "positions") if name in batch}
+
     def units(self, batch: Batch) -> int | Tensor:
         return batch["tokens"].numel()
 
@@ -154,7 +157,7 @@ class CausalLM(Task):
     ) -> dict[str, Tensor]:
         """The terms of the logits and targets of a batch, summed over its chunks."""
         model: Any = self.model
-        inputs, within, targets = self.inputs(batch), documents(batch), batch["targets"]
+        inputs, within, targets = self.inputs(batch), self.documents(batch), batch["targets"]
         if self.loss_chunk is None:
             return terms(model(*inputs, **within), targets)
 
@@ -181,11 +184,6 @@ def opening(data: Data) -> str:
     if tokenizer.knows("The "):
         return "The "
     return tokenizer.decode(data.example()["tokens"][0, :4].tolist())
-
-
-def documents(batch: Batch) -> dict[str, Tensor]:
-    """The arguments of a model that keeps to the documents of a row (data.documents)."""
-    return {name: batch[name] for name in ("documents", "positions") if name in batch}
 
 
 def by_example(

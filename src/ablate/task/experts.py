@@ -32,7 +32,9 @@ def expert_loads(task: Task) -> list[Tensor]:
     try:
         model.eval()
         for batch in islice(task.data.val_dataloader() if layers else (), BATCHES):
-            model(*(tensor.to(device) for tensor in task.inputs(task.prepared(batch))))
+            ready = task.prepared(batch)
+            within = {name: tensor.to(device) for name, tensor in task.documents(ready).items()}
+            model(*(tensor.to(device) for tensor in task.inputs(ready)), **within)
     finally:
         model.train(was_training)
         for hook in hooks:
