@@ -17,6 +17,7 @@ from ablate.study.analysis.judged_claims import judged_claims
 from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.analysis.rows import assemble
 from ablate.study.plan.blocks import Blocks
+from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
 from ablate.study.publish.send import summaries
 from ablate.study.report import write
@@ -29,14 +30,15 @@ ROTARY = "pos_enc=rotary"
 SIZES = {"16": 1.0, "32": 2.0, "64": 4.0, "128": 8.0, "256": 16.0}  # training FLOPs
 
 
-def blocks(root, gains, *, data=None, claims=(), lacking=()):
+def blocks(root, gains, *, data=None, claims=(), lacking=(), sd=None):
     """A study whose arm is `gains` better by block, but for those that lack it; the baseline loses
     0.2 nats per doubling."""
     made = Blocks("model.dim", dict.fromkeys(gains, ()))
     parts = []
     for name, gain in gains.items():
         size = SIZES[name]
-        base = [value - 0.2 * log(size, 2) for value in BASE]
+        values = BASE if sd is None else [2.0 + sd * (-1) ** n for n in range(4)]
+        base = [value - 0.2 * log(size, 2) for value in values]
         noisy = [v - gain + 0.001 * (-1) ** n for n, v in enumerate(base)]
         part = make_study(root / made.folder(name), {"baseline": arm(base), ROTARY: arm(noisy)})
         plan = json.loads((part / "plan.json").read_text())
@@ -184,6 +186,45 @@ def test_five_rungs_predict_the_last_and_tell_the_trend(tmp_path):
         path.unlink()  # the largest has not run
     waiting = ladder(collect(root), "val/loss", "min")
     assert (waiting.climbs, waiting.predicted) == ((), found.predicted)
+
+
+def test_claims_about_effective_compute(tmp_path):
+    """A gain of 0.2 nats is one doubling of the baseline's compute at every size."""
+    of = {"arm": ROTARY, "statement": "It is so."}
+    at, trend = of | {"metric": "effective_compute"}, of | {"metric": "effective_compute_growth"}
+    nodes = [
+        at | {"block": "64", "versus": 1.5, "direction": "higher"},
+        at | {"block": "16", "versus": 3, "direction": "higher"},
+        trend | {"versus": 0.1, "direction": "lower"},
+    ]
+    root = blocks(tmp_path / "up", dict.fromkeys(SIZES, 0.2), claims=nodes, sd=0.01)
+    report = assemble(collect(root))
+    assert [entry.verdict for entry in report.claims] == ["confirmed", "refuted", "confirmed"]
+    first = report.claims[0].settled
+    assert first.effect == pytest.approx(0.5, abs=0.1)
+    assert first.interval.low < first.effect < first.interval.high
+    (climb,) = ladder(collect(root), "val/loss", "min").climbs
+    assert climb.growth == pytest.approx(0.0, abs=0.05)
+    assert "samples" not in load_study(root).report["ladder"]["climbs"][0]
+    for path in root.glob(f"*=32/{ROTARY}*/result.json"):
+        path.unlink()
+    assert {each.verdict for each in assemble(collect(root)).claims} == {"not tested"}
+
+
+NO_LADDER = [
+    ({"block": "16", "versus": 1}, ["16", "32", "64"], "needs 4 sizes"),
+    ({"block": "16"}, [*SIZES], "needs versus, a number"),
+    ({"versus": 1}, [*SIZES], "needs block, a size"),
+    ({"block": "16", "versus": 1, "min_effect": 1}, [*SIZES], "combined with min_effect"),
+    ({"block": "16", "versus": 0, "metric": "effective_compute_growth"}, [*SIZES], "leave block"),
+]
+
+
+@pytest.mark.parametrize(("node", "sizes", "says"), NO_LADDER)
+def test_a_claim_that_a_ladder_cannot_decide_is_one_line(node, sizes, says):
+    claim = {"statement": "So.", "arm": ROTARY, "direction": "higher"}
+    with pytest.raises(UserError, match=says):
+        parse_claims([claim | {"metric": "effective_compute"} | node], [ROTARY], "baseline", sizes)
 
 
 def test_what_the_baseline_would_need():

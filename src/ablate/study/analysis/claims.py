@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
+import numpy as np
+
 from ablate.study.analysis import derived
 from ablate.study.analysis.compare import seeds_needed
 from ablate.study.analysis.looks import Look, Tested, look_by_look
@@ -73,6 +75,16 @@ class _Tested:
             self.mean - claim.min_effect if claim.margin is None else claim.margin - abs(self.mean)
         )
 
+    @property
+    def n(self) -> int:
+        return len(self.contrast.seeds)
+
+    def interval(self, level: float) -> Interval | None:
+        return self.error.interval(self.mean, level)
+
+    def seeds_needed(self, family: int) -> int | None:
+        return seeds_needed(self.beyond, self.error, family)
+
     def p(self, *, confirms: bool) -> float:
         """p of the confirmation, or of the refutation."""
         if len(self.contrast.seeds) < (FEWEST_KNOWN if self.known_df else FEWEST):
@@ -80,6 +92,40 @@ class _Tested:
         if confirms and self.claim.margin is not None:
             return self.error.equivalent_p(self.mean, self.claim.margin)
         return self.error.p(self.beyond) if (self.beyond > 0) == confirms else 1.0
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A claim about effective compute. found: its estimate; samples: of the bootstrap; n: seeds."""
+
+    claim: Claim
+    n: int
+    found: float
+    samples: np.ndarray
+
+    @property
+    def sign(self) -> float:
+        return -1.0 if self.claim.direction == "lower" else 1.0
+
+    @property
+    def mean(self) -> float:
+        return self.sign * (self.found - self.claim.constant)
+
+    beyond = mean
+
+    def p(self, *, confirms: bool) -> float:
+        """Twice the share of samples on the other side."""
+        if (self.mean > 0) != confirms:
+            return 1.0
+        against = (self.samples - self.claim.constant) * (self.found - self.claim.constant) <= 0
+        return min(1.0, 2 * float(against.sum() + 1) / (len(self.samples) + 1))
+
+    def interval(self, level: float) -> Interval | None:
+        ends = self.sign * (self.samples - self.claim.constant)
+        return Interval(*np.quantile(ends, [level / 2, 1 - level / 2], method="nearest").tolist())
+
+    def seeds_needed(self, family: int) -> int | None:
+        return None
 
 
 def settle(
@@ -91,17 +137,22 @@ def settle(
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
     looks: tuple[int, ...] = (),
+    sampled: Callable[[Claim], Sampled | str] = lambda claim: "",
 ) -> list[ClaimResult]:
     """values: of a term, by seed. noises: of the study. seeds: those planned for all arms of a
     claim. mode: which value of the study's metric is better; of others their name tells it, or the
     claim. refused: the reason why a claim cannot be tested, or "". looks: numbers of seeds at which
-    claims are tested; without them they are tested once."""
+    claims are tested; without them they are tested once. sampled: of a claim about effective
+    compute, or why it cannot be tested."""
     contrasts = [_contrast(claim, values, mode) for claim in claims]
+    of_ladder = {n: sampled(claim) for n, claim in enumerate(claims) if claim.of_ladder}
     planned = [seeds(claim) for claim in claims]
     reasons = [
         refused(claim) or _lacking(of_claim, contrast)
         for claim, of_claim, contrast in zip(claims, planned, contrasts, strict=True)
     ]
+    for n, found in of_ladder.items():
+        reasons[n] = refused(claims[n]) or (found if isinstance(found, str) else "")
     family = [number for number, why in enumerate(reasons) if not why]
 
     @cache
@@ -111,8 +162,11 @@ def settle(
     def test(
         testing: Sequence[int], count: int | None, *steps: Sequence[float]
     ) -> list[Tested[ClaimResult]]:
-        tested = []
+        tested: list[_Tested | Sampled] = []
         for number in testing:
+            if isinstance(known := of_ladder.get(number), Sampled):
+                tested.append(known)
+                continue
             claim, chosen = claims[number], tuple(planned[number][:count])
             contrast = contrasts[number].within(chosen)
             parts, known_df = _parts(claim, lambda *of, chosen=chosen: noise(*of, chosen))
@@ -132,7 +186,7 @@ def settle(
 
 
 def _judged(
-    tested: Sequence[_Tested],
+    tested: Sequence[_Tested | Sampled],
     family: int,
     confirm_steps: Sequence[float] | None,
     refute_steps: Sequence[float] | None,
@@ -214,17 +268,15 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
 
 
 def _settled(
-    tested: _Tested, family: int, confirm: float, refute: float, *levels: float
+    tested: _Tested | Sampled, family: int, confirm: float, refute: float, *levels: float
 ) -> ClaimResult:
     verdict = CONFIRMED if confirm <= LEVEL else REFUTED if refute <= LEVEL else UNDECIDED
     return ClaimResult(
         tested.claim,
         verdict,
-        n=len(tested.contrast.seeds),
+        n=tested.n,
         effect=tested.mean,
-        interval=tested.error.interval(tested.mean, levels[tested.beyond <= 0]),
+        interval=tested.interval(levels[tested.beyond <= 0]),
         p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
-        seeds_needed=(
-            seeds_needed(tested.beyond, tested.error, family) if verdict == UNDECIDED else None
-        ),
+        seeds_needed=(tested.seeds_needed(family) if verdict == UNDECIDED else None),
     )

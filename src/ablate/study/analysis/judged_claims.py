@@ -9,13 +9,14 @@ from itertools import takewhile
 from typing import Any
 
 from ablate.study.analysis import known
-from ablate.study.analysis.claims import UNDECIDED, ClaimResult, settle
+from ablate.study.analysis.claims import UNDECIDED, ClaimResult, Sampled, settle
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import LEAKAGE, objections
+from ablate.study.analysis.ladder import ladder
 from ablate.study.analysis.looks import STOPPED
 from ablate.study.analysis.noise import Noise
 from ablate.study.numbers import amount, counted, estimate, probability
-from ablate.study.plan.claims import Claim, Term, parse_claims
+from ablate.study.plan.claims import COMPUTE, GROWTH, Claim, Term, parse_claims
 
 AFTER = "post hoc"
 
@@ -93,6 +94,9 @@ def judged_claims(
         for of, part in [(None, study), *study.blocks.items()]
     }
 
+    def metric_of(term: Term) -> str:
+        return study.metric if term.metric in (None, COMPUTE, GROWTH) else term.metric
+
     def gone(term: Term) -> str:
         """Return why a term's arm has no runs, or ""."""
         return left_out.get(term.arm or "", "") if term.arm not in same[term.block] else ""
@@ -101,7 +105,19 @@ def judged_claims(
         if gone(term):
             return {}
         part = study if term.block is None else study.blocks[term.block]
-        return part.by_seed(term.arm or study.planned_baseline, term.metric or study.metric)
+        return part.by_seed(term.arm or study.planned_baseline, metric_of(term))
+
+    def sampled(claim: Claim) -> Sampled | str:
+        term = claim.terms[0]
+        on = ladder(study, study.metric, study.mode)
+        climb = next((each for each in on.climbs if each.arm == term.arm), None) if on else None
+        if climb is None or climb.growth is None:
+            return "its sizes have no scaling law: a run is missing, or the loss does not fall"
+        if term.block is None:
+            return Sampled(claim, climb.n, climb.growth, climb.samples[""])
+        if (speedup := climb.speedups[term.block]) is None:
+            return "its FLOPs are not known"
+        return Sampled(claim, climb.n, speedup.factor, climb.samples[term.block])
 
     def seeds(claim: Claim) -> list[int]:
         """The first seeds, as far as they are planned for every arm of the claim."""
@@ -122,7 +138,7 @@ def judged_claims(
 
     def reasons(term: Term) -> dict[str, str]:
         arm = term.arm or study.planned_baseline
-        return broken.get((term.metric or study.metric, arm), {})
+        return broken.get((metric_of(term), arm), {})
 
     def refused(claim: Claim) -> str:
         """Arms of another budget than the baseline's may be compared with each other."""
@@ -152,7 +168,14 @@ def judged_claims(
         )
 
     settled = settle(
-        claims, values, noise, seeds=seeds, mode=study.mode, refused=refused, looks=study.looks
+        claims,
+        values,
+        noise,
+        seeds=seeds,
+        mode=study.mode,
+        refused=refused,
+        looks=study.looks,
+        sampled=sampled,
     )
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)

@@ -24,7 +24,7 @@ import numpy as np
 
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.noise import Error, Noise, Part, error
-from ablate.study.analysis.scaling_law import effective, predicted
+from ablate.study.analysis.scaling_law import Effective, effective, predicted
 from ablate.study.analysis.stats import LEVEL, Interval
 
 SECONDS = "cost/seconds"
@@ -47,6 +47,7 @@ class ScalingSlope:
     """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
     baseline's FLOPs; speedups: by block, None if the baseline does not improve with compute, or
     the arm's FLOPs are not known; flops, means: of its training, and of its values, by block;
+    samples: of the bootstrap, of the speed-ups by block and, "", of their growth, if it has a law;
     growth: how the logarithm to base 2 of the speed-up changes per doubling of the baseline's
     FLOPs, with its interval: None without a scaling law."""
 
@@ -57,6 +58,7 @@ class ScalingSlope:
     speedups: Mapping[str, Speedup | None]
     flops: Mapping[str, float]
     means: Mapping[str, float]
+    samples: Mapping[str, np.ndarray]
     growth: float | None = None
     growth_interval: Interval | None = None
 
@@ -136,10 +138,16 @@ def _climb(
     slope = float(slopes.mean())
     interval = error(slopes, None if None in noises else weighted).interval(slope, LEVEL)
     errors = [_error(own, parts) for own, parts in zip(by_rung.T, noises, strict=True)]
-    speedups, growth = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
+    speedups, law = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
     flops = {name: of for name, part in parts.items() if (of := _flops(part, arm))}
     means = {name: fmean(part.values(arm, metric).values()) for name, part in parts.items()}
-    return ScalingSlope(arm, slope, interval, len(slopes), speedups, flops, means, *growth)
+    samples = {} if law is None else {"": law.growths} | {
+        name: law.samples[:, n] * compute[name] / flops[name]
+        for n, name in enumerate(parts)
+        if name in flops
+    }  # fmt: skip
+    growth = (None, None) if law is None else (law.growth, law.growth_interval)
+    return ScalingSlope(arm, slope, interval, len(slopes), speedups, flops, means, samples, *growth)
 
 
 def _error(differences: np.ndarray, parts: Sequence[Part] | None) -> Error:
@@ -158,8 +166,8 @@ def _speedups(
     mode: str,
     differences: np.ndarray,
     errors: Sequence[Error],
-) -> tuple[dict[str, Speedup | None], tuple[float | None, Interval | None]]:
-    """By rung, and their growth with its interval. differences, errors: by rung, of the arm."""
+) -> tuple[dict[str, Speedup | None], Effective | None]:
+    """By rung, and the law that they are from. differences, errors: by rung, of the arm."""
     sign = -1.0 if mode == "max" else 1.0
     rungs = list(compute.values())
     # A seed that is complete has a value of both in every part.
@@ -183,7 +191,7 @@ def _speedups(
             times = speedup.factor / rungs[n]
             own = replace(speedup, factor=speedup.factor / flops)
             found[name] = _by_clock(own, part, arm, times / own.factor)
-    return found, (None, None) if law is None else (law.growth, law.growth_interval)
+    return found, law
 
 
 def _by_clock(speedup: Speedup, part: Study, arm: str, scale: float) -> Speedup:

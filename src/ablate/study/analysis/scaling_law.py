@@ -22,8 +22,8 @@ from jaxtyping import Float
 
 from ablate.study.analysis.noise import Error
 from ablate.study.analysis.stats import LEVEL, Interval
+from ablate.study.plan.claims import LEAST
 
-LEAST = 4  # sizes: the law has three parameters
 RATES = np.geomspace(0.02, 1.5, 200)
 DRAWS = 2000
 
@@ -73,12 +73,15 @@ class Law:
 @dataclass(frozen=True)
 class Effective:
     """An arm's effective compute as multiples of the baseline's, by size, and how the logarithm
-    to base 2 of that multiple changes with each doubling of the compute."""
+    to base 2 of that multiple changes with each doubling of the compute. samples, growths: of the
+    bootstrap."""
 
     multiples: tuple[float, ...]
     intervals: tuple[Interval, ...]
     growth: float
     growth_interval: Interval
+    samples: Float[np.ndarray, "n sizes"]
+    growths: Numbers
 
 
 def effective(
@@ -117,6 +120,8 @@ def effective(
         tuple(Interval(*ends) for ends in np.exp([low, high]).T.tolist()),
         float(found @ weights),
         Interval(*ends.tolist()),
+        np.exp(logs),
+        growths,
     )
 
 

@@ -35,8 +35,20 @@
 In a study with blocks (study.blocks) a claim is about the mean over them, or about one with
 `block: NAME`; rising_over may name blocks, {16: 16, 64: 64}.
 
-A claim is about one number for each seed: a sum of values of arms times weights, less a constant.
-It is fixed with the plan; one that is added or changed when runs exist is permanently marked.
+On a ladder of four sizes or more (study.ladder), `metric: effective_compute` with a block is the
+baseline's compute for the arm's loss, as a multiple of the arm's, and
+`metric: effective_compute_growth` how its logarithm to base 2 changes with each doubling of FLOPs:
+
+        - statement: At 30M rotary positions are worth 1.1 times the compute.
+          arm: pos_enc=rotary
+          metric: effective_compute
+          block: 30M
+          versus: 1.1
+          direction: higher
+
+Any other claim is about one number for each seed: a sum of values of arms times weights, less a
+constant. A claim is fixed with the plan; one that is added or changed when runs exist is
+permanently marked.
 """
 
 from __future__ import annotations
@@ -55,7 +67,9 @@ KEYS = (
     "statement", "source", "arm", "versus", "direction", "min_effect", "margin", "metric", "mode",
     "more_than", "rising_over", "block",
 )  # fmt: skip
+LEAST = 4  # sizes of a scaling law, which has three parameters
 BASELINE = None
+COMPUTE, GROWTH = "effective_compute", "effective_compute_growth"
 NOTHING = "nothing"
 
 
@@ -97,8 +111,14 @@ class Claim:
         return pairs
 
     @property
+    def of_ladder(self) -> bool:
+        """Whether it is about effective compute, which no run measures."""
+        return self.terms[0].metric in (COMPUTE, GROWTH)
+
+    @property
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys(term.metric for term in self.terms if term.metric))
+        names = dict.fromkeys(term.metric for term in self.terms if term.metric)
+        return [] if self.of_ladder else [*names]
 
 
 def parse_claims(
@@ -150,6 +170,22 @@ def _require_values(node: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: mode={node['mode']}: must be min or max")
 
 
+def _require_ladder(node: Mapping[str, Any], where: str, blocks: Collection[str]) -> None:
+    """Raise UserError for a claim about effective compute that a ladder cannot decide."""
+    metric, block = node.get("metric"), node.get("block")
+    if metric not in (COMPUTE, GROWTH):
+        return
+    if len(blocks) < LEAST:
+        raise UserError(f"{where}: metric={metric} needs {LEAST} sizes (study.ladder)")
+    if node["direction"] not in ("higher", "lower") or number(node.get("versus")) is None:
+        raise UserError(f"{where}: metric={metric} needs versus, a number, and higher or lower")
+    if wrong := [key for key in ("min_effect", "more_than", "rising_over") if node.get(key)]:
+        raise UserError(f"{where}: metric={metric} cannot be combined with {wrong[0]}")
+    if (block is None) == (metric == COMPUTE):
+        needs = "needs block, a size" if metric == COMPUTE else "is of all sizes; leave block out"
+        raise UserError(f"{where}: metric={metric} {needs}")
+
+
 def _parse(
     node: Mapping[str, Any],
     where: str,
@@ -158,6 +194,7 @@ def _parse(
     blocks: Collection[str],
 ) -> Claim:
     _require_values(node, where)
+    _require_ladder(node, where, blocks)
     metric, block = node.get("metric"), node.get("block")
     constant = number(node.get("versus"))
     if block is not None and (block := str(block)) not in blocks:

@@ -135,6 +135,8 @@ class PlannedStudy:
         """Reject claims about arms or metrics that the study does not have."""
         names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
         claims = parse_claims(nodes, names, baseline.name, blocks.names)
+        if self.request.looks and any(claim.of_ladder for claim in claims):
+            raise UserError("study.seeds_up_to: claims about effective compute need fixed seeds")
         metrics = {name for claim in claims for name in claim.metrics}
         require_measured("study.claims: metric", metrics, baseline.config, self.sets)
         for number, claim in enumerate(claims):

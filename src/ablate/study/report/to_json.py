@@ -1,12 +1,12 @@
 """report.json: the report for programs (docs/reference/report.md)."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ablate.study.analysis.crossed import in_short
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.judged_claims import JudgedClaim
-from ablate.study.analysis.ladder import ladder
+from ablate.study.analysis.ladder import Ladder, ladder
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.stats import Interval
@@ -31,7 +31,7 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "claims": [_claim(entry) for entry in report.claims],
         "dropped_claims": list(report.dropped),
         "blocks": {block: to_json(part) for block, part in report.blocks.items()},
-        "ladder": asdict(found) if (found := ladder(study, report.metric, report.mode)) else None,
+        "ladder": _ladder(found) if (found := ladder(study, report.metric, report.mode)) else None,
         "extra_metrics": {
             metric: [*map(arm_content, other.rows)] for metric, other in report.also.items()
         },
@@ -50,6 +50,13 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "effects": in_short(report, crossed),
         "warnings": [*report.remarks, *certainty(report)],
     }
+
+
+def _ladder(found: Ladder) -> dict[str, Any]:
+    climbs = [asdict(replace(climb, samples={})) for climb in found.climbs]
+    for climb in climbs:
+        del climb["samples"]
+    return asdict(replace(found, climbs=())) | {"climbs": climbs}
 
 
 def arm_content(row: Row) -> dict[str, Any]:
