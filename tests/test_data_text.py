@@ -10,6 +10,7 @@ from refusals import refused
 from ablate.data import Request, Share
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
+from ablate.data.tokenizer import Char
 from ablate.errors import UserError
 
 POEM = "The quick brown fox — déjà vu — jumps over the lazy dog.\nŻółć, größe, 世界!\n" * 40
@@ -102,6 +103,11 @@ def test_the_tokenizer_sees_the_training_split_alone(text, tokenizer):
         known = data.tokenizer.vocab_size - bool(getattr(data.tokenizer, "unknown", False))
         vocabularies.append([data.tokenizer.decode([token]) for token in range(known)])
     assert vocabularies[0] == vocabularies[1]
+
+
+def test_a_character_tokenizer_of_nothing_is_refused():
+    with refused("data.tokenizer=char: the training text is empty"):
+        Char.of([], ["a"])
 
 
 def test_unknown_characters_of_the_validation_split_share_one_token(text):

@@ -345,6 +345,23 @@ def test_a_model_is_measured_only_on_tokens_of_its_tokenizer(shards, tmp_path):
         wrong.setup()
 
 
+def test_other_shards_are_measured_whole_unless_they_have_a_validation_split(shards, tmp_path):
+    data = ready("tokens", root=str(shards), **SMALL)
+    ours = tmp_path / "whole"
+    shutil.copytree(shards, ours)
+    manifest = json.loads((ours / "manifest.json").read_text())
+    del manifest["splits"]["val"]
+    (ours / "manifest.json").write_text(json.dumps(manifest))
+    for root, split in ((ours, "train"), (shards, "val")):
+        other = make("tokens", root=str(root), **SMALL, documents="mask")
+        other.measure_as(data)
+        other.whole = True
+        other.setup()
+        assert {*other.splits} == {"val"}
+        assert len(other.tokens["val"]) == len(data.tokens[split])
+        assert other.per_token("val") == data.per_token(split)
+
+
 def test_documents_are_found_in_every_part_of_the_shards(shards):
     """Also if a split is cut in the middle of one, and shards are read as one sequence."""
     tokens = ready("tokens", root=str(shards), **SMALL).tokens["train"]

@@ -117,6 +117,8 @@ class Char(Tokenizer):
     @classmethod
     def of(cls, training: Iterable[str], others: Iterable[str]) -> "Char":
         known = _distinct(training)
+        if not len(known):
+            raise UserError("data.tokenizer=char: the training text is empty")
         return cls(known, unknown=not np.isin(_distinct(others), known).all())
 
     def array(self, text: str) -> NDArray[np.int32]:

@@ -131,11 +131,11 @@ class Tokens(TokenData):
         if trained is not None and trained.state() != known.state():
             raise UserError(
                 f"data.root={self.root}: its tokens are of another tokenizer than the model's;"
-                " prepare the text with that one, or measure data=text data.path=FILE"
+                " prepare the text with that one"
             )
         self.counts = made.counts
         self.tokens = self._with_validation(made.splits)
-        if self.documents != "ignore" and made.splits["train"].firsts() is None:
+        if self.documents != "ignore" and any(t.firsts() is None for t in made.splits.values()):
             raise UserError(
                 f"data.documents={self.documents}: the shards of data.root={self.root} have no"
                 " index of documents; python -m ablate.prepare writes one, or use"
@@ -144,6 +144,12 @@ class Tokens(TokenData):
         self._make_splits(trained or self.cut.tokenizer(known))
 
     def _with_validation(self, splits: dict[str, Shards]) -> dict[str, TokenIds]:
+        if self.whole and splits:
+            if "val" not in splits:
+                counts = self.counts.get("train")
+                self.counts = {"val": counts} if counts else {}
+                return {"val": splits["train"]}
+            return {split: tokens for split, tokens in splits.items() if split != "train"}
         if "train" not in splits:
             raise UserError(f"data.root={self.root}: no training split, only {', '.join(splits)}")
         if ("val" in splits) == (self.val_fraction is not None):
