@@ -4,8 +4,8 @@
 
 Rates are tokens per second of CPU time of one process, so that other load changes them little:
 ablate.prepare next to `encode_batch_fast` of tokenizers on the same texts, and windows of 1,024
-tokens at random places of the shards. A run of one step on sparse shards of 20 GB is compared with
-the same run on the default text: CPU seconds, and the largest memory.
+tokens at random places of the shards. Runs on sparse shards of 20 GB, on a small shard and on the
+default text take turns: CPU seconds until the first step is done, and the largest memory then.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
+from statistics import median
 
+import numpy as np
 import torch
 
 from ablate.data.documents import Corpus
@@ -29,7 +31,20 @@ from ablate.data.tokenizer import Bpe, Char
 from ablate.data.tokens import Tokens
 
 ROUNDS = 3  # of which the fastest counts
-ONE_STEP = "trainer.max_steps=1 trainer.val_examples=16 schedule.warmup=0 logger=none"
+DOCUMENT = 1000  # tokens of each in the sparse shards
+PAIRS = 5  # rounds of the runs that take turns; the median counts
+FIRST_STEP = """
+import os, resource, runpy, sys, time
+from ablate.task.causal_lm import CausalLM
+
+def ended(task, *_):
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"ended {time.process_time()} {memory}", flush=True)
+    os._exit(0)
+
+CausalLM.on_train_batch_end = ended
+runpy.run_module("ablate", run_name="__main__")
+"""
 
 
 def rate(work: Callable[[], int]) -> float:
@@ -65,20 +80,22 @@ def preparing(folder: Path, megabytes: float) -> None:
         print(f"{name}: {max(found):,.0f} tokens/s, {max(found) / max(rates['library']):.2f}")
 
 
-def sparse(folder: Path, gigabytes: float = 20) -> Path:
+def sparse(folder: Path, shards_of_training: int, tokens_of_each: int = SHARD) -> Path:
     """Shards of zeros that take no room, with a character tokenizer."""
     folder.mkdir()
     state = Char.of(["".join(map(chr, range(32, 127)))], []).state()
     splits = {}
-    for split, count in (("train", round(gigabytes * 1e9 / 2 / SHARD)), ("val", 1)):
+    for split, count in (("train", shards_of_training), ("val", 1)):
         shards = []
         for number in range(count):
-            tokens = SHARD if split == "train" else 2**20
+            tokens = tokens_of_each if split == "train" else 2**20
             shard = {"file": f"{split}-{number:05}.bin", "index": f"{split}-{number:05}.npy"}
             os.close(os.open(folder / shard["file"], os.O_CREAT))
             os.truncate(folder / shard["file"], 2 * tokens)
-            (folder / shard["index"]).write_bytes(b"x")
-            shards.append(shard | {"tokens": tokens, "documents": 1, "sha256": "0" * 64})
+            starts = np.arange(0, tokens, DOCUMENT)
+            np.save(folder / shard["index"], starts)
+            counts = {"tokens": tokens, "documents": len(starts), "sha256": "0" * 64}
+            shards.append(shard | counts)
         counts = {"characters": 1, "bytes": 1, "unknown": 0, "restores": True}
         splits[split] = counts | {"shards": shards}
     tokenizer = {"name": "char", "state": state}
@@ -102,20 +119,21 @@ def reading(root: Path, windows: int = 32, batches: int = 300) -> None:
     print(f"windows of 1,024: {max(found):,.0f} tokens/s of {len(data.tokens['train']):,}")
 
 
-def starting(root: Path, folder: Path) -> None:
-    for name, keys in (("pydoc", []), ("tokens", [f"data.root={root}", "data.seq_len=64"])):
-        found = []
-        for number in range(ROUNDS):
-            words = [f"data={name}", *keys, *ONE_STEP.split(), f"output_dir={folder}/{number}"]
-            with open(os.devnull, "w") as null:
-                run = subprocess.Popen(
-                    [sys.executable, "-m", "ablate", *words], stdout=null, stderr=null
-                )
-                _, status, usage = os.wait4(run.pid, 0)
-            assert status == 0, words
-            found.append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
-        seconds, memory = map(min, zip(*found, strict=True))
-        print(f"one step, data={name}: {seconds:.1f} s of CPU, {memory:,.0f} MiB")
+def starting(roots: dict[str, Path], folder: Path) -> None:
+    common = f"data.seq_len=64 trainer.max_steps=1 logger=none output_dir={folder}/runs"
+    runs = {"the default text": ["data=pydoc"]} | {
+        name: ["data=tokens", f"data.root={root}"] for name, root in roots.items()
+    }
+    found: dict[str, list[list[float]]] = {name: [] for name in runs}
+    for number in range(PAIRS):
+        for name, words in runs.items():
+            typed = [*words, *common.split(), f"seed={number}"]
+            command = [sys.executable, "-c", FIRST_STEP, *typed]
+            out = subprocess.run(command, capture_output=True, text=True).stdout
+            found[name].append([float(each) for each in out.split("ended ")[1].split()])
+    for name, measured in found.items():
+        seconds, memory = map(median, zip(*measured, strict=True))
+        print(f"first step, {name}: {seconds:.2f} s of CPU, {memory:,.0f} MiB")
 
 
 def main() -> None:
@@ -127,9 +145,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         preparing(folder, args.megabytes)
-        root = sparse(folder / "sparse")
+        root = sparse(folder / "sparse", round(20e9 / 2 / SHARD))
         reading(root)
-        starting(root, folder)
+        small = sparse(folder / "small", 1, 2**20)
+        starting({"1 shard of 2 MB": small, "20 GB of shards": root}, folder)
 
 
 if __name__ == "__main__":

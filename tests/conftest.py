@@ -33,6 +33,7 @@ SHARED_DATA = Path(
 # No test reads or leaves what is kept of texts and downloads.
 if "ABLATE_CACHE" not in os.environ:
     os.environ["ABLATE_CACHE"] = tempfile.mkdtemp(prefix="ablate-cache-")
+    os.environ["HF_DATASETS_CACHE"] = os.environ["ABLATE_CACHE"] + "/datasets"
     atexit.register(shutil.rmtree, os.environ["ABLATE_CACHE"], ignore_errors=True)
 
 # A shell ignores Ctrl-C for programs in its background, and those they start; tests send it.

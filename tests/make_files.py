@@ -1,6 +1,7 @@
 """Data sets of a few examples, in the files that the real ones come in."""
 
 import gzip
+import io
 import json
 import pickle
 import random
@@ -33,6 +34,7 @@ FILES: dict[str, dict[str, Any]] = {
     "text_files": WINDOWS | {"root": "text_files", "tokenizer": "char", "vocab_size": None},
     "digits": {"batch_size": 64},
     "image_folder": {"root": "image_folder", "size": 8, "batch_size": 2},
+    "hf_images": {"root": "images.parquet", "size": 8, "batch_size": 2},
     **{
         name: {"root": name, "batch_size": 2}
         for name in ("mnist", "fashion_mnist", "cifar10", "cifar100")
@@ -60,6 +62,7 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
+    _hf_images(Path("images.parquet"), rng)
     _text_files(Path("text_files"))
     text = Path("text.txt").read_text()
     whole, last = Path("documents.jsonl"), Path("last.jsonl")
@@ -164,3 +167,20 @@ def _image_folder(folder: Path, rng: np.random.Generator) -> None:
         for n in range(20):
             pixels = rng.integers(256, size=(9, 12, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{n}.png")
+
+
+def _hf_images(file: Path, rng: np.random.Generator) -> None:
+    """Two columns of images, as datasets stores them, and two of labels."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = {"label": ["left", "right"] * 20, "number": [1, 2, 3, 4] * 10}
+    for column in ("image", "mirrored"):
+        table[column] = [{"bytes": _png(rng), "path": None} for _ in range(40)]
+    parquet.write_table(pyarrow.table(table), file)
+
+
+def _png(rng: np.random.Generator) -> bytes:
+    encoded = io.BytesIO()
+    Image.fromarray(rng.integers(256, size=(9, 12, 3), dtype=np.uint8)).save(encoded, "png")
+    return encoded.getvalue()

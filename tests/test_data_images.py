@@ -5,6 +5,7 @@ import pickle
 import random
 import re
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -454,3 +455,91 @@ def test_labels_of_ones_own_and_empty_splits(labels, counts, line):
         return
     with pytest.raises(UserError, match=line):
         (data.setup(), data.val_dataloader())
+
+
+def test_workers_decode_on_the_threads_that_training_leaves(given, monkeypatch):
+    for threads, workers in {1: 0, 2: 1, 4: 3, 64: 8}.items():
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert folder(given).val_dataloader().num_workers == workers
+        assert ready("digits").val_dataloader().num_workers == 0
+    assert folder(given, workers=2).val_dataloader().num_workers == 2
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The images of `paint`, of two splits, as a data set of Hugging Face."""
+    datasets = pytest.importorskip("datasets")
+    paint(root := tmp_path_factory.mktemp("painted"), 24)
+    files = [(str(path), path.parent.name) for path in sorted(root.rglob("*.png"))]
+    columns = dict(zip(("image", "label"), zip(*files, strict=True), strict=True))
+    table = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
+    named = table.cast_column("label", datasets.ClassLabel(names=["red", "green", "blue"]))
+    return datasets.DatasetDict(train=named, validation=named.select(range(20, 30)))
+
+
+def hub(root, **changes):
+    return ready("hf_images", root=str(root), size=18, batch_size=8, **changes)
+
+
+def test_rows_of_hugging_face_are_the_images_of_the_files(table, tmp_path):
+    table.save_to_disk(tmp_path / "saved")
+    data = hub(tmp_path / "saved")
+    assert lengths(data) == {"train": 72, "val": 10}
+    assert data.class_names == ["red", "green", "blue"]
+    for batch in data.val_dataloader():
+        found = restored(data, batch["images"]).mean((2, 3))
+        for color, target in zip(found, batch["targets"].tolist(), strict=True):
+            assert np.allclose(color, np.array(COLORS[data.class_names[target]]) / 255, atol=0.1)
+    changed = table["train"].select([*range(71), 0])
+    changed.to_parquet(tmp_path / "changed.parquet")
+    table["train"].to_parquet(tmp_path / "same" / "train.parquet")
+    table["validation"].to_parquet(tmp_path / "same" / "validation.parquet")
+    assert hub(tmp_path / "same").fingerprint() == data.fingerprint()
+    assert hub(tmp_path / "changed.parquet").fingerprint() != data.fingerprint()
+    assert lengths(hub(tmp_path / "changed.parquet")) == {"train": 66, "val": 6}
+
+
+HF_MISTAKES = [
+    ({"root": "saves"}, "data.root=saves: no such folder or file; of the Hub: hf:NAME"),
+    ({"root": "broken.parquet"}, "data.root=broken.parquet: cannot be read by datasets ("),
+    ({"image": "imag"}, "data.image=imag: train of data.root=saved has no such column; did you"),
+    ({"label": "image"}, "data.label=image: row 0 of train has the label {"),
+    ({"root": "unlabeled"}, "data.label=label: row 0 of train has the label -1, must be a class"),
+    ({"root": "test_only"}, "data.root=test_only: has no split train, only test"),
+    ({"root": "other"}, "data.root=other: class red of val is not in training"),
+]
+
+
+@pytest.mark.parametrize(("keys", "line"), HF_MISTAKES)
+def test_a_mistake_in_a_data_set_of_hugging_face_is_one_line(
+    keys, line, table, tmp_path, monkeypatch
+):
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    table.save_to_disk("saved")
+    (tmp_path / "broken.parquet").write_text("plain")
+    numbers = table["train"].cast_column("label", datasets.Value("int64"))
+    unlabeled = numbers.remove_columns("label").add_column("label", [-1] * 72)
+    unlabeled.cast_column("label", table["train"].features["label"]).save_to_disk("unlabeled")
+    datasets.DatasetDict(test=table["validation"]).save_to_disk("test_only")
+    words = table.cast_column("label", datasets.Value("string"))
+    words["train"] = words["train"].filter(lambda row: row["label"] != "red")
+    words["validation"] = words["validation"].add_item({"image": None, "label": "red"})
+    words.save_to_disk("other")
+    with refused(line):
+        hub(**({"root": "saved"} | keys))
+
+
+def test_a_damaged_row_is_named_and_so_is_a_missing_library(table, tmp_path, monkeypatch):
+    import datasets
+
+    table["train"].cast_column("image", datasets.Image(decode=False)).map(
+        lambda row, n: {"image": {"bytes": b"x", "path": None} if n == 5 else row["image"]},
+        with_indices=True,
+    ).save_to_disk(tmp_path / "saved")
+    with refused("data.root: cannot decode the image of row "):
+        list(hub(tmp_path / "saved", workers=1).train_dataloader())
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with refused("needs the library datasets: pip install 'ablate-attention[data]'"):
+        hub(tmp_path / "saved")

@@ -33,6 +33,8 @@ OTHERS = {
     "randaugment": "rand-m9-mstd0.5",
     "size": 20,
     "repeats": 2,
+    "image": "mirrored",
+    "label": "number",
     "pairs": [1],  # to recall
     # digits on a canvas
     "height": 9,
@@ -140,7 +142,7 @@ def measured(data, *splits):
     for split in splits or ("val", "test"):
         loader = getattr(data, f"{split}_dataloader")()
         if loader is not None:
-            assert loader.num_workers == data.workers
+            assert loader.num_workers == (data.workers or 0)  # null: of one thread
             for number, batch in enumerate(loader):
                 found |= {f"{split} {number} {key}": value for key, value in batch.items()}
     return found

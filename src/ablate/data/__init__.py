@@ -36,6 +36,7 @@ __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 
 Workers = Annotated[int, Int(0, PROCESSES)]
 
+MOST_WORKERS = 8  # of a process that trains, if data.workers is null
 FIRST, DRAWN = 3, 4  # validation examples that a run keeps, for exports and figures
 IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cross_entropy
 
@@ -78,7 +79,7 @@ class Data(LightningDataModule):
         require_allowed(cls, parameters, "data")
         return super().__new__(cls)
 
-    def __init__(self, *, batch_size: Count, seed: int, workers: Workers = 0) -> None:
+    def __init__(self, *, batch_size: Count, seed: int, workers: Workers | None = 0) -> None:
         super().__init__()
         self.batch_size = batch_size
         self.workers = workers
@@ -310,7 +311,11 @@ class Data(LightningDataModule):
         trainer = self.trainer
         cuda = trainer is not None and trainer.strategy.root_device.type == "cuda"
         done = self._batches_done if split == "train" and trainer is not None else None
-        return Loader(self.splits[split], order, workers=self.workers, pin_memory=cuda, done=done)
+        # Threads are this process's share of the CPUs; training needs one itself.
+        workers = min(torch.get_num_threads() - 1, MOST_WORKERS)
+        if self.workers is not None:
+            workers = self.workers
+        return Loader(self.splits[split], order, workers=workers, pin_memory=cuda, done=done)
 
     def share(self) -> Share:
         """The slice of a batch that this process reads. Raises UserError unless all are equal."""

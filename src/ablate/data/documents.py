@@ -319,7 +319,7 @@ def _parquet(path: Path, column: str, start: int) -> Iterator[Document]:
                     row += len(batch)
             row = end
     except (arrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as Parquet ({_first_line(error)})") from None
+        raise UserError(f"{path}: cannot be read as Parquet ({first_line(error)})") from None
 
 
 def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]:
@@ -327,7 +327,7 @@ def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]
     try:
         saved = datasets.load_from_disk(str(path))
     except Exception as error:  # its errors are of many classes
-        raise UserError(f"{path}: cannot be read by datasets ({_first_line(error)})") from None
+        raise UserError(f"{path}: cannot be read by datasets ({first_line(error)})") from None
     if isinstance(saved, datasets.DatasetDict):
         if name not in saved:
             raise UserError(
@@ -353,7 +353,7 @@ def _streamed(path: Path, column: str, name: str, start: int) -> Iterator[Docume
         raise
     except Exception as error:  # of the network, or of datasets: of many classes
         raise UserError(
-            f"{path}: split {name!r} cannot be streamed ({_first_line(error)})"
+            f"{path}: split {name!r} cannot be streamed ({first_line(error)})"
         ) from None
 
 
@@ -365,5 +365,5 @@ def _require_column(path: Path, column: str, names: Sequence[str]) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).partition("\n")[0]

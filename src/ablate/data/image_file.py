@@ -30,17 +30,25 @@ class Unclear(Exception):
     """An image whose pixels can be read and not understood."""
 
 
-def read(path: str | Path, *, key: str, background: str | None = None) -> Image.Image:
+def read(
+    path: str | Path, *, key: str, background: str | None = None, content: bytes | None = None
+) -> Image.Image:
     """The image, upright, in RGB. key: for messages. background: the color behind transparent
-    pixels, by name; None rejects them."""
-    return decoded(path, lambda image: _converted(image, background), key=key)
+    pixels, by name; None rejects them. content: as for `decoded`."""
+    return decoded(path, lambda image: _converted(image, background), key=key, content=content)
 
 
 def decoded(
-    path: str | Path, convert: Callable[[Image.Image], Read], *, key: str, what: str = "image"
+    path: str | Path,
+    convert: Callable[[Image.Image], Read],
+    *,
+    key: str,
+    what: str = "image",
+    content: bytes | None = None,
 ) -> Read:
-    """The result of `convert` for an image as it is stored; may raise Unclear."""
-    content = source.contents(path, key=key)
+    """The result of `convert` for an image as it is stored; may raise Unclear. content: of the
+    file, if it is known."""
+    content = source.contents(path, key=key) if content is None else content
     try:
         with Image.open(io.BytesIO(content)) as image:
             return convert(image)

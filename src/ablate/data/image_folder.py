@@ -1,6 +1,7 @@
-"""Images on disk, one folder for each class: see ablate.data.class_folders."""
+"""Encoded images of any number, which workers decode; those on disk have a folder for each class:
+see ablate.data.class_folders."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ablate.config.rules import PIXELS, Int
-from ablate.data import image_file
+from ablate.data import Workers, image_file
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import CHUNK, Images, Source
@@ -19,28 +20,31 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".w
 MEASURED = 1000
 
 
-class Files:
-    """Image files, decoded on access, in color, at the given size."""
+class Encoded:
+    """Encoded images, decoded on access, in color: the largest center square, scaled to `size`."""
 
     def __init__(
-        self, paths: list[Path], labels: list[int], size: int, background: str | None
+        self, contents: Sequence[Any], labels: Sequence[int], size: int, background: str | None
     ) -> None:
-        self.paths, self.size, self.background = paths, size, background
+        self.contents, self.size, self.background = contents, size, background
         self.labels: NDArray[np.int64] = np.array(labels, np.int64)
 
     def pixels(self, numbers: NDArray[np.int64]) -> Pixels:
-        return np.stack([self._decoded(self.paths[number]) for number in numbers])
+        size = (self.size, self.size)
+        images = (self.read(int(number)) for number in numbers)
+        return np.stack(
+            [np.asarray(ImageOps.fit(each, size, Image.Resampling.BICUBIC)) for each in images]
+        )
 
-    def _decoded(self, path: Path) -> Pixels:
-        """The largest center square, scaled to `size`."""
-        image = image_file.read(path, key="data.root", background=self.background)
-        square = ImageOps.fit(image, (self.size, self.size), Image.Resampling.BICUBIC)
-        return np.asarray(square)
+    def read(self, number: int) -> Image.Image:
+        """An image; `contents` are the paths of files."""
+        return image_file.read(self.contents[number], key="data.root", background=self.background)
 
 
-class ImageFolder(Images):
-    """root: the folder. size: pixels per side of the scaled and cropped images. background:
-    the color behind transparent pixels, white or black; null rejects an image that has some.
+class EncodedImages(Images):
+    """size: pixels per side of the scaled and cropped images. background: the color behind
+    transparent pixels, white or black; null rejects an image that has some. workers: null is one
+    less than the threads of the run, at most 8.
 
     Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the
     split.
@@ -49,18 +53,30 @@ class ImageFolder(Images):
     def __init__(
         self,
         *,
-        root: str,
         size: Annotated[int, Int(1, PIXELS)],
         background: Literal["white", "black"] | None = None,
+        workers: Workers | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(workers=workers, **options)
         self.size = size
         self.background = background
-        self.files = ClassFolders(root, endings=ENDINGS, what="images")
 
     def measured(self, count: int) -> NDArray[np.int64]:
         return np.unique(np.linspace(0, count - 1, min(count, MEASURED)).round().astype(np.int64))
+
+    def require_room(self, images: int) -> None:
+        """Raise UserError if the training images that are decoded together exceed the memory."""
+        count = min(CHUNK, MEASURED, images)
+        memory.require(3 * count * self.size**2, f"data.size={self.size}: {count} images at once")
+
+
+class ImageFolder(EncodedImages):
+    """root: the folder."""
+
+    def __init__(self, *, root: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.files = ClassFolders(root, endings=ENDINGS, what="images")
 
     def fingerprint(self) -> str:
         return self.files.fingerprint()
@@ -68,10 +84,9 @@ class ImageFolder(Images):
     def read(self) -> dict[str, Source]:
         splits = self.files.splits(whole=self.whole)
         self.files.warn_of_copies(splits)
-        count = min(CHUNK, MEASURED, len(splits.get("train", splits["val"])))
-        memory.require(3 * count * self.size**2, f"data.size={self.size}: {count} images at once")
+        self.require_room(len(splits.get("train", splits["val"])))
         self.class_names, labels = self.files.labels(splits, self.known_classes)
         return {
-            split: Files(paths, labels[split], self.size, self.background)
+            split: Encoded(paths, labels[split], self.size, self.background)
             for split, paths in splits.items()
         }

@@ -110,7 +110,7 @@ class Images(Data):
     randaugment: timm's policy string for training images, or null.
     erasing: probability that a rectangle of a training image becomes noise.
     repeats: copies of each training image in a batch (Hoffer et al. 2019, 1901.09335).
-    workers: processes that prepare batches; affects only the speed.
+    workers: processes that prepare batches; affects only the speed. null: as many as are useful.
     """
 
     kind: ClassVar[str] = "images"
@@ -137,7 +137,7 @@ class Images(Data):
         randaugment: str | None = None,
         erasing: Probability = 0.0,
         repeats: Count = 1,
-        workers: Workers = 0,
+        workers: Workers | None = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
         if batch_size % repeats:
