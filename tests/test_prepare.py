@@ -374,18 +374,13 @@ def test_a_missing_library_is_named_with_the_command(library, write, tmp_path, m
 @pytest.mark.slow
 def test_kills_change_no_byte(tmp_path):
     (tmp_path / "a.jsonl").write_text(lines() * 1000)
-    words = [*["--tokenizer", "byte", "--workers", "2", "--shard", "100000", "--to"]]
+    words = ["--tokenizer", "byte", "--shard", "100000", "--workers"]
     command = [sys.executable, "-m", "ablate.prepare", str(tmp_path / "a.jsonl"), *words]
-    prepare(
-        corpus(tmp_path / "a.jsonl", val_share=0.01),
-        tmp_path / "one",
-        tokenizer="byte",
-        shard=100_000,
-    )
+    subprocess.run([*command, "1", "--to", str(tmp_path / "one")], check=True)
     two, rng, kills = tmp_path / "two", random.Random(0), 0
     while not (two / "manifest.json").exists():
         done = len(list(two.glob(".shard-*.json")))
-        begun = subprocess.Popen([*command, str(two)], start_new_session=True)
+        begun = subprocess.Popen([*command, "2", "--to", str(two)], start_new_session=True)
         while begun.poll() is None and len(list(two.glob(".shard-*.json"))) == done:
             time.sleep(0.01)
         time.sleep(0.1 * rng.random())
