@@ -224,10 +224,14 @@ def test_a_full_disk_keeps_the_finished_shards(tmp_path, monkeypatch):
 def test_a_finished_folder_is_not_made_again_and_not_for_other_options(tmp_path, monkeypatch):
     source, to = corpus(as_lines(tmp_path)), tmp_path / "to"
     made = prepare(source, to, tokenizer="byte")
+    prepare(source, tmp_path / "bpe", tokenizer="bpe")
     monkeypatch.setattr(preparation, "_shards", None)
     assert prepare(source, to, tokenizer="byte", workers=2) == made
     with refused("contains shards of other tokenizer: byte there, char here", "another --to"):
         prepare(source, to, tokenizer="char")
+    monkeypatch.setattr(preparation, "version", lambda name: "0")
+    with refused("contains shards of other versions of tokenizers; choose another --to"):
+        prepare(source, tmp_path / "bpe", tokenizer="bpe")
     (tmp_path / "a.jsonl").write_text(lines() + '{"text": "more"}\n')
     with refused("contains shards of other files; choose another --to"):
         prepare(source, to, tokenizer="byte")

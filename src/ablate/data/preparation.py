@@ -293,9 +293,10 @@ def _require_same(plan: Mapping[str, Any], other: Any, folder: Path) -> None:
     for key, value in plan.items():
         if (there := other.get(key)) != value:
             shown = "" if isinstance(value, list) else f": {there} there, {value} here"
+            name = "versions of tokenizers" if key == "learned" else key.replace("_", " ")
             raise UserError(
-                f"{folder}: contains shards of other {key.replace('_', ' ')}{shown}; choose another"
-                " --to, or remove that folder"
+                f"{folder}: contains shards of other {name}{shown}; choose another --to, or remove"
+                " that folder"
             )
 
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -37,9 +36,6 @@ from ablate.study.plan.planned_run import Command, PlannedRun
 from ablate.study.plan.planned_study import PlannedStudy
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.training.preflight import check_output
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
