@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -161,6 +162,8 @@ def _whole_runs_where_they_are_tested(request: pytest.FixtureRequest) -> Iterato
     but in a module with `WITH_FIGURES = True`; and begin without what makes the model again to
     count or compare it, a third of the rest, but there and with `WITH_COUNTS = True`."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("exit", "excepthook"):  # W&B replaces both, and leaves its own there
+            patch.setattr(sys, name, getattr(sys, name))
         if not (whole := getattr(request.module, "WITH_FIGURES", False)):
             undraw(patch)
         if not (whole or getattr(request.module, "WITH_COUNTS", False)):

@@ -16,8 +16,7 @@ from wandb_server import KEY, Server, running
 
 from ablate.errors import RunFailed, UserError
 from ablate.study.analysis.offline import sync_command
-from ablate.study.publish import publish, require_workspaces
-from ablate.study.publish.send import summaries
+from ablate.study.publish import publish, require_workspaces, summaries
 from ablate.study.publish.views import title
 from ablate.study.report import WrittenReport, write
 

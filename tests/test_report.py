@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from refusals import refused
 
 from ablate import report as command_line
 from ablate.cli.command import command
-from ablate.study.analysis.collect import collect
+from ablate.study.analysis.collect import Folder, collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.analysis.rows import assemble, unsettled
@@ -322,15 +323,12 @@ def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
 # Metrics that are read off a run: what it cost, and when it reached a value
 
 
-class Recorded:
+THROUGHPUT = {"value": 30.0, "unit": "tokens/s"}
+RESULT = {"steps": 100, "train_seconds": 50.0, "flops_per_step": 7, "throughput": THROUGHPUT}
+
+
+class Recorded(Folder):
     """A run with the curve 3.0, 2.5, 1.9, 2.1 at steps 10, 20, 50, 100."""
-
-    throughput = {"value": 30.0, "unit": "tokens/s"}
-    result = {"steps": 100, "train_seconds": 50.0, "flops_per_step": 7, "throughput": throughput}
-
-    def number(self, *path):
-        value = self.result.get(path[0])
-        return value[path[1]] if isinstance(value, dict) else value
 
     def curve(self, column):
         loss = [(10, 3.0), (20, 2.5), (50, 1.9), (100, 2.1)]
@@ -351,7 +349,7 @@ class Recorded:
     ],
 )
 def test_when_a_value_was_reached(metric, value):
-    assert reach(metric).of(Recorded()) == value
+    assert reach(metric).of(Recorded(Path(), RESULT)) == value
     assert mode(metric) == "min"
 
 

@@ -19,7 +19,7 @@ from ablate.study.analysis.rows import assemble
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
-from ablate.study.publish.send import summaries
+from ablate.study.publish import summaries
 from ablate.study.report import write
 from ablate.study.report.tables import blocks as blocks_tables
 from ablate.study.report.terminal import show

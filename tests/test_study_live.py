@@ -11,8 +11,8 @@ from rich.console import Console
 from ablate import report
 from ablate.cli.command import command
 from ablate.study.launch import live
-from ablate.study.launch.estimate import done, left, seconds
-from ablate.study.launch.live import View, time_left
+from ablate.study.launch.estimate import Durations
+from ablate.study.launch.live import View
 from ablate.study.launch.state import State
 
 DOT = "model.attention=dot"
@@ -124,27 +124,29 @@ def test_the_time_left():
         ({"a-0": quick, "b=c-0": long, "b=c-1": to_do, "a-1": to_do}, 2, "1 h 00 min"),
         ({"a-1": quick, "a-2": to_do, "a-b-3": to_do}, 1, "2 min 00 s"),  # a-b: as the rest
     ):
-        assert time_left(runs, slots) == told
-
-
-RESULT = {"status": "finished", "arm": "baseline", "wall_seconds": 12.0, "train_seconds": 10.0,
-          "flops_per_step": 5, "steps": 20}  # fmt: skip
+        to_do = [run for run, state in runs.items() if not state.ended]
+        assert Durations(runs).left(to_do, slots) == told
 
 
 def test_seconds_of_planned_runs_are_those_of_finished_ones():
-    def ran(arm, wall, train, flops):
+    def ran(wall, train, flops):
         times = {"wall_seconds": wall, "train_seconds": train}
-        return RESULT | times | {"arm": arm, "flops_per_step": flops, "steps": 1}
+        return State("finished", result=times | {"flops_per_step": flops, "steps": 1})
 
-    assert done([RESULT, RESULT | {"status": "running"}, {"status": "finished"}]) == [RESULT]
-    own = [ran("a", wall, 1.0, 10) for wall in (30.0, 10.0, 11.0)]
-    assert seconds("a", 999.0, [*own, ran("b", 500.0, 1.0, 1)]) == 11.0
-    others = [ran("a", 12.0, 10.0, 100), ran("b", 43.0, 40.0, 400)]
-    assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
-    assert seconds("c", 200.0, [ran("a", 9.0, 8.0, 0)]) is None
-    for runs, told in (
-        ([4.0, 1.0, 1.0, 1.0], 4.0),  # the short ones share a slot
-        ([1.0, 1.0, 4.0], 5.0),  # the long one waits
-        ([1.0, None], None),
+    def seconds(arm, flops, **finished):
+        return Durations({f"{name[0]}-{name[1:]}": r for name, r in finished.items()}, {},
+                         {arm: flops}).seconds(arm)  # fmt: skip
+
+    own = {f"a{wall}": ran(wall, 1.0, 10) for wall in (30, 10, 11)}
+    assert seconds("a", 999.0, **own, b0=ran(500.0, 1.0, 1)) == 11.0
+    others = {"a0": ran(12.0, 10.0, 100), "b0": ran(43.0, 40.0, 400)}
+    assert seconds("c", 200.0, **others) == pytest.approx(20.0 + 2.5)  # by FLOPs
+    assert seconds("c", 200.0, a0=ran(9.0, 8.0, 0)) == 9.0  # without them
+    for times, told in (
+        ([4.0, 1.0, 1.0, 1.0], "4 s"),  # the short ones share a slot
+        ([1.0, 1.0, 4.0], "5 s"),  # the long one waits
+        ([], None),
     ):
-        assert left(runs, 2) == told
+        states = {f"{n}-0": State("finished", result={"wall_seconds": t})
+                  for n, t in enumerate(times)}  # fmt: skip
+        assert Durations(states).left(states, 2) == told

@@ -100,7 +100,7 @@ def test_nothing_that_a_run_has_started_outlives_it(tmp_path, monkeypatch, how):
     monkeypatch.setattr(forks, "PRELOADED", False)
     parent = forks.Forks([], environment=environment(), grace=10)
     typed = f"python -m ablate {how}"
-    parent.request(0, [how], typed, tmp_path, {"PYTHONPATH": str(place)})
+    parent.start(0, forks.Start([how], typed, str(tmp_path)), {"PYTHONPATH": str(place)})
     log = tmp_path / "stdout.log"
     until(lambda: log.exists() and "another process" in log.read_text(), 30)
     events = parent.events(1)
@@ -130,11 +130,11 @@ class MadeUp:
         self.started, self.happened, self.until = [], [], time.monotonic() + 20
 
     def start(self, number, run, environment):
-        (what,) = run.planned.overrides
+        (what,) = run.arguments
         self.started.append(what)
         self.happened.append(Event(number))
         if what == "finishes":
-            (run.folder / "result.json").write_text('{"status": "finished"}')
+            Path(run.folder, "result.json").write_text('{"status": "finished"}')
         if what != "hangs":
             self.happened.append(Event(number, code=0 if what == "finishes" else -9))
 
@@ -156,6 +156,8 @@ def made_up(tmp_path, monkeypatch):
     """What is started, and the launcher of runs that are made up."""
     parent = MadeUp()
     monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
+    start = lambda run: forks.Start([*run.planned.overrides], "", str(run.folder))  # noqa: E731
+    monkeypatch.setattr(ScheduledRun, "prepare", start)
 
     def launch(*what, study="s", **own):
         planned = (PlannedRun("", 0, "", "", "run", (one,)) for one in what)

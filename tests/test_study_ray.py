@@ -33,6 +33,7 @@ from refusals import refused
 import ablate
 from ablate.config.tree import config_dir
 from ablate.study.launch import ray as launcher
+from ablate.study.launch.forks import Start
 from ablate.study.launch.ray import RaySettings, launch, train
 from ablate.study.launch.state import state
 
@@ -153,7 +154,8 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
 
 def test_what_cannot_be_is_said(tmp_path):
     with refused("output_dir must be on a filesystem shared", by=FileNotFoundError):
-        train([], "", str(tmp_path / "no"), modules=[], grace=1, cwd=".", full_error="0")
+        run = Start([], "", str(tmp_path / "no"))
+        train(run, modules=[], grace=1, cwd=".", full_error="0")
 
     for wrong in (0, None, "long", True):
         with refused("hydra.launcher.grace_period=", ": must be"):

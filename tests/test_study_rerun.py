@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from ablate.errors import Interrupted
 from ablate.study.launch.locks import RunLock
-from ablate.study.launch.running import MOVED, SINCE, end_rerun, launch, move_aside, to_run
+from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun
 
@@ -51,7 +51,7 @@ def trained(study, rerun, planned=None, **own):
     try:
         wanted = planned or cells()
         if launch(launcher, wanted, study, rerun) is None and wanted[0].kind == "run":
-            end_rerun(study)
+            (study / SINCE).unlink(missing_ok=True)
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained

@@ -259,13 +259,14 @@ def test_a_task_for_every_device(own, of_trainer, tasks, nodes):
 def test_a_job_leaves_a_run_that_names_another(tmp_path, monkeypatch, capsys):
     """As when its launcher was killed before it could write down what it had submitted."""
     pytest.importorskip("submitit")
+    from ablate.study.launch.forks import Start
     from ablate.study.launch.slurm_job import Job
 
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     (tmp_path / "queued.json").write_text('{"launcher": "slurm", "job": "18"}')
-    Job([], "", tmp_path, "")()
+    Job(Start([], "", str(tmp_path)), "")()
     assert "another job has this run" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["queued.json"]
 

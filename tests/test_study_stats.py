@@ -14,11 +14,10 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
 from ablate.study.analysis import power, stats
-from ablate.study.analysis.compare import compare, decide
+from ablate.study.analysis.compare import Verdict, compare, decide
 from ablate.study.analysis.noise import Noise, Part, error
 from ablate.study.analysis.pairs import pair
 from ablate.study.analysis.stats import holm, holm_levels
-from ablate.study.analysis.verdict import Verdict
 from ablate.study.numbers import certain, probability
 
 # Student 1908, the hours of sleep that ten people gained by the second drug over the first.

@@ -80,11 +80,12 @@ def main() -> None:
             raise UserError(not_a_study(args.study_dir))
         show_runs(args.study_dir, args.metric)
         return
-    from ablate.study import publish
     from ablate.study.report import write
     from ablate.study.report.terminal import show
 
     if args.wandb:
+        from ablate.study import publish
+
         publish.require_workspaces()
     if args.examples:
         from ablate.training.predictions import losses

@@ -10,7 +10,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 if TYPE_CHECKING:
     from ablate.study.launch.run import ScheduledRun
@@ -39,12 +39,9 @@ class _Ours(Launcher):
     """A launcher whose runs are processes with a planned configuration (ablate.study.launch)."""
 
     def __init__(self, **settings: Any):
-        self.settings: dict[str, Any] = {
-            key: OmegaConf.to_container(value, resolve=True)
-            if OmegaConf.is_config(value)
-            else value
-            for key, value in settings.items()
-        }
+        from ablate.config.keys import plain
+
+        self.settings = {key: plain(value) for key, value in settings.items()}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig

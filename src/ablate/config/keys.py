@@ -79,10 +79,13 @@ def to_dict(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
     values: dict[str, Any] = {}
     for key in map(str, cfg):
         if key != "hydra":
-            value = MISSING if OmegaConf.is_missing(cfg, key) else cfg[key]
-            is_node = OmegaConf.is_config(value)
-            values[key] = OmegaConf.to_container(value, resolve=True) if is_node else value
+            values[key] = MISSING if OmegaConf.is_missing(cfg, key) else plain(cfg[key])
     return values
+
+
+def plain(value: Any) -> Any:
+    """Return the resolved content of a node; another value as it is."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def resolved(cfg: Mapping[str, Any]) -> Mapping[str, Any]:

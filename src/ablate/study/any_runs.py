@@ -83,7 +83,6 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
 
 
 def _words(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Model and data, then the run's other settings."""
     choices = config["choices"]
     # Custom ones have no option's name.
     called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}

@@ -1,12 +1,12 @@
 """A study in Python: `ablate.load_study("outputs/NAME")`, with its runs and verdicts as frames."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ablate.run_files import read_text
 from ablate.study.analysis.collect import Study, StudyRun, collect
@@ -14,9 +14,6 @@ from ablate.study.analysis.derived import COSTS
 from ablate.study.analysis.rows import Report, assemble
 from ablate.study.numbers import counted
 from ablate.study.report.to_json import to_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class LoadedStudy:
@@ -38,8 +35,6 @@ class LoadedStudy:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        import pandas as pd
-
         names = self._study.metrics
         rows = [
             self._head(run)
@@ -51,8 +46,6 @@ class LoadedStudy:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        import pandas as pd
-
         frames = []
         for run in self._study.runs:
             path = run.folder / "metrics.csv"
@@ -85,8 +78,6 @@ class LoadedStudy:
         return {row.arm.name: row.verdict for row in self._report.others}
 
     def _frame(self, part: str, index: str, drop: Collection[str]) -> pd.DataFrame:
-        import pandas as pd
-
         rows = []
         for entry in self.report[part]:
             low, high = entry["interval"] or (None, None)

@@ -10,7 +10,6 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ablate.cli import job
 from ablate.errors import RunFailed, UserError
 from ablate.logger import refuse_secrets
 from ablate.machine.terminal.pipe import Output
@@ -19,7 +18,7 @@ from ablate.run_files.created import created
 from ablate.study.launch.local import LocalSettings
 from ablate.study.launch.locks import one_plan
 from ablate.study.launch.running import (
-    end_rerun,
+    SINCE,
     launch,
     launcher_of,
     refuse_unfinished,
@@ -109,22 +108,12 @@ def tune(study: PlannedStudy, launcher: Launcher) -> None:
     """Find each arm's own best values, before the runs that count, and plan these."""
     if not study.tuning:
         return
-    launch_runs(launcher, study.named(study.trials.cells), study.root, study.request.node["rerun"])
+    launch(launcher, study.named(study.trials.cells), study.root, study.request.node["rerun"])
     study.trials.choose(study.folder, study.metric)
     for composed in study.layout.arms:
         for line in composed.warnings:
             say(line)
     study.write([*study.trials.cells, *study.counted()])
-
-
-def launch_runs(
-    launcher: Launcher, cells: Sequence[PlannedRun], root: Path, rerun: str
-) -> Exception | None:
-    """Run cells, whose folders are in `root`."""
-    try:
-        return launch(launcher, cells, root, rerun)
-    finally:
-        job.failures.clear()  # of runs in this process; also in their folders
 
 
 def run(
@@ -137,7 +126,7 @@ def run(
     while trouble is None and rerun != "failed" and add_seeds(studies, blocks):
         every, trouble = run_planned(studies, launcher, request, blocks, first=False)
     if trouble is None:
-        end_rerun(root)
+        (root / SINCE).unlink(missing_ok=True)  # a later study.rerun=all repeats every run
     states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
     for folder in dict.fromkeys([*(study.folder for study in studies), root]):
         report(folder, printed=folder == root)
@@ -194,7 +183,7 @@ def run_planned(
     for study, of_block in zip(studies, chosen, strict=True):
         preview.say_begin(study, of_block, notes=first)
     rerun = request.node["rerun"] if first else "missing"
-    return every, launch_runs(launcher, every, root, rerun)
+    return every, launch(launcher, every, root, rerun)
 
 
 def check_arms(arms: Iterable[Composed]) -> None:

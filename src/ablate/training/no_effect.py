@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from ablate.config.composition import Composition
 from ablate.config.conflicts import conflicts
-from ablate.config.keys import EVERYWHERE, flatten, option_content, shown
+from ablate.config.keys import EVERYWHERE, flatten, option_content, plain, shown
 from ablate.config.layers import NODE
 from ablate.config.parts import OURS
 from ablate.config.run_id import EXCLUDED, content
@@ -108,8 +108,7 @@ def _values(
 ) -> Iterator[tuple[str, str, DictConfig]]:
     for key, default in flatten(defaults).items():
         path = f"{node}.{key}"
-        value = OmegaConf.select(cfg, path)
-        value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        value = plain(OmegaConf.select(cfg, path))
         if key not in EVERYWHERE and value != default:
             yield from _replaced(cfg, path, value, default, default)
 

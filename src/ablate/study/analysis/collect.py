@@ -5,7 +5,7 @@ and `StudyRun.detail` describes it. Curves are read on demand.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from math import isfinite
@@ -63,6 +63,23 @@ class Folder:
             value = (value or {}).get(part)
         return None if value is None else float(value)
 
+    @property
+    def training_flops(self) -> float | None:
+        """The FLOPs of the whole training."""
+        step, steps = self.number("flops_per_step"), self.number("steps")
+        return None if step is None or steps is None else step * steps
+
+    @property
+    def trained(self) -> float | None:
+        """The amount of training data, in `unit`, independent of batches and windows."""
+        rate, seconds = self.number("throughput", "value"), self.number("train_seconds")
+        return None if rate is None or seconds is None else rate * seconds
+
+    @property
+    def unit(self) -> str:
+        """The unit of the training data, such as tokens; "" if unknown."""
+        return str((self.result.get("throughput") or {}).get("unit", "")).removesuffix("/s")
+
     def curve(self, column: str) -> list[tuple[int, float]]:
         """Steps and finite values of a column of metrics.csv; empty if there is none."""
         try:
@@ -100,6 +117,10 @@ class SeedInBlock(NamedTuple):
 
 
 Seed: TypeAlias = int | SeedInBlock  # of a study: all of one kind
+
+
+def _number(seed: Seed) -> int:
+    return seed.seed if isinstance(seed, SeedInBlock) else seed
 
 
 @dataclass(frozen=True)
@@ -157,8 +178,7 @@ class Study:
     def planned(self, arm: str) -> list[int]:
         """The seeds planned for an arm, in every block: with looks a decided one has fewer."""
         lacking = {*self.seeds} - {*self.seeds_of(arm)}
-        lost = {key.seed if isinstance(key, SeedInBlock) else key for key in lacking}
-        return [seed for seed in self.plan["seeds"] if seed not in lost]
+        return [seed for seed in self.plan["seeds"] if seed not in {*map(_number, lacking)}]
 
     def seeds_of(self, arm: str) -> list[Seed]:
         """The planned seeds of an arm: with looks a decided one has fewer than others."""
@@ -238,11 +258,6 @@ class Study:
         runs = self.runs_of(arm).items()
         return {s: value for s, run in runs if (value := run.value(metric)) is not None}
 
-    @property
-    def compared_seeds(self) -> list[int]:
-        """The seeds over which arms are compared; of a study with blocks those of each block."""
-        return list(self.plan["seeds"])
-
     def by_seed(self, arm: str, metric: str) -> dict[int, float]:
         """Seed -> value, with blocks the mean over them, of the seeds with a value in every block.
 
@@ -250,8 +265,7 @@ class Study:
         """
         found: dict[int, list[float]] = {}
         for key in (values := self.values(arm, metric)):
-            seed = key.seed if isinstance(key, SeedInBlock) else key
-            found.setdefault(seed, []).append(values[key])
+            found.setdefault(_number(key), []).append(values[key])
         count = len(self.plan.get("blocks", {"of": "1"})["of"])
         return {seed: fmean(each) for seed, each in found.items() if len(each) == count}
 
@@ -346,10 +360,10 @@ def not_a_study(folder: Path) -> str:
     if (folder.parent / PLAN).exists():
         return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
     what = "it has no plan.json" if folder.is_dir() else "no such folder"
-    inside = _studies(folder)
-    if inside:
+    if inside := _studies(folder):
         return f"{folder} is not a study's folder: {what}; studies in it: {', '.join(inside)}"
-    near = {name: path for path in _beside(folder) for name in (path.name, str(path))}
+    beside = [*_studies(folder.parent), *_studies(Path("outputs"))]
+    near = {name: path for path in map(Path, beside) for name in (path.name, str(path))}
     hint = suggest(str(folder), near) or suggest(folder.name, near)
     if not hint and near:
         hint = f"; studies nearby: {', '.join(sorted({str(path) for path in near.values()})[:8])}"
@@ -358,12 +372,6 @@ def not_a_study(folder: Path) -> str:
 
 def _studies(folder: Path) -> list[str]:
     return [str(path.parent) for path in sorted(folder.glob(f"*/{PLAN}"))][:8]
-
-
-def _beside(folder: Path) -> Iterator[Path]:
-    """Studies in the folder's parent, and in outputs/ of the working directory."""
-    for parent in dict.fromkeys((folder.parent, Path("outputs"))):
-        yield from map(Path, _studies(parent))
 
 
 def _arm(content: Mapping[str, Any]) -> Arm:
@@ -375,9 +383,9 @@ def _arm(content: Mapping[str, Any]) -> Arm:
 
 def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, StudyRun]) -> StudyRun:
     """Read a cell's run; a folder that several arms share is read once."""
-    entry = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
-    entry["block"] = cell.get("block", "")
-    entry["overrides"] = tuple(cell.get("overrides", ()))
+    entry = {key: cell[key] for key in ("arm", "seed", "run_id")} | {
+        "block": cell.get("block", ""), "overrides": tuple(cell.get("overrides", ()))
+    }  # fmt: skip
     if (known := read.get(cell["folder"])) is not None:
         return replace(known, **entry)
     path = folder / cell["folder"]

@@ -105,7 +105,6 @@ def _named(seeds: list[Seed], of: int) -> str:
 
 
 def _pairs(study: Study, arm: str, metric: str) -> list[tuple[StudyRun, StudyRun]]:
-    """Pair the runs of the baseline and of the arm by seed, if both have a number."""
     of_baseline, of_arm = study.runs_of(study.baseline.name), study.runs_of(arm)
     without = {*missing(study, study.baseline.name, metric), *missing(study, arm, metric)}
     both = set(study.seeds_of(study.baseline.name)) - without
@@ -166,7 +165,8 @@ def _budget(study: Study, pairs: list[tuple[StudyRun, StudyRun]]) -> str:
         if of_baseline.number("steps") != of_arm.number("steps"):
             steps = [f"{run.number('steps') or 0:,.0f}" for run in (of_arm, of_baseline)]
             return f"{steps[0]} steps, the baseline {steps[1]}"
-        if off := _off(_read(of_baseline), _read(of_arm), f"{_unit(of_arm)} in training"):
+        unit = f"{of_arm.unit or 'examples'} in training"
+        if off := _off(of_baseline.trained, of_arm.trained, unit):
             return off
         validations = of_arm.validations(), of_baseline.validations()
         if all(validations) and len({*validations}) > 1:
@@ -197,18 +197,6 @@ def _off(target: float | None, value: float | None, unit: str) -> str:
     if not target or value is None or abs(value / target - 1) <= TOLERANCE:
         return ""
     return f"{value:,.0f} {unit}, {value / target - 1:+.1%} of the baseline's {target:,.0f}"
-
-
-def _read(run: StudyRun) -> float | None:
-    """Return the amount of training data, independent of the sizes of batches and windows."""
-    rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
-    return None if rate is None or seconds is None else rate * seconds
-
-
-def _unit(run: StudyRun) -> str:
-    """Return the unit of `_read`, such as tokens or images."""
-    unit: str = run.result.get("throughput", {}).get("unit", "examples")
-    return unit.removesuffix("/s")
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:

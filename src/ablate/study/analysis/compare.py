@@ -7,20 +7,23 @@ that it excludes zero if and only if a difference is shown. Equivalence is a sep
 is applied to its p values separately.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import power
-from ablate.study.analysis.looks import Look, Tested, look_by_look
+from ablate.study.analysis.looks import STOPPED, Look, Tested, look_by_look
 from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
-from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE, Verdict
-from ablate.study.numbers import certain, counted, probability
+from ablate.study.numbers import certain, counted, interval_words, probability
+
+BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
+FEW = "too few seeds"
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,82 @@ class Tests:
     error: Error
     p: float
     p_holm: float
-    equivalent_p: float | None  # None without a margin
-    equivalent_p_holm: float | None
-    differs: bool  # from the baseline, at the level
-    equivalent: bool  # within the margin, at the level; both may be true
     level: float  # at which p is tested
+    equivalent_p: float | None = None  # None without a margin
+    equivalent_p_holm: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """From the baseline, at the level."""
+        return self.p_holm <= LEVEL
+
+    @property
+    def equivalent(self) -> bool:
+        """Within the margin, at the level; both may be true."""
+        return self.equivalent_p_holm is not None and self.equivalent_p_holm <= LEVEL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on an arm and one metric, with its evidence."""
+
+    kind: str  # BETTER, WORSE, EQUIVALENT, NONE or FEW
+    loss: float  # mean difference from the baseline in units of the metric; positive is worse
+    interval: Interval | None  # of the loss, at the level of the arm's test
+    n: int  # seeds compared
+    planned: int  # seeds that were planned for the arm or the baseline
+    p: float | None  # after Holm; of equivalence if that is the verdict
+    family: int  # arms that Holm ran over
+    margin: float | None  # smaller differences do not matter, in units of the metric
+    seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
+    spread: float | None = None  # standard deviation of an arm between its seeds
+    look: Look | None = None  # None if the number of seeds is fixed
+
+    def words(self) -> str:
+        """Describe it, as "worse by 0.031 (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
+        within = f"equivalent within {certain(self.margin or 0.0)}"
+        if self.loss == 0 and self.interval is None:
+            seeds = f"each of {self.n} seeds" if self.n > 1 else "the only seed"
+            same = within if self.kind == EQUIVALENT else "no difference"
+            return f"{same}: the same value in {seeds}"
+        way = WORSE if self.loss > 0 else BETTER
+        amount, evidence = certain(abs(self.loss), self.interval), self._evidence()
+        amount += " every time" * (self.interval is None and self.n > 1)
+        if self.kind in (BETTER, WORSE):
+            units = ((self.spread, "the spread between seeds"), (self.margin, "the margin"))
+            sizes = [f"{times_of(abs(self.loss), unit)} {name}" for unit, name in units if unit]
+            return f"{way} by {', '.join(filter(None, [amount, ' and '.join(sizes)]))} ({evidence})"
+        if self.kind == EQUIVALENT:
+            return f"{within}: {way} by {amount} ({evidence})"
+        if self.kind == FEW:
+            return f"{FEW} for a verdict ({amount} {way}, {evidence})"
+        return f"{NONE} ({amount} {way}, {evidence}; {self._advice()})"
+
+    def _evidence(self) -> str:
+        parts = []
+        if self.interval is not None:
+            parts.append(interval_words(self.interval, flip=self.loss < 0))
+        short = f" of {self.planned}" if self.planned > self.n else ""
+        parts.append(f"{self.n}{short} seed{'s' if self.n > 1 or short else ''}")
+        if self.p is not None and self.n > 1:
+            what = " of equivalence" * (self.kind == EQUIVALENT)
+            parts.append(f"{'Holm ' * (self.family > 1)}p{what} {probability(self.p)}")
+        if self.look is not None:
+            parts.append(self.look.words())
+        return ", ".join(parts)
+
+    def _advice(self) -> str:
+        if self.look is not None and self.look.outcome == STOPPED:
+            return f"{self.look.last} seeds are unlikely to show a difference"
+        if self.seeds_needed is None:
+            return "effect too small to estimate the number of seeds needed"
+        return f"about {self.seeds_needed} seeds would be needed"
+
+
+def times_of(amount: float, unit: float) -> str:
+    """How many times the unit an amount is, as "0.03 times" or "12 times"."""
+    ratio = amount / unit
+    return f"{ratio:.{1 if ratio < 0.1 else 2}g} times" if ratio < 100 else "over 99 times"
 
 
 @dataclass(frozen=True)
@@ -56,7 +130,11 @@ class Comparison:
     size: float | None  # the difference in standard deviations between the seeds of an arm
     tests: Tests
     verdict: Verdict
-    look: Look | None = None  # None if the number of seeds is fixed
+
+    @property
+    def look(self) -> Look | None:
+        """None if the number of seeds is fixed."""
+        return self.verdict.look
 
     @property
     def arm(self) -> str:
@@ -122,7 +200,9 @@ def compare(
     arms = tuple(_comparison(*each, mode, margin, len(chosen), spread, noise) for each in judged)
     warnings = [each.words() for each in chosen]
     if arms:
-        warnings += [*_assumed(noise), *_noisy(noise), _few(arms, fewest)]
+        least = min(each.n for each in arms)
+        few = f"{counted(least, 'seed')}: a verdict needs {fewest}" if least < fewest else ""
+        warnings += [*_assumed(noise), *_noisy(noise), few]
     return Comparisons(summaries, arms, tuple(dict.fromkeys(filter(None, warnings))), noise)
 
 
@@ -134,12 +214,10 @@ def fewest_seeds(noise: Noise) -> int:
 def _pairs_at_looks(values: Values, baseline: str) -> list[Pairs]:
     """The pairs of all arms, each over the seeds that are planned for it and the baseline."""
     found = []
-    for arm in values:
+    for arm, own in values.items():
         if arm != baseline:
-            both = [seed for seed in values[arm] if seed in values[baseline]]
-            found += pair(
-                {of: {s: values[of][s] for s in both} for of in (baseline, arm)}, baseline
-            )
+            both = {s: value for s, value in values[baseline].items() if s in own}
+            found += pair({baseline: both, arm: {s: own[s] for s in both}}, baseline)
     return found
 
 
@@ -189,34 +267,19 @@ def decide(
         error(each.differences, noise.parts({each.arm: 1.0, noise.baseline: -1.0}))
         for each in paired
     ]
-    means = [float(each.differences.mean()) for each in paired]
-    enough = [len(each.seeds) >= fewest for each in paired]
-    ps = [
-        each.p(mean) if judged else 1.0
-        for each, mean, judged in zip(errors, means, enough, strict=True)
-    ]
-    p_holm, of_ps = holm(ps, steps), holm_levels(ps, steps)
-    equal_ps: Sequence[float | None] = [None] * len(paired)
-    equal = equal_ps
-    if margin is not None:
-        equal_ps = found = [
-            each.equivalent_p(mean, margin) if judged else 1.0
-            for each, mean, judged in zip(errors, means, enough, strict=True)
+
+    def tested(p: Callable[[Error, float], float]) -> list[float]:
+        return [
+            p(of_arm, float(each.differences.mean())) if len(each.seeds) >= fewest else 1.0
+            for each, of_arm in zip(paired, errors, strict=True)
         ]
-        equal = holm(found, equal_steps)
-    return [
-        Tests(
-            error=errors[i],
-            p=ps[i],
-            p_holm=p_holm[i],
-            equivalent_p=equal_ps[i],
-            equivalent_p_holm=equal[i],
-            differs=p_holm[i] <= LEVEL,
-            equivalent=(p := equal[i]) is not None and p <= LEVEL,
-            level=of_ps[i],
-        )
-        for i in range(len(paired))
-    ]
+
+    ps = tested(Error.p)
+    columns: list[Sequence[Any]] = [errors, ps, holm(ps, steps), holm_levels(ps, steps)]
+    if margin is not None:
+        equal = tested(lambda of_arm, mean: of_arm.equivalent_p(mean, margin))
+        columns += [equal, holm(equal, equal_steps)]
+    return [Tests(*of_arm) for of_arm in zip(*columns, strict=True)]
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -233,7 +296,6 @@ def _between_seeds(summaries: Sequence[Summary]) -> float | None:
 
 
 def _noisy(noise: Noise) -> list[str]:
-    """A warning for each arm whose noise is far from that of the others."""
     return [
         f"the runs of {arm!r} vary {certain(np.sqrt(ratio))} times as much as those of the others"
         " between seeds, so "
@@ -248,7 +310,6 @@ def _noisy(noise: Noise) -> list[str]:
 
 
 def _assumed(noise: Noise) -> list[str]:
-    """A sentence that compares the noise found with the noise assumed, if any was."""
     if not noise.assumed.df:
         return []
     found, assumed = (
@@ -270,12 +331,6 @@ def _assumed(noise: Noise) -> list[str]:
     ]
 
 
-def _few(arms: Sequence[Comparison], fewest: int) -> str:
-    """A warning for arms with too few seeds for a verdict."""
-    least = min(each.n for each in arms)
-    return f"{counted(least, 'seed')}: a verdict needs {fewest}" if least < fewest else ""
-
-
 def _comparison(
     paired: Pairs,
     tests: Tests,
@@ -287,31 +342,32 @@ def _comparison(
     noise: Noise,
 ) -> Comparison:
     difference, n = float(paired.differences.mean()), len(paired.seeds)
-    interval = tests.error.interval(difference, tests.level)
+    interval = of_loss = tests.error.interval(difference, tests.level)
     loss = difference if mode == "min" else -difference
-    kind = FEW if n < fewest_seeds(noise) else _kind(tests, loss)
+    if interval is not None and mode == "max":
+        of_loss = Interval(-interval.high, -interval.low)
+    kind = NONE
+    if n < fewest_seeds(noise):
+        kind = FEW
+    elif tests.equivalent:  # first: differences within the margin do not matter
+        kind = EQUIVALENT
+    elif tests.differs:
+        kind = WORSE if loss > 0 else BETTER
     verdict = Verdict(
         kind=kind,
         loss=loss,
-        interval=None if interval is None else _oriented(interval, mode),
+        interval=of_loss,
         n=n,
         planned=len({*paired.seeds, *paired.missing, *paired.baseline_missing}),
         p=None if kind == FEW else tests.equivalent_p_holm if kind == EQUIVALENT else tests.p_holm,
         family=family,
         margin=margin,
-        seeds_needed=(seeds_needed(difference, tests.error, family) if kind == NONE else None),
+        seeds_needed=seeds_needed(difference, tests.error, family) if kind == NONE else None,
         spread=spread,
         look=look,
     )
-    return Comparison(
-        pairs=paired,
-        difference=difference,
-        interval=interval,
-        size=difference / spread if spread else None,
-        tests=tests,
-        verdict=verdict,
-        look=look,
-    )
+    size = difference / spread if spread else None
+    return Comparison(paired, difference, interval, size, tests, verdict)
 
 
 def seeds_needed(effect: float, found: Error, family: int) -> int | None:
@@ -325,17 +381,3 @@ def seeds_needed(effect: float, found: Error, family: int) -> int | None:
     size = abs(effect) / (found.se * np.sqrt(found.n / 2))
     needed = power.seeds_for(size, family)
     return needed if needed is None else max(needed, found.n + 1)
-
-
-def _kind(tests: Tests, loss: float) -> str:
-    """Choose the verdict. Equivalence comes first: differences within the margin do not matter."""
-    if tests.equivalent:
-        return EQUIVALENT
-    if not tests.differs:
-        return NONE
-    return WORSE if loss > 0 else BETTER
-
-
-def _oriented(interval: Interval, mode: str) -> Interval:
-    """Turn an interval of the difference into one of the loss, whose positive values are worse."""
-    return interval if mode == "min" else Interval(-interval.high, -interval.low)

@@ -24,7 +24,7 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     runs = [
         (cell, seed, study.by_seed(name, report.metric).get(seed))
         for name, cell in cells.items()
-        for seed in study.compared_seeds[: next(iter(study.looks), None)]
+        for seed in study.plan["seeds"][: next(iter(study.looks), None)]
     ]
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 
@@ -50,8 +50,17 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
         return []
     main, pairs = ranked(crossed)
     sentences = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    alone = {
+        effect.name: {row.kind for row in report.others if {*row.arm.changes} == {effect.name}}
+        for effect in main
+    }
     sentences += [
-        _unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)
+        f"{effect.name}: its options differ, although no arm that changes only {effect.name} is"
+        " shown to differ from the baseline. This is not a contradiction: the test of a factor"
+        " averages over all arms; a verdict compares one arm with the baseline, and is corrected"
+        " for several arms"
+        for effect in main
+        if effect.shown and alone[effect.name] == {"inconclusive"}
     ]
     if rest := listed(effect.name for effect in main if not effect.shown):
         sentences.append(f"No main effect detected for {rest}")
@@ -62,26 +71,10 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
         if row.kind in ("better", "worse")
         and not any(factors <= {*row.arm.changes} for factors in shown)
     ]
-    return [*sentences, *([_unlike_its_factors(listed(arms, 4))] if arms else [])]
-
-
-def _only_together(effect: Effect, report: Report) -> bool:
-    """Whether a main effect is shown, but no difference of an arm that changes only this factor."""
-    alone = [row.kind for row in report.others if {*row.arm.changes} == {effect.name}]
-    return effect.shown and bool(alone) and {*alone} == {"inconclusive"}
-
-
-def _unlike_its_factors(arms: str) -> str:
-    return (
-        f"{arms}: different from the baseline, although no effect of the factors is shown. This is"
-        " not a contradiction: a verdict compares one combination with the baseline, an effect"
-        " averages over all combinations"
-    )
-
-
-def _unlike_its_arms(factor: str) -> str:
-    return (
-        f"{factor}: its options differ, although no arm that changes only {factor} is shown to"
-        " differ from the baseline. This is not a contradiction: the test of a factor averages over"
-        " all arms; a verdict compares one arm with the baseline, and is corrected for several arms"
-    )
+    if arms:
+        sentences.append(
+            f"{listed(arms, 4)}: different from the baseline, although no effect of the factors is"
+            " shown. This is not a contradiction: a verdict compares one combination with the"
+            " baseline, an effect averages over all combinations"
+        )
+    return sentences

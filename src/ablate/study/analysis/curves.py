@@ -1,12 +1,12 @@
 """Learning curves and cost of the arms, as means over seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Arm, Study, StudyRun
+from ablate.study.analysis.collect import Study
 
 TRAINING = "train/loss"
 
@@ -70,30 +70,18 @@ def spread(values: Sequence[float]) -> float:
 
 def costs(study: Study, metric: str) -> list[Cost]:
     """Return one point per arm that has a value."""
-    return [cost for arm in study.arms if (cost := _cost(study, arm, metric)) is not None]
+    found = []
+    for arm in study.arms:
+        by_seed = study.values(arm.name, metric)
+        runs, values = [study.runs_of(arm.name)[seed] for seed in by_seed], [*by_seed.values()]
+        if values:
+            seconds = _mean(run.number("train_seconds") for run in runs)
+            parameters = _mean(run.number("parameters", "total") for run in runs)
+            flops = _mean(run.training_flops for run in runs)
+            found.append(Cost(arm.name, fmean(values), spread(values), seconds, flops, parameters))
+    return found
 
 
-def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
-    values = list(study.values(arm.name, metric).values())
-    runs = [run for run in study.runs_of(arm.name).values() if run.value(metric) is not None]
-    if not values:
-        return None
-    return Cost(
-        arm.name,
-        fmean(values),
-        spread(values),
-        seconds=_mean([run.number("train_seconds") for run in runs]),
-        flops=_mean([_flops(run) for run in runs]),
-        parameters=_mean([run.number("parameters", "total") for run in runs]),
-    )
-
-
-def _flops(run: StudyRun) -> float | None:
-    """Return the FLOPs of the whole training."""
-    step, steps = run.number("flops_per_step"), run.number("steps")
-    return None if step is None or steps is None else step * steps
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

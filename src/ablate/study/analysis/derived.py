@@ -12,13 +12,15 @@ the report marks it (`censored`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from ablate.errors import UserError, suggest
 from ablate.study.metric_words import mode_of
+
+if TYPE_CHECKING:
+    from ablate.study.analysis.collect import Folder
 
 COSTS: dict[str, tuple[str, ...]] = {
     "cost/seconds": ("train_seconds",),
@@ -32,17 +34,6 @@ COSTS: dict[str, tuple[str, ...]] = {
 UNITS = ("steps_to", "tokens_to", "seconds_to", "flops_to")
 
 
-class FinishedRun(Protocol):
-    """The part of a run that these metrics need."""
-
-    @property
-    def result(self) -> Mapping[str, Any]: ...
-
-    def number(self, *path: str) -> float | None: ...
-
-    def curve(self, column: str) -> list[tuple[int, float]]: ...
-
-
 @dataclass(frozen=True)
 class Reach:
     """When a run's curve of `metric` first reaches `value`, in a unit of UNITS."""
@@ -51,35 +42,24 @@ class Reach:
     metric: str
     value: float
 
-    def step(self, run: FinishedRun) -> int | None:
+    def step(self, run: Folder) -> int | None:
         """The step of that validation; None if there is none."""
-        falls = mode_of(self.metric) == "min"
-        return next(
-            (
-                step
-                for step, value in run.curve(self.metric)
-                if (value <= self.value if falls else value >= self.value)
-            ),
-            None,
-        )
+        sign = 1 if mode_of(self.metric) == "min" else -1
+        curve = run.curve(self.metric)
+        return next((step for step, value in curve if sign * value <= sign * self.value), None)
 
-    def of(self, run: FinishedRun) -> float | None:
+    def of(self, run: Folder) -> float | None:
         last = run.number("steps")
         if last is None or not run.curve(self.metric):
             return None
+        whole = {
+            "steps_to": last,
+            "tokens_to": run.trained if run.unit == "tokens" else None,
+            "seconds_to": run.number("train_seconds"),
+            "flops_to": run.training_flops,
+        }[self.unit]
         reached = self.step(run)
-        steps = float(last if reached is None else reached)
-        if self.unit == "steps_to":
-            return steps
-        factor = run.number("flops_per_step")
-        if self.unit != "flops_to":
-            seconds = run.number("train_seconds")
-            factor = None if seconds is None else seconds / last
-        if self.unit == "tokens_to":
-            rate, unit = run.number("throughput", "value"), run.result.get("throughput") or {}
-            tokens = rate is not None and unit.get("unit") == "tokens/s"
-            factor = factor * rate if tokens and factor is not None and rate is not None else None
-        return None if factor is None else steps * factor
+        return whole if whole is None or reached is None else whole * reached / last
 
 
 def reach(metric: str) -> Reach | None:
@@ -119,7 +99,7 @@ def measured(metric: str) -> str | None:
     return metric if parsed is None else parsed.metric
 
 
-def value(run: FinishedRun, metric: str) -> float | None:
+def value(run: Folder, metric: str) -> float | None:
     """The value of a metric of a run; None if it has none."""
     if metric in COSTS:
         return run.number(*COSTS[metric])
@@ -127,7 +107,7 @@ def value(run: FinishedRun, metric: str) -> float | None:
     return run.number("metrics", metric) if parsed is None else parsed.of(run)
 
 
-def censored(run: FinishedRun, metric: str) -> bool:
+def censored(run: Folder, metric: str) -> bool:
     """Whether the value was never reached."""
     parsed = reach(metric)
     return parsed is not None and parsed.of(run) is not None and parsed.step(run) is None

@@ -113,9 +113,15 @@ def effects(
                 means=_means(term, cells, y.mean(axis=0), factors),
             )
         )
+    warnings = gone
+    if missing:
+        warnings.append(f"runs without a number: {missing}; seeds with every run: {len(seeds)}")
+    warnings += taken_as_zero(lost)
+    if len(seeds) < FEWEST:
+        warnings.append(f"no interval and no p of fewer than {FEWEST} seeds")
     return Effects(
         effects=tuple(_with_holm(estimates, errors)),
-        warnings=(*gone, *_warnings(len(seeds), lost, missing)),
+        warnings=tuple(warnings),
     )
 
 
@@ -134,7 +140,6 @@ def _repeated(estimates: np.ndarray) -> float:
 def _cells(
     runs: Iterable[FactorialRun], factors: Factors
 ) -> tuple[dict[Term, dict[int, float]], int]:
-    """Return the numbers by cell and seed, and how many runs have none."""
     by_cell: dict[Term, dict[int, float | None]] = {}
     for options, seed, value in runs:
         cell = tuple(options[factor] for factor in factors)
@@ -186,16 +191,6 @@ def _with_holm(effects: Sequence[Effect], errors: Sequence[Error | None]) -> lis
             interval = of_mean.interval(effect.effect or 0.0, level) if of_mean else None
             done[effect.factors] = replace(effect, p_holm=p, interval=interval)
     return [done.get(effect.factors, effect) for effect in effects]
-
-
-def _warnings(seeds: int, lost: Sequence[Term], missing: int) -> tuple[str, ...]:
-    warnings = []
-    if missing:
-        warnings.append(f"runs without a number: {missing}; seeds with every run: {seeds}")
-    warnings += taken_as_zero(lost)
-    if seeds < FEWEST:
-        warnings.append(f"no interval and no p of fewer than {FEWEST} seeds")
-    return tuple(warnings)
 
 
 def _two_options(effect: Effect) -> str:

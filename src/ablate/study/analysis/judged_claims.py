@@ -123,9 +123,7 @@ def judged_claims(
         """The first seeds, as far as they are planned for every arm of the claim."""
         parts = [(study.blocks[t.block] if t.block else study, t.arm) for t in claim.terms]
         planned = [part.planned(arm or study.planned_baseline) for part, arm in parts]
-        return [
-            *takewhile(lambda seed: all(seed in of for of in planned), parts[0][0].compared_seeds)
-        ]
+        return [*takewhile(lambda seed: all(seed in of for of in planned), study.plan["seeds"])]
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}
@@ -190,14 +188,10 @@ def scale(study: Study) -> str:
     tokens; with blocks, from the smallest to the largest."""
     runs = [run for run in study.runs_of(study.baseline.name).values() if run.finished]
     sizes = {run.number("parameters", "total") for run in runs}
-    unit = str(next((run.result.get("throughput") or {} for run in runs), {}).get("unit", ""))
-    trained = set()
-    for run in runs:
-        rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
-        trained.add(None if rate is None or seconds is None else rate * seconds)
+    trained = {run.trained for run in runs}
     return ", ".join(
         f"{amount(low) if amount(low) == amount(high) else f'{amount(low)} to {amount(high)}'} {of}"
-        for values, of in ((sizes, "parameters"), (trained, unit.removesuffix("/s")))
+        for values, of in ((sizes, "parameters"), (trained, runs[0].unit if runs else ""))
         if (known := sorted(value for value in values if value)) and of
         for low, high in [(float(f"{known[0]:.2g}"), float(f"{known[-1]:.2g}"))]
     )

@@ -45,10 +45,10 @@ class Value:
 
     arm: str
     seed: int
-    metric: str
-    value: float
     place: str
     file: Path
+    metric: str = ""
+    value: float = nan
     block: str = ""
     step: int = -1
     item: str = ""
@@ -107,7 +107,6 @@ def read_results(path: Path, metric: str | None = None, arm: Sequence[str] = ())
 
 
 def _csv(path: Path) -> tuple[Rows, list[str]]:
-    """The rows and the columns of a table."""
     text = read_text(path).removeprefix("\ufeff")  # Excel's mark
     lines = csv.reader(StringIO(text, newline=""), strict=True)
     rows: list[tuple[str, Mapping[str, Any]]] = []
@@ -162,8 +161,6 @@ def read_rows(
         run = Value(
             arm=" ".join(f"{n}={w}" if len(names) > 1 else w for n, w in words.items()),
             seed=_whole("seed", found, place),
-            metric="",
-            value=nan,
             place=place,
             file=file,
             block=_text(cells.get("block")),
@@ -214,7 +211,7 @@ def _logged(root: Path, files: Sequence[Path]) -> list[Value]:
             for metric in row.keys() - {"step", "epoch"}:
                 if cell := row[metric]:
                     read = _number(metric, cell, place)
-                    last[metric, step] = Value(arm, seed, metric, read, place, file, step=step)
+                    last[metric, step] = Value(arm, seed, place, file, metric, read, step=step)
         values += last.values()
     return values
 
@@ -269,7 +266,7 @@ def _lm_eval(root: Path, files: Sequence[Path]) -> Results:
                     metric += filtered * (filtered != "none")
                     if name in higher:
                         modes[metric] = "max" if higher[name] else "min"
-                    values.append(Value(arm, seed, metric, float(value), str(file), file))
+                    values.append(Value(arm, seed, str(file), file, metric, float(value)))
         except (KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
             raise UserError(f"{file}: is not a file of results of lm-eval ({why})") from None
@@ -315,18 +312,14 @@ def study_of(
         "command": list(command),
     }
     built = tuple(Arm(arm, is_baseline=arm == baseline) for arm in arms)
-    runs = [*_records(values, metric)]
-    parts = {
-        name: Foreign(folder, plan, built, tuple(run for of, run in runs if of == name), (), {})
-        for name in blocks
+    runs = tuple(_records(values, metric))
+    of_block = {
+        name: tuple(replace(run, block="") for run in runs if run.block == name) for name in blocks
     }
-    if blocks:
-        runs = [(block, replace(run, block=block)) for block, run in runs]
-        plan = plan | {"blocks": {"factor": "block", "of": {b: {} for b in blocks}}}
-    plan |= {
-        "claims": [{"claim": c, "made": "", "after": False, "dropped": False} for c in claims],
-    }
-    return Foreign(folder, plan, built, tuple(run for _, run in runs), (), parts)
+    parts = {name: Foreign(folder, plan, built, of_block[name], (), {}) for name in blocks}
+    made = [{"claim": c, "made": "", "after": False, "dropped": False} for c in claims]
+    more = {"blocks": {"factor": "block", "of": {b: {} for b in blocks}}} if blocks else {}
+    return Foreign(folder, plan | {"claims": made} | more, built, runs, (), parts)
 
 
 def _require_sound(values: Iterable[Value], metric: str) -> None:
@@ -345,8 +338,8 @@ def _require_sound(values: Iterable[Value], metric: str) -> None:
         known[key] = v.place
 
 
-def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, ForeignRun]]:
-    """Yield each run with its block. The value of a metric is that of its last step."""
+def _records(values: Sequence[Value], metric: str) -> Iterator[ForeignRun]:
+    """Yield each run. The value of a metric is that of its last step."""
     runs: dict[tuple[str, str, int], list[Value]] = {}
     for value in values:
         runs.setdefault((value.block, value.arm, value.seed), []).append(value)
@@ -358,28 +351,27 @@ def _records(values: Sequence[Value], metric: str) -> Iterator[tuple[str, Foreig
         steps = sorted(at)
         last = {name: items for step in steps for name, items in at[step].items()}
         state = next((v.state for v in of if v.state != "finished"), "finished")
-        result = {"metrics": {name: fmean(items.values()) for name, items in last.items()}}
-        yield (
-            block,
-            ForeignRun(
-                arm=arm,
-                seed=seed,
-                run_id="/".join(filter(None, [block, arm, str(seed)])),
-                overrides=(),
-                state=state,
-                detail="",
-                provenance={},
-                folder=of[0].file,
-                result=result | ({"steps": steps[-1]} if steps[-1:] > [-1] else {})
-                if state == "finished"
-                else {},
-                rows=[
-                    {"step": str(step)} | {n: repr(fmean(i.values())) for n, i in at[step].items()}
-                    for step in steps
-                    if step >= 0
-                ],
-                items={item: v for item, v in last.get(metric, {}).items() if item},
-            ),
+        result: dict[str, Any] = {}
+        if state == "finished":
+            result["metrics"] = {name: fmean(items.values()) for name, items in last.items()}
+            result |= {"steps": steps[-1]} if steps[-1:] > [-1] else {}
+        yield ForeignRun(
+            arm=arm,
+            seed=seed,
+            block=block,
+            run_id="/".join(filter(None, [block, arm, str(seed)])),
+            overrides=(),
+            state=state,
+            detail="",
+            provenance={},
+            folder=of[0].file,
+            result=result,
+            rows=[
+                {"step": str(step)} | {n: repr(fmean(i.values())) for n, i in at[step].items()}
+                for step in steps
+                if step >= 0
+            ],
+            items={item: v for item, v in last.get(metric, {}).items() if item},
         )
 
 
@@ -418,7 +410,6 @@ def _all(names: Iterable[str]) -> str:
 
 
 def _seed_key(names: Iterable[str]) -> str | None:
-    """The key or column of the seed: seed, or the only one that ends so."""
     found = [name for name in names if SEED_KEY.search(name)]
     return "seed" if "seed" in found else found[0] if len(found) == 1 else None
 

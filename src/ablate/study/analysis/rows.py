@@ -13,13 +13,23 @@ from ablate.errors import UserError, suggest
 from ablate.study.analysis import derived, known
 from ablate.study.analysis.collect import Arm, Seed, Study
 from ablate.study.analysis.comparable import Objection, objections
-from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
-from ablate.study.analysis.curves import TRAINING, Cost, Curve, costs, curve_column, curve_of
+from ablate.study.analysis.compare import (
+    BETTER,
+    EQUIVALENT,
+    FEW,
+    NONE,
+    WORSE,
+    Comparison,
+    Comparisons,
+    Summary,
+    compare,
+    summary,
+)
+from ablate.study.analysis.curves import TRAINING, Cost, costs, curve_column, curve_of
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
 from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED, Look
 from ablate.study.analysis.noise import Noise
-from ablate.study.analysis.verdict import BETTER, EQUIVALENT, FEW, NONE, WORSE
 from ablate.study.metric_words import best_together
 from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
 
@@ -175,6 +185,12 @@ class Report:
     def compared(self) -> list[Row]:
         return [row for row in self.rows if row.comparison]
 
+    def color(self, arm: str) -> str:
+        """The class of its color in the page: base, c1, c2, ... or rest."""
+        if arm == self.study.baseline.name:
+            return "base"
+        return f"c{self.colors[arm]}" if arm in self.colors else "rest"
+
     def largest(self, count: int) -> list[Row]:
         """The compared arms with the largest differences, from the best to the worst."""
         largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
@@ -220,12 +236,6 @@ class Report:
             labels[row.arm.name] = label
         return labels
 
-    @property
-    def _chosen_by(self) -> list[str]:
-        """The metrics that chose the weights of the runs."""
-        metrics = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
-        return sorted({metric["name"] for metric in metrics if "name" in metric})
-
     @cached_property
     def remarks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
@@ -244,7 +254,9 @@ class Report:
             for caution in sorted({each for run in runs for each in _cautions(run.result)}):
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        by = [name for name in self._chosen_by if not best_together(self.metric, name)]
+        chosen = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
+        by = sorted({metric["name"] for metric in chosen if "name" in metric})  # chose the weights
+        by = [name for name in by if not best_together(self.metric, name)]
         if self.metric.startswith("val/") and by:
             lines.append(
                 f"{self.metric} is evaluated at the checkpoint with the best {listed(by)}; it may"
@@ -274,7 +286,6 @@ class Report:
         )
 
     def _of_looks(self) -> list[str]:
-        """A line on the look at which each arm was decided, if the number of seeds is not fixed."""
         by_look: dict[str, list[str]] = {}
         looks = [(look, self.labels[row.arm.name]) for row in self.compared if (look := row.look)]
         for look, name in sorted(looks, key=lambda of: of[0].seeds):
@@ -303,7 +314,6 @@ class Report:
 
 
 def _cautions(result: Mapping[str, Any]) -> list[str]:
-    """Warnings on a run's metrics, and on those that it lacks."""
     lacking = (result.get("not_evaluated") or {}).items()
     own = [str(result["caution"])] if "caution" in result else []
     if chosen := result.get("chosen_on"):
@@ -450,11 +460,14 @@ def unsettled(report: Report) -> list[str]:
     study = report.study
     column = curve_column(study, report.metric)
     baseline = curve_of(study, study.baseline.name, column)
+    of_baseline = dict(zip(baseline.steps, baseline.means, strict=True))
     arms = []
     for row in report.others:
         if row.kind not in ("better", "worse"):
             continue
-        points = _differences(curve_of(study, row.arm.name, column), baseline)
+        curve = curve_of(study, row.arm.name, column)
+        both = zip(curve.steps, curve.means, strict=True)
+        points = [(step, mean - of_baseline[step]) for step, mean in both if step in of_baseline]
         before = [point for point in points if point[0] <= SINCE * points[-1][0]]
         if before and abs(points[-1][1] - before[-1][1]) > MOVED * abs(points[-1][1]):
             ends = (before[-1], points[-1])
@@ -477,15 +490,12 @@ def undertrained(report: Report) -> list[str]:
     seldom: dict[str, list[str]] = {}
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
-        curve = curve_of(report.study, row.arm.name, TRAINING)
-        share = [step / curve.steps[-1] for step in curve.steps]
-        points = list(zip(share, curve.means, strict=True))
+        curve, name = curve_of(report.study, row.arm.name, TRAINING), report.labels[row.arm.name]
+        points = [(s / curve.steps[-1], m) for s, m in zip(curve.steps, curve.means, strict=True)]
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
-        if curve.means and min(curve.means) < 0:  # a surrogate: its value is meaningless
-            continue
-        name = report.labels[row.arm.name]
-        if not points and report.study.source:
+        surrogate = min(curve.means, default=0.0) < 0  # its value is meaningless
+        if surrogate or (not points and report.study.source):
             continue
         if not before or not last:
             logged = f", at step {curve.steps[0]:,}" if len(points) == 1 else ""
@@ -498,18 +508,19 @@ def undertrained(report: Report) -> list[str]:
             )
         elif fmean(before) - end > STILL * (first - end):
             falling.append(name)
+
+    def named(names: list[str]) -> str:
+        return "every arm" if len(names) == len(judged) > 1 else listed(names)
+
     sentences = []
     if falling:
-        whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
         sentences.append(
-            f"Still falling: the training loss of {whose} fell by more than {STILL:.0%} of its"
-            " total decrease in the last quarter of training, so more steps may change the result."
+            f"Still falling: the training loss of {named(falling)} fell by more than {STILL:.0%} of"
+            " its total decrease in the last quarter of training, so more steps may change the"
+            " result."
         )
     if seldom:
-        arms = "; ".join(
-            f"{'every arm' if len(names) == len(judged) > 1 else listed(names)} ({logged})"
-            for logged, names in seldom.items()
-        )
+        arms = "; ".join(f"{named(names)} ({logged})" for logged, names in seldom.items())
         sentences.append(
             "Too short to judge: too few values of the training loss were logged to tell whether it"
             f" was still falling, so more steps may change the result: {arms}."
@@ -520,13 +531,3 @@ def undertrained(report: Report) -> list[str]:
             " verdicts are not informative."
         )
     return sentences
-
-
-def _differences(curve: Curve, baseline: Curve) -> list[tuple[int, float]]:
-    """Return step and difference of the means, wherever both were validated."""
-    of_baseline = dict(zip(baseline.steps, baseline.means, strict=True))
-    return [
-        (step, mean - of_baseline[step])
-        for step, mean in zip(curve.steps, curve.means, strict=True)
-        if step in of_baseline
-    ]

@@ -3,7 +3,6 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 from ablate.config.run_id import id_in
 from ablate.run_files import RESULT, write_json
@@ -40,7 +39,8 @@ def record_exit(folder: Path, code: int, before: Mark, *, reason: str | None = N
         return state_alone(folder)
     status = "rejected" if code == REFUSED and reason is None else "failed"
     error = reason if stopped else _reason(folder, code, requested=reason)
-    write_json(folder / RESULT, {**_nothing(folder), **result, "status": status, "error": error})
+    content = {"run_id": id_in(folder.name), "metrics": {}, **result}  # it may have written none
+    write_json(folder / RESULT, {**content, "status": status, "error": error})
     return state_alone(folder)
 
 
@@ -59,8 +59,3 @@ def _reason(folder: Path, code: int, *, requested: str | None) -> str:
     name = signal.Signals(-code).name
     memory = " (perhaps out of memory)" if name == "SIGKILL" else ""
     return f"killed by {name}{memory}{TAIL}{printed}"
-
-
-def _nothing(folder: Path) -> dict[str, Any]:
-    """The minimal content of result.json, for a run that did not write one."""
-    return {"run_id": id_in(folder.name), "metrics": {}}

@@ -1,53 +1,66 @@
-"""Estimate the duration of a study from its finished runs."""
+"""Estimate the duration of a study from its runs."""
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
-from ablate.run_files.shape import schema_error
-
-Result = Mapping[str, Any]  # the content of result.json
-# wall_seconds includes work before and after training.
-USED = {
-    "arm": object,
-    "wall_seconds": float,
-    "train_seconds": float,
-    "flops_per_step": int,
-    "steps": int,
-}
+from ablate.study.launch.state import State
+from ablate.study.numbers import duration
 
 
-def done(results: Iterable[Result]) -> list[Result]:
-    """Return those of finished runs."""
-    return [r for r in results if r.get("status") == "finished" and not schema_error(r, USED)]
+@dataclass(frozen=True)
+class Durations:
+    """The runs of a study. states: by folder; arms: by folder, if not the name of the folder
+    without the id of the run; flops: of the whole training of an arm, as far as known."""
 
+    states: Mapping[str, State]
+    arms: Mapping[str, str] = field(default_factory=dict)
+    flops: Mapping[str, float] = field(default_factory=dict)
 
-def seconds(arm: str, flops: float, finished: Sequence[Result]) -> float | None:
-    """Estimate a run of an arm with `flops` in its whole training; None without finished runs.
+    def _arm(self, folder: str) -> str:
+        return self.arms.get(folder) or folder.rpartition("-")[0]
 
-    The median of the arm's own runs; without any, the median seconds per FLOP of the other arms'
-    training, plus their median time outside training.
-    """
-    if durations := [run["wall_seconds"] for run in finished if run["arm"] == arm]:
-        return median(durations)
-    counted = [run for run in finished if run["flops_per_step"] * run["steps"] > 0]
-    if not counted:
-        return None
-    pace = median(run["train_seconds"] / (run["flops_per_step"] * run["steps"]) for run in counted)
-    beside = median(run["wall_seconds"] - run["train_seconds"] for run in counted)
-    return beside + pace * flops
+    def seconds(self, arm: str) -> float | None:
+        """Estimate a run of an arm; None if no run is finished or trains.
 
+        The median of the arm's own runs; without any, the median seconds per FLOP of the other
+        arms' training, plus their median time outside training; without FLOPs the median of all.
+        """
+        finished = {f: s.result for f, s in self.states.items() if s.name == "finished"}
+        took = {f: r["wall_seconds"] for f, r in finished.items() if "wall_seconds" in r}
+        if own := [seconds for folder, seconds in took.items() if self._arm(folder) == arm]:
+            return median(own)
+        trained = [
+            (r["train_seconds"], flops)
+            for r in finished.values()
+            if (flops := r.get("flops_per_step", 0) * r.get("steps", 0)) and "train_seconds" in r
+        ]
+        if trained and arm in self.flops:
+            return self.outside + self.flops[arm] * median(time / flops for time, flops in trained)
+        running = [s.steps / s.rate for s in self.states.values() if s.rate and s.steps]
+        return median(took.values() or running) if took or running else None
 
-def left(runs: Sequence[float | None], slots: int) -> float | None:
-    """Return the seconds until all runs are done, if each free slot takes the next waiting run.
+    @property
+    def outside(self) -> float:
+        """The median seconds of a run before and after its training; 0 if unknown."""
+        results = [state.result for state in self.states.values()]
+        known = [r for r in results if {"wall_seconds", "train_seconds"} <= r.keys()]
+        return median(r["wall_seconds"] - r["train_seconds"] for r in known) if known else 0.0
 
-    runs: seconds that each needs, in launch order; if one is unknown (None), so is the result.
-    """
-    assert slots > 0
-    free = [0.0] * min(slots, len(runs))
-    for needed in runs:
-        if needed is None:
-            return None
-        heapq.heapreplace(free, free[0] + needed)
-    return max(free, default=0.0)
+    def _rest(self, folder: str) -> float | None:
+        now = self.states[folder]
+        if now.name != "running" or not now.rate or now.step is None or now.steps is None:
+            return self.seconds(self._arm(folder))
+        return (now.steps - now.step) / now.rate + self.outside
+
+    def left(self, folders: Iterable[str], slots: int) -> str | None:
+        """The time until these runs are done, if each free slot takes the next waiting one; None
+        if it is unknown, or nothing is left."""
+        needed = [self._rest(folder) for folder in folders]
+        free = [0.0] * min(slots, len(needed))
+        for seconds in needed if free else ():
+            if seconds is None:
+                return None
+            heapq.heapreplace(free, free[0] + seconds)
+        return duration(round(max(free))) if free else None

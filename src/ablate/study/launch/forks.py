@@ -26,17 +26,22 @@ from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ablate.study.launch.state import LOG, WORKER
-
-if TYPE_CHECKING:
-    from ablate.study.launch.run import ScheduledRun
 
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
 POLL = 0.05  # seconds between checks for ended runs
 PR_SET_PDEATHSIG = 1  # option of Linux's prctl
+
+
+class Start(NamedTuple):
+    """The process of a run. arguments: of `WORKER`; typed: the first line of its log."""
+
+    arguments: list[str]
+    typed: str
+    folder: str
 
 
 class Event(NamedTuple):
@@ -70,26 +75,9 @@ class Forks:
         server_end.close()
         self._pids: dict[int, int] = {}  # run -> pid
 
-    def start(self, number: int, run: "ScheduledRun", environment: Mapping[str, str]) -> None:
+    def start(self, number: int, run: Start, environment: Mapping[str, str]) -> None:
         """Start a run; an event with its number and pid follows. environment: additions for it."""
-        self.request(number, run.prepare(), run.typed, run.folder, environment)
-
-    def request(
-        self,
-        number: int,
-        arguments: Sequence[str],
-        typed: str,
-        folder: Path,
-        environment: Mapping[str, str],
-    ) -> None:
-        """`start`; arguments: of `WORKER`; typed: the first line of the log."""
-        request = {
-            "run": number,
-            "arguments": list(arguments),
-            "typed": typed,
-            "folder": str(folder),
-            "environment": dict(environment),
-        }
+        request = run._asdict() | {"run": number, "environment": dict(environment)}
         with suppress(OSError):  # the server died: `events` will raise ParentDied
             self._connection.send(request)
 

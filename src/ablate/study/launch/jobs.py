@@ -41,7 +41,7 @@ def refuse_of_jobs(config: DictConfig, launcher: str) -> None:
 
 
 def launch_jobs(
-    launch: Callable[[Sequence[ScheduledRun]], Sequence[State]],
+    launch: Launch,
     context: HydraContext,
     config: DictConfig,
     job_overrides: Sequence[Sequence[str]],
@@ -66,7 +66,6 @@ def launch_jobs(
 
 
 def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> ScheduledRun:
-    """Check and name the run of a job. Raises UserError."""
     finalize(composed, composed.hydra)
     with interpolations():
         check_alone(to_dict(composed.study), command.arguments(overrides))

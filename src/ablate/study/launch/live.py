@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -19,7 +18,7 @@ from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import printable
 from ablate.run_files import PLAN
 from ablate.run_files.records import read_plan
-from ablate.study.launch.estimate import left
+from ablate.study.launch.estimate import Durations
 from ablate.study.launch.state import State, state, states
 from ablate.study.numbers import duration
 
@@ -31,10 +30,8 @@ STYLES = {"finished": "green", "running": "bold", "failed": "red", "rejected": "
 
 
 def status_table(study_dir: Path) -> RenderableType:
-    """Return the current table of a study; it assumes as many slots as runs are running."""
-    by_folder = states(study_dir)
-    running = sum(state.name == "running" for state in by_folder.values())
-    return _table(Names.of(study_dir), by_folder, slots=running)
+    """Return the current table of a study."""
+    return _table(Names.of(study_dir), states(study_dir), None)
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,11 @@ class Names:
     def best(self, states: Mapping[str, State]) -> str | None:
         """Describe the best run, as "val/loss 1.832 (model.attention=dot, seed 1)"; without tuning
         runs."""
-        runs = {f: value for f, state in states.items() if (value := self.value(state))}
-        runs = {f: value for f, value in runs.items() if not self.label(f).startswith(TUNING)}
+        runs = {
+            folder: value
+            for folder, state in states.items()
+            if (value := self.value(state)) and not self.label(folder).startswith(TUNING)
+        }
         if not runs:
             return None
         lower = next(iter(runs.values()))[2] == "min"
@@ -139,28 +139,20 @@ class View:
         parts = [f"[{ended}/{len(self._states)}] {what}: {self._names.label(folder.name)}"]
         if outcome := _outcome(self._names, state):
             parts.append(outcome)
-        if (slots := self._at_once()) and (rest := time_left(self._states, slots)):
-            parts.append(f"about {rest} left")
+        parts += _time_left(self._states, self._slots)
         self._console.print("; ".join(parts), markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         assert self._live is not None
         self._shown = time.monotonic()
-        self._live.update(_table(self._names, self._states, slots=self._at_once()), refresh=True)
-
-    def _at_once(self) -> int:
-        if self._slots is not None:
-            return self._slots
-        return sum(state.name == "running" for state in self._states.values())
+        self._live.update(_table(self._names, self._states, self._slots), refresh=True)
 
 
-def _table(names: Names, states: Mapping[str, State], *, slots: int) -> RenderableType:
-    """Make a table of running and failed runs, under the counts of all."""
+def _table(names: Names, states: Mapping[str, State], slots: int | None) -> RenderableType:
     head = [", ".join(_counts(states.values())) or "no runs"]
     if best := names.best(states):
         head.append(f"best {best}")
-    if slots and (rest := time_left(states, slots)):
-        head.append(f"about {rest} left")
+    head += _time_left(states, slots)
     listed = [f for f, state in states.items() if state.name in STYLES and state.name != "finished"]
     listed.sort(key=lambda folder: states[folder].name != "running")
     listed += [
@@ -187,7 +179,6 @@ def _counts(states: Iterable[State]) -> Iterator[str]:
 
 
 def _outcome(names: Names, state: State) -> str:
-    """Describe a run in one line."""
     if state.name == "finished":
         value = names.value(state)
         took = duration(state.result.get("wall_seconds", 0.0))
@@ -198,45 +189,8 @@ def _outcome(names: Names, state: State) -> str:
     return ", ".join([*parts, *filter(None, [state.detail])])
 
 
-def time_left(states: Mapping[str, State], slots: int) -> str | None:
-    """Estimate the time until all are done, `slots` at once; None if unknown, or nothing is left.
-
-    A run takes the median of its arm's finished runs, whose folders share a name; in a new arm, the
-    median of all finished runs.
-    """
-    took: dict[str, list[float]] = {}
-    for folder, run_state in states.items():
-        if run_state.name == "finished" and "wall_seconds" in run_state.result:
-            took.setdefault(_arm(folder), []).append(run_state.result["wall_seconds"])
-    every = [seconds for arm in took.values() for seconds in arm]
-    every = every or [
-        run_state.steps / run_state.rate
-        for run_state in states.values()
-        if run_state.rate and run_state.steps
-    ]
-    beside = [
-        result["wall_seconds"] - result["train_seconds"]
-        for run_state in states.values()
-        if {"wall_seconds", "train_seconds"} <= (result := run_state.result).keys()
-    ]
-    after = median(beside) if beside else 0.0
-    needed = [
-        _needed(
-            run_state, median(times) if (times := took.get(_arm(folder), every)) else None, after
-        )
-        for folder, run_state in states.items()
-        if not run_state.ended
-    ]
-    rest = left(needed, slots) if needed else None
-    return None if rest is None else duration(round(rest))
-
-
-def _arm(folder: str) -> str:
-    return folder.rpartition("-")[0]
-
-
-def _needed(state: State, typical: float | None, after: float) -> float | None:
-    """typical: seconds of such a run. after: those that a run takes outside of training."""
-    if state.name != "running" or not state.rate or state.step is None or state.steps is None:
-        return typical
-    return (state.steps - state.step) / state.rate + after
+def _time_left(states: Mapping[str, State], slots: int | None) -> list[str]:
+    to_do = [folder for folder, state in states.items() if not state.ended]
+    running = sum(state.name == "running" for state in states.values())
+    rest = Durations(states).left(to_do, running if slots is None else slots)
+    return [f"about {rest} left"] if rest else []

@@ -16,13 +16,11 @@ from ablate.config.keys import targets
 from ablate.config.overrides import MOST
 from ablate.config.parts import require_allowed
 from ablate.config.rules import Int, Positive
-from ablate.errors import Interrupted, UserError
-from ablate.machine.stop import Stop, stopping
+from ablate.errors import UserError
 from ablate.study.launch.forks import Forks
-from ablate.study.launch.live import View
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slots import Slots
-from ablate.study.launch.state import RESUMES, State, state
+from ablate.study.launch.state import State
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 AT_MOST = 4  # default limit of runs at once: each has a model and its data in memory
@@ -84,21 +82,15 @@ def launch(
     devices = gpus(slots, settings.gpus_per_run, environment)
     environment = {**environment, **threads(slots, environment)}
     parent = partial(Forks, modules, environment=environment, grace=settings.grace_period)
-    with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=slots) as view:
-        Slots(
-            devices,
-            timeout=settings.timeout,
-            retries=settings.retries,
-            fail_fast=settings.fail_fast,
-            grace=settings.grace_period,
-            parent=parent,
-            launcher="local",
-            view=view,
-            stop=stop,
-        ).work(runs)
-    if stop.signal:
-        raise Interrupted(f"stopped by {stop.signal}; {RESUMES} from the runs' last checkpoints")
-    return [state(run.folder) for run in runs]
+    return Slots(
+        devices,
+        timeout=settings.timeout,
+        retries=settings.retries,
+        fail_fast=settings.fail_fast,
+        grace=settings.grace_period,
+        parent=parent,
+        launcher="local",
+    ).work(runs, shown=slots)
 
 
 def threads(slots: int, environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,11 +5,12 @@ A claim is a lock on `.claim` in the run's folder, which the OS releases when it
 `queued.json`, which names the holder.
 """
 
+# Not filelock: its shared locks are SQLite files, and it tests a lock only by taking it.
 import fcntl
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 class RunLock:
     """A claim on a run, made by `take` and held until `release`."""
 
-    def __init__(self, folder: Path, descriptor: int, *, created: bool):
-        self.folder, self._descriptor = folder, descriptor
+    def __init__(self, folder: Path, opened: ExitStack, *, created: bool):
+        self.folder, self._opened = folder, opened
         self._created = created  # whether taking the claim created the folder
 
     @classmethod
@@ -31,34 +32,20 @@ class RunLock:
         refuse_links(folder)
         created = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
-        claim = cls(folder, descriptor, created=created)
-        try:
-            locked = _lock(descriptor, folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except UserError:
-            os.close(descriptor)
-            raise
-        if not locked:
-            os.close(descriptor)
-            return None
-        if not claim._is_current():
-            os.close(descriptor)
-            return cls.take(folder, launcher=launcher)
-        entry = queued(folder)
-        # We have the lock, so a launcher named in the entry is gone; only its job may be left.
-        if entry and outlives_launcher(entry):
-            os.close(descriptor)
-            return None
-        claim.note(launcher)
-        return claim
-
-    def _is_current(self) -> bool:
-        """Whether the locked file is still in the folder: another process may have moved it."""
-        try:
-            current = os.stat(self.folder / CLAIM)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(current, os.fstat(self._descriptor))
+        with ExitStack() as opened:
+            descriptor = opened.enter_context(_opened(folder / CLAIM))
+            if not _lock(descriptor, folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return None
+            with suppress(FileNotFoundError):  # another process may have moved the folder
+                if os.path.samestat(os.stat(folder / CLAIM), os.fstat(descriptor)):
+                    entry = queued(folder)
+                    # We have the lock, so a launcher named in it is gone; its job may be left.
+                    if entry and outlives_launcher(entry):
+                        return None
+                    claim = cls(folder, opened.pop_all(), created=created)
+                    claim.note(launcher)
+                    return claim
+        return cls.take(folder, launcher=launcher)
 
     def note(self, launcher: str, job: str | None = None) -> None:
         """Record the holder: this process, or a queued job, which outlives this process."""
@@ -79,7 +66,7 @@ class RunLock:
         """Release the run. keep_note: keep the entry of a job that continues without us."""
         if not keep_note:
             (self.folder / QUEUED).unlink(missing_ok=True)
-        os.close(self._descriptor)
+        self._opened.close()
 
     def abandon(self) -> None:
         """Release a run that was not started; remove the folder if it was created for the claim."""

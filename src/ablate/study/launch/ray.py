@@ -20,15 +20,13 @@ from typing import Any
 from ablate.cli.command import FULL_ERROR
 from ablate.config.parts import require_allowed
 from ablate.config.rules import Positive
-from ablate.errors import Interrupted, UserError
-from ablate.machine.stop import Stop, stopping
+from ablate.errors import UserError
 from ablate.machine.terminal.say import say
 from ablate.study.launch.ending import STOPPED
-from ablate.study.launch.forks import POLL, Event, Forks
-from ablate.study.launch.live import View
+from ablate.study.launch.forks import POLL, Event, Forks, Start
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slots import Slots
-from ablate.study.launch.state import LOCK, RESUMES, State, held, state
+from ablate.study.launch.state import LOCK, State, held
 
 NAME = "hydra/launcher=ray"
 AT_ONCE = 256  # runs submitted to Ray at once; other launchers may take the rest
@@ -62,24 +60,16 @@ def launch(
     Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
     runs have stopped.
     """
-    with (
-        stopping(Stop()) as stop,
-        closing(Tasks(settings, modules)) as tasks,
-        View.of([run.folder for run in runs], slots=None) as view,
-    ):
-        Slots(
+    with closing(Tasks(settings, modules)) as tasks:
+        slots = Slots(
             [{}] * AT_ONCE,
             timeout=None,
             retries=0,
             grace=settings.grace_period + LONGER,
             parent=lambda: tasks,
             launcher="ray",
-            view=view,
-            stop=stop,
-        ).work(runs)
-    if stop.signal:
-        raise Interrupted(f"stopped by {stop.signal}; {RESUMES} from the runs' last checkpoints")
-    return [state(run.folder) for run in runs]
+        )
+        return slots.work(runs, shown=None)
 
 
 class Tasks:
@@ -89,7 +79,8 @@ class Tasks:
         import ray
 
         _connect(settings.init)
-        self._more = {"modules": list(modules), "grace": settings.grace_period, "cwd": os.getcwd()}
+        self._more = {"modules": list(modules), "grace": settings.grace_period, "cwd": os.getcwd(),
+                      "full_error": os.environ.get(FULL_ERROR, "0")}  # fmt: skip
         task: Any = train  # Ray's types do not support keyword arguments
         try:
             self._train = ray.remote(task).options(**settings.remote)
@@ -100,16 +91,9 @@ class Tasks:
         self._runs: dict[Any, int] = {}  # task -> run
         self._begun: list[int] = []
 
-    def start(self, number: int, run: ScheduledRun, environment: Mapping[str, str]) -> None:
+    def start(self, number: int, run: Start, environment: Mapping[str, str]) -> None:
         assert not environment  # Ray assigns the devices of a run
-        arguments = run.prepare()
-        task = self._train.remote(
-            arguments,
-            run.typed,
-            str(run.folder),
-            full_error=os.environ.get(FULL_ERROR, "0"),
-            **self._more,
-        )
+        task = self._train.remote(run, **self._more)
         self._runs[task] = number
         self._begun.append(number)
 
@@ -135,17 +119,14 @@ class Tasks:
                 run, code=1, reason=f"Ray lost it ({type(error).__name__}): {_line(error)}"
             )
 
-    def ask(self, run: int) -> None:
-        self._cancel(run)
-
-    def kill(self, run: int) -> None:
-        self._cancel(run, force=True)
-
-    def _cancel(self, run: int, **how: bool) -> None:
+    def ask(self, run: int, *, force: bool = False) -> None:
         import ray
 
         for task in [task for task, its in self._runs.items() if its == run]:
-            ray.cancel(task, **how)
+            ray.cancel(task, force=force)
+
+    def kill(self, run: int) -> None:
+        self.ask(run, force=True)
 
     def close(self) -> None:
         import ray
@@ -180,33 +161,21 @@ def _report_missing_resources(remote: Mapping[str, Any]) -> None:
         say(f"no node of Ray's has {wanted}: the runs wait until one does")
 
 
-def train(
-    arguments: Sequence[str],
-    typed: str,
-    folder: str,
-    *,
-    modules: Sequence[str],
-    grace: float,
-    cwd: str,
-    full_error: str,
-) -> int:
-    """Train a run in a Ray task; return its exit status.
-
-    arguments, typed: see `Forks.request`. grace: seconds to end when cancelled. full_error:
-    HYDRA_FULL_ERROR of the command.
-    """
-    if not Path(folder).is_dir():
+def train(run: Start, *, modules: Sequence[str], grace: float, cwd: str, full_error: str) -> int:
+    """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled.
+    full_error: HYDRA_FULL_ERROR of the command."""
+    if not Path(run.folder).is_dir():
         raise FileNotFoundError(
-            f"{folder} does not exist on {platform.node()}: output_dir must be on a filesystem"
+            f"{run.folder} does not exist on {platform.node()}: output_dir must be on a filesystem"
             " shared by all nodes"
         )
     os.chdir(cwd)
     end = time.monotonic() + grace
-    while held(Path(folder, LOCK)) and time.monotonic() < end:
+    while held(Path(run.folder, LOCK)) and time.monotonic() < end:
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
     forks = Forks(modules, environment={**os.environ, FULL_ERROR: full_error}, grace=grace)
     try:
-        forks.request(0, arguments, typed, Path(folder), {})
+        forks.start(0, run, {})
         while True:
             for event in forks.events(POLL):
                 if event.code is not None:

@@ -8,6 +8,7 @@ from ablate.machine.redact import without_credentials
 from ablate.machine.terminal.say import command_line
 from ablate.run_files import PLANNED, write_text
 from ablate.study.launch.ending import Mark, mark
+from ablate.study.launch.forks import Start
 from ablate.study.launch.state import State
 from ablate.study.plan.planned_run import RUN_DIR, PlannedRun, seal
 
@@ -32,14 +33,12 @@ class ScheduledRun:
     @property
     def typed(self) -> str:
         """The command that makes the same run, for people."""
+        own = without_credentials(self.planned.command.arguments(self.planned.overrides))
         where = f"{RUN_DIR}={value_text(str(self.folder))}"
-        planned = self.planned
-        arguments = without_credentials(planned.command.arguments(planned.overrides))
-        return command_line("ablate", *arguments, "hydra.mode=RUN", where)
+        return command_line("ablate", *own, "hydra.mode=RUN", where)
 
-    def prepare(self) -> list[str]:
-        """Write the file of the run; return the arguments of its process, worker.py. The caller
-        has the claim of the run."""
+    def prepare(self) -> Start:
+        """Write the file of the run, and describe its process. The caller has its claim."""
         text = self.planned.file
         write_text(self.folder / PLANNED, text, flush=False)
-        return [str(self.folder), seal(text)]
+        return Start([str(self.folder), seal(text)], self.typed, str(self.folder))

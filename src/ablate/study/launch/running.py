@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import yaml
 from hydra.core.plugins import Plugins
@@ -16,6 +16,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from ablate.cli import job
 from ablate.config.tree import config_file
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.machine.terminal.say import say
@@ -30,13 +31,6 @@ MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
 SINCE = ".rerun_all"  # file in the study's folder while a study.rerun=all is not finished
 LOOK = 2.0  # seconds between checks of runs that another command has
 REASONS = 3  # unfinished runs with a reason in the last line
-
-
-@runtime_checkable
-class OwnLauncher(Protocol):
-    """A launcher of ablate, which trains planned configurations."""
-
-    def train(self, runs: Sequence[ScheduledRun]) -> Sequence[State]: ...
 
 
 def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
@@ -88,38 +82,33 @@ def launch(
     trouble: Exception | None = None
     if wanted:
         try:
-            if isinstance(launcher, OwnLauncher):
-                launcher.train(
-                    [ScheduledRun((folder / run.folder).absolute(), run) for run in wanted]
-                )
+            if hasattr(launcher, "train"):  # one of ablate, which is given configurations
+                launcher.train([ScheduledRun((folder / r.folder).absolute(), r) for r in wanted])
             else:
-                jobs = [run.job(folder) for run in wanted]
-                _record_refusals(wanted, launcher.launch(jobs, initial_job_idx=0), folder)
+                returned = launcher.launch([run.job(folder) for run in wanted], initial_job_idx=0)
+                _record_refusals(wanted, returned, folder)
         except (Interrupted, UserError):
             raise
         except Exception as error:
             if isinstance(ours := unwrap(error), Interrupted | UserError):
                 raise ours from error
             trouble = error
+        finally:
+            job.failures.clear()  # of runs in this process; also in their folders
     while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
         time.sleep(LOOK)
     return trouble
-
-
-def end_rerun(folder: Path) -> None:
-    """A later study.rerun=all repeats every run."""
-    (folder / SINCE).unlink(missing_ok=True)
 
 
 def _record_refusals(
     cells: Sequence[PlannedRun], returned: Sequence[JobReturn], folder: Path
 ) -> None:
     """Write why a run was rejected that a launcher of Hydra's started in this process."""
-    for cell, job in zip(cells, returned, strict=False):
+    for cell, its in zip(cells, returned, strict=False):
         run_state = state_of(folder / cell.folder, cell.run_id)
         if run_state.name != "missing" or run_state.detail:
             continue
-        if isinstance(error := job._return_value, UserError):  # `return_value` prints it
+        if isinstance(error := its._return_value, UserError):  # `return_value` prints it
             refused = {"run_id": cell.run_id, "status": "rejected", "error": str(error)}
             (folder / cell.folder).mkdir(parents=True, exist_ok=True)
             write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
@@ -170,7 +159,6 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
 
 
 def _older(folder: Path, moment: int) -> bool:
-    """Whether the run's result was written by that moment."""
     try:
         return (folder / RESULT).stat().st_mtime_ns <= moment
     except FileNotFoundError:

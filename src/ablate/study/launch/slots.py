@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ablate.errors import RunFailed
-from ablate.machine.stop import Stop
+from ablate.errors import Interrupted, RunFailed
+from ablate.machine.stop import Stop, stopping
 from ablate.study.launch.ending import Mark, mark, record_exit
-from ablate.study.launch.forks import Event, ParentDied
+from ablate.study.launch.forks import Event, ParentDied, Start
 from ablate.study.launch.live import View
 from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
-from ablate.study.launch.state import RESUMES, state_alone
+from ablate.study.launch.state import RESUMES, State, state, state_alone
 
 LOOK = 0.2  # seconds between checks of the time limits
 LOOK_ELSEWHERE = 2.0  # seconds between checks of a run that another launcher has
@@ -23,7 +23,7 @@ STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 class Spawner(Protocol):
     """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
 
-    def start(self, number: int, run: ScheduledRun, environment: Mapping[str, str]) -> None: ...
+    def start(self, number: int, run: Start, environment: Mapping[str, str]) -> None: ...
 
     def events(self, seconds: float) -> list[Event]: ...
 
@@ -64,8 +64,6 @@ class Slots:
     grace: float
     parent: Callable[[], Spawner]
     launcher: str
-    view: View
-    stop: Stop
     fail_fast: bool = False
 
     def __post_init__(self) -> None:
@@ -77,8 +75,19 @@ class Slots:
         self._forked = False  # whether the parent has started a run yet
         self._failed = False  # whether a run has, after its last try
 
-    def work(self, runs: Sequence[ScheduledRun]) -> None:
-        waiting = list(runs)
+    def work(self, runs: Sequence[ScheduledRun], *, shown: int | None) -> list[State]:
+        """Train them, and return their states. shown: slots of the display; None: as many as runs
+        are running. Raises Interrupted after Ctrl-C or SIGTERM, when all runs have stopped."""
+        folders = [run.folder for run in runs]
+        with stopping(Stop()) as self.stop, View.of(folders, slots=shown) as self.view:
+            self._loop(list(runs))
+        if self.stop.signal:
+            raise Interrupted(
+                f"stopped by {self.stop.signal}; {RESUMES} from the runs' last checkpoints"
+            )
+        return [state(folder) for folder in folders]
+
+    def _loop(self, waiting: list[ScheduledRun]) -> None:
         try:
             while self._processes or (waiting and not self._over):
                 try:
@@ -111,12 +120,12 @@ class Slots:
         if time.monotonic() < run.look_at:
             return None
         claim = RunLock.take(run.folder, launcher=self.launcher)
-        state = state_alone(run.folder)
-        if claim is None or state.name == "running":  # another launcher; a command by hand
+        now = state_alone(run.folder)
+        if claim is None or now.name == "running":  # another launcher; a command by hand
             run.look_at = time.monotonic() + LOOK_ELSEWHERE
-        elif run.is_done(state):
+        elif run.is_done(now):
             waiting.remove(run)
-            self.view.ended(run.folder, state)
+            self.view.ended(run.folder, now)
         else:
             waiting.remove(run)
             self._claims.append(claim)
@@ -133,36 +142,33 @@ class Slots:
         if self._parent is None:
             self._parent, self._forked = self.parent(), False
         process.before = mark(process.run.folder)
-        self._parent.start(self._number, process.run, self.devices[process.slot])
+        self._parent.start(self._number, process.run.prepare(), self.devices[process.slot])
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:
             time.sleep(LOOK)  # only runs of other launchers are left
             return
         for event in self._parent.events(LOOK):
-            self._handle(event)
-
-    def _handle(self, event: Event) -> None:
-        process = self._processes[event.run]
-        if event.code is None:
-            process.began = time.monotonic()
-            self._forked = True
-            return
-        process.reason = process.reason or event.reason
-        del self._processes[event.run]
-        self._ended(process, event.code)
+            process = self._processes[event.run]
+            if event.code is None:
+                process.began = time.monotonic()
+                self._forked = True
+            else:
+                process.reason = process.reason or event.reason
+                del self._processes[event.run]
+                self._ended(process, event.code)
 
     def _ended(self, process: Process, code: int) -> None:
         folder = process.run.folder
-        state = record_exit(folder, code, process.before, reason=process.reason)
-        if state.name == "failed" and process.tries <= self.retries and not self.stop.signal:
-            self.view.again(folder, state)
+        now = record_exit(folder, code, process.before, reason=process.reason)
+        if now.name == "failed" and process.tries <= self.retries and not self.stop.signal:
+            self.view.again(folder, now)
             self._start(process)
         else:
-            self._failed = self._failed or state.name == "failed"
+            self._failed = self._failed or now.name == "failed"
             self._claims.remove(process.claim)
             process.claim.release()
-            self.view.ended(folder, state)
+            self.view.ended(folder, now)
             self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:

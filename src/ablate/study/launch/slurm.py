@@ -143,7 +143,8 @@ class Jobs:
         taken: list[tuple[ScheduledRun, RunLock]] = []
         for run in list(waiting):
             if state(run.folder).name in ("queued", "running"):
-                self._record_job(run)
+                if (entry := queued(run.folder)) and entry["job"]:
+                    self._seen[run.folder] = str(entry["job"])
                 continue
             claim = RunLock.take(run.folder, launcher="slurm")
             if claim is None:  # another launcher has just taken it
@@ -161,11 +162,6 @@ class Jobs:
                 taken = []
         if taken:
             self._submit(taken)
-
-    def _record_job(self, run: ScheduledRun) -> None:
-        entry = queued(run.folder)
-        if entry and entry["job"]:
-            self._seen[run.folder] = str(entry["job"])
 
     def _ended(self, run: ScheduledRun) -> State | None:
         """Return the final state of a run that no launcher has; None if it is still to be done."""
@@ -193,8 +189,7 @@ class Jobs:
         ours = not self._folder().exists()
         try:
             with _outside(), redirect_stderr(io.StringIO()):
-                callables = [Job(run.prepare(), run.typed, run.folder, limit) for run, _ in taken]
-                jobs = self.executor.submit_array(callables)
+                jobs = self.executor.submit_array([Job(run.prepare(), limit) for run, _ in taken])
         except (FailedJobError, FailedSubmissionError) as error:
             for _, claim in taken:
                 claim.abandon()
@@ -209,7 +204,6 @@ class Jobs:
             self._seen[run.folder] = job.job_id
 
     def _folder(self) -> Path:
-        """The folder of submitit's files."""
         from submitit.core.utils import JobPaths
 
         return JobPaths.get_first_id_independent_folder(self.executor.folder)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
 from ablate.run_files import read_mapping
 from ablate.study.launch.ending import STOPPED, mark, record_exit
+from ablate.study.launch.forks import Start
 from ablate.study.launch.state import LOG, QUEUED, WORKER, state_alone
 
 POLL = 0.2  # seconds between checks of the run
@@ -28,12 +29,11 @@ ASKED_TO_STOP = (STOPPED, -signal.SIGTERM)  # exit statuses; the second, before 
 
 
 class Job:
-    """Called by submitit in every task. arguments: of `WORKER`; typed: the first line of the log;
-    limit: the error message after too many timeouts."""
+    """Called by submitit in every task. limit: the error message after too many timeouts."""
 
-    def __init__(self, arguments: Sequence[str], typed: str, folder: Path, limit: str):
-        self.arguments, self.typed = list(arguments), typed
-        self.folder, self.limit = folder, limit
+    def __init__(self, start: Start, limit: str):
+        self.start, self.limit = start, limit
+        self.folder = Path(start.folder)
         self.run: subprocess.Popen[bytes] | None = None
         self.timed_out = False
 
@@ -72,18 +72,17 @@ class Job:
             os.waitid(os.P_PID, self.run.pid, os.WEXITED | os.WNOWAIT)
         if state_alone(self.folder).name == "finished":
             return None
-        return DelayedSubmission(Job(self.arguments, self.typed, self.folder, self.limit))
+        return DelayedSubmission(Job(self.start, self.limit))
 
     def _start(self, *, speaks: bool) -> "subprocess.Popen[bytes]":
-        """Start the command of the run, with its output in the run's folder."""
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
                 os.environ.setdefault(name, cpus)  # the user may have set the number of threads
         # Unbuffered, so that the last lines of a killed run are written.
-        command = [sys.executable, "-u", "-m", WORKER, *self.arguments]
+        command = [sys.executable, "-u", "-m", WORKER, *self.start.arguments]
         with open(self.folder / LOG, "ab", buffering=0) as log, _blocked(signal.SIGUSR2):
             if speaks:
-                log.write(f"{self.typed}\n".encode())
+                log.write(f"{self.start.typed}\n".encode())
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wanted(self, job: str) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.machine.terminal.say import command_line
-from ablate.run_files import PROGRESS, RESULT, CorruptFile, open_file, read_mapping
+from ablate.run_files import PROGRESS, CorruptFile, open_file, read_mapping
 from ablate.run_files.records import read_plan, read_result
 
 QUEUED, LOG = "queued.json", "stdout.log"
@@ -99,14 +99,11 @@ def state_alone(folder: Path) -> State:
 
 
 def states(study_dir: Path) -> dict[str, State]:
-    """Map folder names to states, in the order of the plan; of all run folders without a plan."""
-    if plan := read_plan(study_dir):
-        planned = {cell["folder"]: cell["run_id"] for cell in plan["cells"]}
-        return {name: state_of(study_dir / name, run_id) for name, run_id in planned.items()}
-    files = (RESULT, QUEUED, LOCK)
-    folders = sorted(path for path in study_dir.iterdir() if path.is_dir())
-    names = [path.name for path in folders if any((path / name).exists() for name in files)]
-    return {name: state(study_dir / name) for name in names}
+    """Map the folders of a plan to states, in its order."""
+    plan = read_plan(study_dir)
+    assert plan is not None
+    runs = {cell["folder"]: cell["run_id"] for cell in plan["cells"]}
+    return {name: state_of(study_dir / name, run_id) for name, run_id in runs.items()}
 
 
 def queued(folder: Path) -> dict[str, Any] | None:
@@ -118,17 +115,13 @@ def queued(folder: Path) -> dict[str, Any] | None:
 def _alive(folder: Path, entry: Mapping[str, Any]) -> bool:
     if outlives_launcher(entry):
         known = slurm_jobs()
-        return known is None or str(entry["job"]) in known or _age(entry) < YOUNG
+        age = datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))
+        return known is None or str(entry["job"]) in known or age.total_seconds() < YOUNG
     return held(folder / CLAIM)
 
 
 def outlives_launcher(entry: Mapping[str, Any]) -> bool:
     return entry.get("launcher") == "slurm" and bool(entry.get("job"))
-
-
-def _age(entry: Mapping[str, Any]) -> float:
-    """Return the seconds since the entry was written."""
-    return (datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))).total_seconds()
 
 
 def slurm_jobs() -> Mapping[str, str] | None:

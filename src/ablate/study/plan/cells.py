@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.composition import as_typed, finalize
-from ablate.config.keys import changed_keys
+from ablate.config.keys import changed_keys, plain
 from ablate.config.override_errors import explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name
@@ -116,15 +116,11 @@ def with_baseline_options(
     factors: Sequence[Factor], cfg: DictConfig
 ) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors with the baseline's option first, listed or not, and these options."""
-    complete: list[Factor] = []
-    baseline: dict[str, str] = {}
-    for factor in factors:
-        options = dict(factor.options)
-        name = own_option(factor, cfg) or _unlisted_option(factor, cfg)
-        first = {name: options.pop(name, ())}
-        complete.append(Factor(factor.name, first | options))
-        baseline[factor.name] = name
-    return complete, baseline
+    own = {f.name: own_option(f, cfg) or _unlisted_option(f, cfg) for f in factors}
+    complete = [
+        Factor(f.name, {own[f.name]: f.options.get(own[f.name], ()), **f.options}) for f in factors
+    ]
+    return complete, own
 
 
 def own_option(factor: Factor, cfg: DictConfig) -> str | None:
@@ -149,21 +145,16 @@ def _holds(text: str, cfg: DictConfig) -> bool:
     present = (
         OmegaConf.is_dict(parent) and leaf in parent and not OmegaConf.is_missing(parent, leaf)
     )
-    return present and equal(_plain(parent[leaf]), _plain(value))
-
-
-def _plain(value: Any) -> Any:
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    return present and equal(plain(parent[leaf]), plain(value))
 
 
 def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
-    """Name the baseline's option of a factor that does not list it."""
     if factor.keys != {factor.name}:
         return "baseline"
     if factor.name in cfg.choices:
         return value_text(cfg.choices[factor.name])
     try:
-        return value_text(_plain(OmegaConf.select(cfg, factor.name)))
+        return value_text(plain(OmegaConf.select(cfg, factor.name)))
     except Exception:
         return "baseline"
 

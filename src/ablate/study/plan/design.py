@@ -112,11 +112,6 @@ def arm(
     return PlannedArm(name, changes, tuple(text for _, text in overrides.values()))
 
 
-def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:
-    """Return the first entry of study.exclude that matches a cell, or None."""
-    return next((entry for entry in exclude if entry.items() <= row.items()), None)
-
-
 def entry_text(entry: Row) -> str:
     """Write an entry of study.exclude as "pos_enc=none model.norm=post"."""
     return " ".join(f"{factor}={option}" for factor, option in entry.items())
@@ -127,21 +122,20 @@ def check_exclude(
 ) -> None:
     """Raise UserError for an unknown factor or option in study.exclude, or an empty entry."""
     known = {factor.name: {baseline[factor.name], *factor.options} for factor in factors}
-    for entry in exclude:
-        if not entry:
-            raise UserError("study.exclude: {} would leave out every cell; name factor: option")
-        for name, option in entry.items():
-            if name not in known:
-                raise UserError(
-                    f"study.exclude: no factor {name}; there are: {', '.join(known)}"
-                    + suggest(name, known)
-                )
-            if option not in known[name]:
-                allowed = sorted(known[name])
-                raise UserError(
-                    f"study.exclude: {name} has no option {option}; it has: {', '.join(allowed)}"
-                    + suggest(option, allowed)
-                )
+    if not all(exclude):
+        raise UserError("study.exclude: {} would leave out every cell; name factor: option")
+    for name, option in (pair for entry in exclude for pair in entry.items()):
+        if name not in known:
+            raise UserError(
+                f"study.exclude: no factor {name}; there are: {', '.join(known)}"
+                + suggest(name, known)
+            )
+        if option not in known[name]:
+            allowed = sorted(known[name])
+            raise UserError(
+                f"study.exclude: {name} has no option {option}; it has: {', '.join(allowed)}"
+                + suggest(option, allowed)
+            )
 
 
 def _others(factor: Factor, baseline: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Expand a study request into arms, composed and checked before anything is launched."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 
@@ -72,17 +73,13 @@ def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], d
 
 
 def _own_first(factor: Factor, composer: Composer) -> Factor:
-    try:
-        option = own_option(factor, composer(()))
-    except NoComposition:
-        option = None
-    if option is None:
-        return factor
-    return Factor(factor.name, {option: factor.options[option], **factor.options})
+    with suppress(NoComposition):
+        if (option := own_option(factor, composer(()))) is not None:
+            return Factor(factor.name, {option: factor.options[option], **factor.options})
+    return factor
 
 
 def _baseline(composer: Composer) -> DictConfig:
-    """Compose and check the baseline."""
     try:
         return composer.checked(())
     except NoComposition:
@@ -106,8 +103,8 @@ def _legal(
     lost: list[tuple[Row, str]] = []  # no composition
     for row in cells:
         arm = _arm(request, row, layout)
-        if (entry := design.excluded_by(row, request.exclude)) is not None:
-            layout.excluded[arm.name] = entry
+        if by := next((each for each in request.exclude if each.items() <= row.items()), None):
+            layout.excluded[arm.name] = by
             continue
         try:
             check_start(composer.checked(arm.overrides))

@@ -5,7 +5,6 @@ are made on torch's meta device; nothing is computed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -33,7 +32,14 @@ def match(
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
     """
-    measure, unit = partial(_measure, budget, sets), BUDGETS[budget]
+    unit = BUDGETS[budget]
+
+    def measure(cfg: DictConfig) -> int:
+        task = on_meta(cfg, sets(cfg))
+        if budget == "parameters":
+            return parameters(task.model)
+        return count_flops(cfg, task, task.model)
+
     target = measure(configs[baseline])
     widths: dict[str, int] = {}
     problems: list[str] = []
@@ -52,11 +58,6 @@ def match(
     if problems:
         raise UserError(f"study.match={budget}: {'; '.join(problems)}")
     return widths
-
-
-def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
-    task = on_meta(cfg, sets(cfg))
-    return parameters(task.model) if budget == "parameters" else count_flops(cfg, task, task.model)
 
 
 def _off(value: int, target: int) -> float:
@@ -81,19 +82,17 @@ def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> N
             )
         return
     widths = dict.fromkeys(
-        key for cfg in configs for key, value, rule in ruled(cfg) if _width(key, value, rule)
+        key
+        for cfg in configs
+        for key, value, rule in ruled(cfg)  # None: of external code
+        if key.split(".")[0] in MODEL_SIDE
+        and (type(value) is int if rule is None else _whole(rule))
     )
     if by not in widths:
         raise UserError(
             f"study.match_by={by}: must be an integer of the model: {', '.join(widths)}"
             f"{suggest(by, widths)}"
         )
-
-
-def _width(key: str, value: object, rule: Rule | None) -> bool:
-    """Whether a key is the model's and takes integers; of external code, by its value."""
-    takes = type(value) is int if rule is None else _whole(rule)
-    return takes and key.split(".")[0] in MODEL_SIDE
 
 
 def _whole(rule: Rule) -> bool:
@@ -115,7 +114,6 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
 
 
 def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> int:
-    """Return the width whose cost is nearest to the target."""
     widths = Widths(cfg, by, measure)
     low = widths.first_from(1)
     if low is None:
@@ -192,6 +190,5 @@ class Widths:
             line = not line
 
     def _nearest(self, guess: int, low: int, high: int) -> int | None:
-        """Return the allowed width nearest to a guess, strictly between low and high."""
         order = sorted(range(guess - REACH, guess + REACH + 1), key=lambda w: abs(w - guess))
         return next((w for w in order if low < w < high and self.get(w) is not None), None)

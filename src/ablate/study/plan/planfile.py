@@ -1,6 +1,6 @@
 """plan.json: the description of a study, written before its launch and read by all later steps."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +170,6 @@ def _begun(folder: Path, plan: Mapping[str, Any]) -> bool:
     return any((folder / cell["folder"]).exists() for cell in plan["cells"])
 
 
-def runs_in_plan(folder: Path, arms: Collection[str]) -> list[Mapping[str, Any]]:
-    """Return the runs of these arms, without tuning, in the existing plan; none without a plan."""
-    cells = (read_plan(folder) or {"cells": []})["cells"]
-    return [cell for cell in cells if cell["kind"] == "run" and cell["arm"] in arms]
-
-
 def content_of(cfg: DictConfig) -> dict[str, Any]:
     """Return the content of the baseline's config, without the seed."""
     config: dict[str, Any] = public(lambda: content(cfg))
@@ -185,5 +179,4 @@ def content_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _counted(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are compared between baselines, by dotted key."""
     return flatten({k: v for k, v in question.items() if k != "choices"})

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from ablate.config.composition import as_typed
+from ablate.config.keys import plain
 from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import IdContent
 from ablate.errors import UserError
@@ -46,12 +47,7 @@ class Command:
         hydra = config.copy().hydra
         with read_write(hydra.runtime):
             hydra.runtime.output_dir = hydra.run.dir  # as Hydra sets it for a single run
-        logging: Any = {
-            key: OmegaConf.to_container(hydra[key], resolve=True)
-            if OmegaConf.is_config(hydra[key])
-            else hydra[key]
-            for key in ("verbose", "job_logging")
-        }
+        logging = {key: plain(hydra[key]) for key in ("verbose", "job_logging")}
         return cls(tuple(flags), tuple(as_typed(config.hydra.overrides.hydra)), logging)
 
     def arguments(self, overrides: Sequence[str]) -> list[str]:

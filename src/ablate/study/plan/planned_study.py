@@ -16,6 +16,7 @@ from ablate.config.public import public
 from ablate.errors import UserError, suggest
 from ablate.machine.memory import freeze_imports
 from ablate.machine.redact import without_credentials
+from ablate.run_files.records import read_plan
 from ablate.study.analysis import derived, known
 from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import mode_of
@@ -54,16 +55,12 @@ class PlannedStudy:
             request.node["tune_seeds"],
             seeds=layout.seeds,
             metric=metric_name(request.node, layout.baseline.config),
-            taken=self._taken(),
+            taken={key for factor in layout.factors for key in factor.keys}
+            | ({request.node["match_by"]} if request.node["match"] else set()),
         )
         self.cells = PlannedRuns(command)
         self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
         self.data = self.cells.data(layout.baseline, layout.seeds)
-
-    def _taken(self) -> set[str]:
-        """Keys that the study sets in its arms, which tuning cannot set too."""
-        keys = {key for factor in self.layout.factors for key in factor.keys}
-        return keys | ({self.request.node["match_by"]} if self.request.node["match"] else set())
 
     def match_and_measure(self) -> None:
         """Match every arm's budget to the baseline's if requested, and count its cost."""
@@ -171,9 +168,9 @@ class PlannedStudy:
         planfile.write(self.folder, self.content([run.entry() for run in runs]))
 
     def _before(self) -> list[Mapping[str, Any]]:
-        """The runs of the arms in the existing plan."""
         arms = {composed.name for composed in self.layout.arms}
-        return planfile.runs_in_plan(self.folder, arms)
+        cells = (read_plan(self.folder) or {"cells": []})["cells"]
+        return [cell for cell in cells if cell["kind"] == "run" and cell["arm"] in arms]
 
     def counted(self) -> list[PlannedRun]:
         """Return the runs that count; with looks those of the first, and those of the plan."""

@@ -13,11 +13,10 @@ from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
 from ablate.study.analysis import known
 from ablate.study.analysis.confounding import inestimable, varied
-from ablate.study.launch.estimate import Result, done, left, seconds
-from ablate.study.launch.state import State, state_of
+from ablate.study.launch.estimate import Durations
+from ablate.study.launch.state import state_of
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import amount, counted, duration, listed, seeds_in_words
-from ablate.study.plan.cells import Composed
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.layout import SHOWN, Layout
 from ablate.study.plan.planned_run import PlannedRun
@@ -37,18 +36,20 @@ def show(study: PlannedStudy, slots: int) -> None:
     states = {cell.folder: study.state(cell) for cell in cells}
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
-    finished = done(state.result for state in states.values())
+    flops = {arm.name: arm.budget.flops_per_step * arm.budget.steps for arm in layout.arms}  # type: ignore[union-attr]
+    durations = Durations(states, {cell.folder: cell.arm for cell in cells}, flops)
     of_block = f", {study.block}" if study.block else ""
     title = f"{study.request.name}{of_block} (dry run)"
-    console.print(_arms(layout, counting, states, finished, title=title))
+    console.print(_arms(layout, counting, durations, title=title))
     for line in [*_also(layout), *_notes(study), *_power(study)]:
         console.print(line, soft_wrap=True)
-    ended = sum(state.name == "finished" for state in states.values())
-    time = _time_left(layout, cells, states, finished, slots)
+    to_do = [folder for folder, state in states.items() if state.name != "finished"]
+    rest = durations.left(to_do, slots)
     console.print(
         f"{counted(len(layout.arms), 'arm')}, {_seeds(study)},"
         f" {counted(len(states), 'run')} in {study.folder}:"
-        f" {ended} finished, {len(states) - ended} to do{time}."
+        f" {len(states) - len(to_do)} finished, {len(to_do)} to do"
+        f"{f', about {rest}' if rest else ''}."
         f" Arms are compared by {metric['name']}, {direction(metric['mode'])}"
         f"{_weights(layout, metric)}.",
         soft_wrap=True,
@@ -140,12 +141,7 @@ def _weights(layout: Layout, metric: Mapping[str, str]) -> str:
 
 
 def _arms(
-    layout: Layout,
-    cells: Sequence[PlannedRun],
-    states: Mapping[str, State],
-    finished: Sequence[Result],
-    *,
-    title: str,
+    layout: Layout, cells: Sequence[PlannedRun], durations: Durations, *, title: str
 ) -> Table:
     table = Table(
         Column("arm", overflow="fold"),
@@ -158,10 +154,10 @@ def _arms(
     )
     for composed in layout.arms:
         cells_of_arm = [cell for cell in cells if cell.arm == composed.name]
-        ended = sum(states[cell.folder].name == "finished" for cell in cells_of_arm)
+        ended = sum(durations.states[c.folder].name == "finished" for c in cells_of_arm)
         budget = composed.budget
         assert budget is not None
-        time = _run_seconds(composed, finished)
+        time = durations.seconds(composed.name)
         table.add_row(
             composed.name,
             f"{budget.parameters:,}",
@@ -271,24 +267,3 @@ def _power(study: PlannedStudy) -> list[str]:
     needed = power.seeds_for(effect / sd, arms, df)
     words = counted(needed, "seed") if needed else f"more than {power.MOST} seeds"
     return [f"{line}.", f"An effect of {effect:g} needs {words}."]
-
-
-def _run_seconds(composed: Composed, finished: Sequence[Result]) -> float | None:
-    assert composed.budget is not None
-    flops = composed.budget.flops_per_step * composed.budget.steps
-    return seconds(composed.name, flops, finished)
-
-
-def _time_left(
-    layout: Layout,
-    cells: Sequence[PlannedRun],
-    states: Mapping[str, State],
-    finished: Sequence[Result],
-    slots: int,
-) -> str:
-    arms = {composed.name: composed for composed in layout.arms}
-    to_do = {cell.folder: cell for cell in cells if states[cell.folder].name != "finished"}
-    if not to_do:
-        return ""
-    needed = left([_run_seconds(arms[cell.arm], finished) for cell in to_do.values()], slots)
-    return "" if needed is None else f", about {duration(round(needed))}"

@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check_study, seeds_of
+from ablate.config.keys import plain
 from ablate.config.overrides import key_of, merged, parse_all, parse_one, require_few, value_text
 from ablate.errors import UserError
 from ablate.machine.redact import without_credentials
@@ -39,15 +40,15 @@ class StudyRequest:
     """A parsed request. fixed: overrides of every arm; grid: the factors were typed as values after
     commas."""
 
-    name: str
     sweep: str | None
     fixed: tuple[str, ...]
     factors: tuple[Factor, ...]
-    exclude: tuple[Row, ...]
     seeds: tuple[int, ...] | None  # None: the seed that the composition has
     design: str
-    grid: bool
     node: Mapping[str, Any]  # the rest of `study`, such as metric and match
+    grid: bool = False
+    exclude: tuple[Row, ...] = ()
+    name: str = ""
     looks: tuple[int, ...] = ()  # numbers of seeds of study.seeds_up_to; empty for a fixed number
     description: str = ""  # the comment at the top of the sweep's file
 
@@ -67,11 +68,8 @@ def parse_request(
     typed = [override for override in overrides if not override.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas
-    request = _with_looks(ask(node, typed, sweep))
-    request = replace(
-        request,
-        description=_description(config.hydra.runtime.config_sources, sweep),
-    )
+    description = _description(config.hydra.runtime.config_sources, sweep)
+    request = replace(_with_looks(ask(node, typed, sweep)), description=description)
     named = any(override.key_or_group == "study.name" for override in overrides)
     own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
     lines = [override.input_line or "" for override in overrides]
@@ -114,11 +112,7 @@ def looks(first: int, last: int) -> tuple[int, ...]:
 def _content(node: DictConfig) -> dict[str, Any]:
     """Return the resolved values; keys that become overrides keep interpolations, ${..}."""
     raw: dict[str, Any] = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
-    values = {key: node[key] for key in raw if key not in UNRESOLVED}
-    return raw | {
-        key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-        for key, value in values.items()
-    }
+    return raw | {key: plain(node[key]) for key in raw if key not in UNRESOLVED}
 
 
 def _description(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
@@ -158,20 +152,18 @@ def _by_factors(
     options = {factor.name: factor.options for factor in factors}
     exclude = [
         {
-            str(name): option_name(option, options.get(str(name), {}))
-            for name, option in entry.items()
+            str(name): _label(o) if _label(o) in options.get(str(name), ()) else value_text(o)
+            for name, o in entry.items()
         }
         for entry in node["exclude"]
     ]
     return StudyRequest(
-        name="",
         sweep=sweep,
         fixed=merged(baseline, (override.input_line or "" for override in typed)),
         factors=factors,
         exclude=tuple(exclude),
         seeds=seeds_of(node["seeds"]),
         design=node["design"] or "one_factor",
-        grid=False,
         node=node,
     )
 
@@ -217,17 +209,8 @@ def _by_commas(
             f"{what}: set study.factors, or several values of a key, as"
             " in -m model.attention=additive,dot"
         )
-    return StudyRequest(
-        name="",
-        sweep=sweep,
-        fixed=merged(fixed),
-        factors=tuple(factors.values()),
-        exclude=(),
-        seeds=seeds,
-        design="factorial",
-        grid=True,
-        node=node,
-    )
+    varied = tuple(factors.values())
+    return StudyRequest(sweep, merged(fixed), varied, seeds, "factorial", node, grid=True)
 
 
 def _values(override: Override) -> list[str]:
@@ -332,8 +315,3 @@ def _named(where: str, node: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
 def _label(option: Any) -> str:
     """Return the name of an option in a file: `off`, a boolean in YAML, is false."""
     return option if isinstance(option, str) else value_text(option)
-
-
-def option_name(option: Any, options: Mapping[str, Any]) -> str:
-    """Return the option that study.exclude names: a value, or the name of a named option."""
-    return _label(option) if _label(option) in options else value_text(option)

@@ -172,7 +172,6 @@ def result_with(folder: Path, run_id: str, metric: str) -> Mapping[str, Any] | N
 
 
 def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None, str | None]:
-    """Return the value of a run, or why it has none."""
     if result is None:
         return None, "was never started"
     if (status := result.get("status")) != "finished":

@@ -1,38 +1,25 @@
 """Make the views and the report at W&B, with wandb-workspaces."""
 
 import unicodedata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
+
+import wandb_workspaces.reports.v2 as wr
+import wandb_workspaces.workspaces as ws
 
 from ablate.logger.wandb import LONGEST_NAME, fitted
 from ablate.study.analysis.curves import curve_column
 from ablate.study.analysis.rows import Report
 from ablate.study.metric_words import metric_words
+from ablate.study.publish import Place, difference
 from ablate.study.report import WrittenReport
 from ablate.study.report.inline import COLORS
 from ablate.study.report.render import markdown
-
-if TYPE_CHECKING:
-    from wandb_workspaces.reports.v2 import PanelGrid
-    from wandb_workspaces.workspaces import Workspace
 
 SECTION = "Ablation"
 STEP = "trainer/global_step"
 ARM = "ablate.arm"  # of the config of a run
 MOST_LINES = 100  # in one chart
 BASELINE = "#808080"  # visible on white and on black
-
-
-class Place(NamedTuple):
-    """The project, and the job type of the study's runs."""
-
-    entity: str
-    project: str
-    job_type: str
-
-
-def difference(metric: str) -> str:
-    """Return the summary key of a run's difference from the baseline's run of the same seed."""
-    return f"difference/{metric}"
 
 
 def title(name: str) -> str:
@@ -48,8 +35,6 @@ def save_view(report: Report, place: Place, *, grouped: bool, known: str | None)
 
     The sections and settings of a known view that are not ours are kept.
     """
-    import wandb_workspaces.workspaces as ws
-
     study, key = report.study, difference(report.metric)
     base = [r.run_id for r in study.runs_of(report.baseline.arm.name).values() if r.finished]
     shown = _known(known) or ws.Workspace(
@@ -77,9 +62,7 @@ def save_view(report: Report, place: Place, *, grouped: bool, known: str | None)
     return str(shown.save().url)
 
 
-def _known(url: str | None) -> "Workspace | None":
-    import wandb_workspaces.workspaces as ws
-
+def _known(url: str | None) -> ws.Workspace | None:
     try:
         return ws.Workspace.from_url(url) if url else None
     except ValueError as error:
@@ -93,8 +76,6 @@ def save_report(
 ) -> tuple[str, str]:
     """Make W&B's report, or rewrite the `known` one; return its address and its id. table, run:
     the key of the table, and the run that has it and the figures."""
-    import wandb_workspaces.reports.v2 as wr
-
     text = markdown(written.content).split("\n\n", 1)[1]  # W&B shows title and figures by itself
     report = wr.Report(
         place.project,
@@ -118,10 +99,7 @@ def save_report(
     return str(report.url), report.id
 
 
-def _grid(report: Report, place: Place) -> "PanelGrid":
-    """Make the panels of the arms, as in their view."""
-    import wandb_workspaces.reports.v2 as wr
-
+def _grid(report: Report, place: Place) -> wr.PanelGrid:
     arm, by = wr.Config(ARM), wr.SummaryMetric(difference(report.metric))
     colors: dict[Any, Any] = {
         wr.RunsetGroup("arms", (wr.RunsetGroupKey(arm, name),)): color
@@ -139,10 +117,7 @@ def _grid(report: Report, place: Place) -> "PanelGrid":
     return wr.PanelGrid(runsets=[runs], panels=panels, custom_run_colors=colors)
 
 
-def _figures(written: WrittenReport, place: Place, table: str, run: str) -> "PanelGrid":
-    """Make the panels of the report's own run: its table and figures."""
-    import wandb_workspaces.reports.v2 as wr
-
+def _figures(written: WrittenReport, place: Place, table: str, run: str) -> wr.PanelGrid:
     keys = [f"report/{path.stem}" for path in written.files if path.suffix == ".png"]
     runs = wr.Runset(
         place.entity, place.project, "report", filters=f'Metric("ID") == {_literal(run)}'
@@ -162,15 +137,12 @@ def _lines(report: Report, *, grouped: bool) -> int:
 
 
 def _colors(report: Report) -> dict[Any, Any]:
-    """Arm -> its color in the report."""
     colors = {arm: COLORS[index - 1] for arm, index in report.colors.items()}
     return {report.baseline.arm.name: BASELINE, **colors}
 
 
 def _panels(report: Report, *, grouped: bool) -> list[Any]:
     """Make panels of mean and standard error over the seeds of an arm, or of every single run."""
-    import wandb_workspaces.reports.v2 as wr
-
     together: dict[str, Any] = {"max_runs_to_show": _lines(report, grouped=grouped)}
     if grouped:
         arm = wr.Config(ARM)

@@ -10,7 +10,7 @@ from typing import Any
 from ablate.errors import UserError
 from ablate.run_files import write_text
 from ablate.study.analysis import known
-from ablate.study.analysis.collect import Study, StudyRun, collect
+from ablate.study.analysis.collect import StudyRun, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.examples import over_examples
@@ -19,8 +19,7 @@ from ablate.study.report import figures
 from ablate.study.report.chart_data import gather
 from ablate.study.report.content import content
 from ablate.study.report.render import FIGURES, latex, markdown, page
-from ablate.study.report.runs import pictures, samples
-from ablate.study.report.runs_csv import runs_csv
+from ablate.study.report.runs import pictures, runs_csv, samples
 from ablate.study.report.to_json import to_json
 
 # Written for results of other programs: their folder may already have a runs.csv or figures/.
@@ -51,7 +50,10 @@ def write(
     for differences over examples. UserError: no study, no finished run, unknown metric or arm."""
     study = collect(study_dir)
     study = study if baseline is None else study.rebased(baseline)
-    refuse_unfinished(study)
+    if not any(run.finished for run in study.runs):
+        counts = Counter(run.state for run in study.runs)
+        now = ", ".join(f"{count} {state}" for state, count in counts.items())
+        raise UserError(f"{study.folder} has no finished run yet ({now or 'its plan is empty'})")
     report = assemble(study, metric, mode, allow)
     if losses is not None:
         report = replace(report, examples=over_examples(study, losses))
@@ -97,12 +99,3 @@ def noise(report: Report) -> dict[str, Any] | None:
     reports = {report.metric: report, **report.also}
     noises = {metric: each.noise for metric, each in reports.items() if each.noise}
     return None if report.blocks else known.content(report.study.plan, noises)
-
-
-def refuse_unfinished(study: Study) -> None:
-    """Raise UserError if the study has no finished run."""
-    if any(run.finished for run in study.runs):
-        return
-    counts = Counter(run.state for run in study.runs)
-    now = ", ".join(f"{count} {state}" for state, count in counts.items()) or "its plan is empty"
-    raise UserError(f"{study.folder} has no finished run yet ({now})")

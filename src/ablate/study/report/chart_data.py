@@ -118,16 +118,14 @@ def panels(study: Study, metric: str) -> list[FactorPanel]:
     In crossed designs every run counts, so that an option's mean is over all settings of the other
     factors; otherwise the baseline and the arms that change only this factor.
     """
-    factors = list((study.plan.get("factors") or {}).items())[:MOST_PANELS]
-    return [_panel(study, factor, list(options), metric) for factor, options in factors]
-
-
-def _panel(study: Study, factor: str, options: list[str], metric: str) -> FactorPanel:
-    baseline = study.plan["own"][factor]
-    values: dict[str, list[float]] = {option: [] for option in options}
-    for arm in study.arms:
-        alone = set(arm.changes) <= {factor}
-        if arm.same_as is None and (alone or study.plan.get("design") == "factorial"):
-            option = arm.changes.get(factor, baseline)
-            values.setdefault(option, []).extend(study.values(arm.name, metric).values())
-    return FactorPanel(factor, list(values), list(values.values()), list(values).index(baseline))
+    found = []
+    for factor, options in list((study.plan.get("factors") or {}).items())[:MOST_PANELS]:
+        baseline = study.plan["own"][factor]
+        values: dict[str, list[float]] = {option: [] for option in options}
+        for arm in study.arms:
+            alone = set(arm.changes) <= {factor}
+            if arm.same_as is None and (alone or study.plan.get("design") == "factorial"):
+                option = arm.changes.get(factor, baseline)
+                values.setdefault(option, []).extend(study.values(arm.name, metric).values())
+        found.append(FactorPanel(factor, [*values], [*values.values()], [*values].index(baseline)))
+    return found

@@ -60,10 +60,9 @@ def metric(row: Row, report: Report) -> TableCell:
     summary, digits = row.summary, report.decimals
     first = islice(row.values.items(), LISTED)
     lines = [f"seed {seed}: {number(value, digits)}" for seed, value in first]
-    tip = "\n".join(lines or ["no finished run"])
-    mean, spread = number(summary.mean, digits), ""
-    if summary.sd is not None:
-        spread = f"± {number(summary.sd, digits)}"
+    tip = "\n".join(lines) or "no finished run"
+    mean = number(summary.mean, digits)
+    spread = "" if summary.sd is None else f"± {number(summary.sd, digits)}"
     small = f"{spread}, n = {summary.n}" if spread else ""
     return TableCell(mean, summary.mean, small, tip, plain=f"{mean} {spread}".strip())
 

@@ -20,23 +20,22 @@ from ablate.study.report.verdict_words import VERDICT_WORDS
 
 @dataclass(frozen=True)
 class ArmLine:
-    """An arm in the table. kind: of its verdict; color: class of its color in the page; verdict:
-    without the numbers of other columns."""
+    """An arm in the table. color: class of its color in the page; verdict: with its explanation."""
 
-    name: str
+    row: Row
     label: str
-    kind: str
     color: str
-    badges: Sequence[str]
     cells: Sequence[tuple[Column, TableCell]]
-    verdict: str
-    explained: TableCell
-    allowed: Sequence[str]
+    verdict: TableCell
     runs: Sequence[TableCell]
 
     @property
+    def name(self) -> str:
+        return self.row.arm.name
+
+    @property
     def marks(self) -> str:
-        return "".join(f" ({badge})" for badge in self.badges if badge != self.name)
+        return "".join(f" ({badge})" for badge in self.row.badges if badge != self.name)
 
     def words(self, form: str) -> list[str]:
         """The words of the columns in a format."""
@@ -89,18 +88,12 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
 
 
 def _line(row: Row, report: Report, columns: Sequence[Column]) -> ArmLine:
-    name = row.arm.name
-    color = report.colors.get(name)
     return ArmLine(
-        name=name,
-        label=report.labels[name],
-        kind=row.kind,
-        color="base" if row.arm.is_baseline else f"c{color}" if color else "rest",
-        badges=row.badges,
+        row,
+        report.labels[row.arm.name],
+        report.color(row.arm.name),
         cells=[(column, column.cell(row, report)) for column in columns],
-        verdict=row.short_verdict,
-        explained=TableCell(VERDICT_WORDS[row.kind].page, small=_reason(row), tip=row.verdict),
-        allowed=row.allowed,
+        verdict=TableCell(VERDICT_WORDS[row.kind].page, small=_reason(row), tip=row.verdict),
         runs=[_run(row, seed, report) for seed in report.study.seeds],
     )
 
@@ -109,12 +102,12 @@ def _reason(row: Row) -> str:
     """The remark below a verdict in the page."""
     comparison = row.comparison
     parts = [] if row.arm.is_baseline or comparison else ["; ".join(row.why)]
-    if comparison and comparison.look:
-        parts.append(comparison.look.words())
+    if row.look:
+        parts.append(row.look.words())
     if comparison and row.kind == "inconclusive" and comparison.verdict.seeds_needed:
         parts.append(f"about {comparison.verdict.seeds_needed:,} seeds needed")
-    allowed = [f"allowed: {', '.join(row.allowed)}"] if row.allowed else []
-    return "; ".join([*allowed, *filter(None, [", ".join(parts)])])
+    allowed = f"allowed: {', '.join(row.allowed)}" if row.allowed else ""
+    return "; ".join(filter(None, [allowed, ", ".join(parts)]))
 
 
 def _run(row: Row, seed: Seed, report: Report) -> TableCell:
@@ -123,4 +116,5 @@ def _run(row: Row, seed: Seed, report: Report) -> TableCell:
     value = row.values.get(seed)
     text = run.state if value is None else number(value, report.decimals)
     link = runs.link(report, run.folder) if run.result else None
-    return TableCell(text, value, link=link, page=runs.wandb_page(run))
+    page = runs.W_AND_B.search(str(run.result.get("logged_to")))
+    return TableCell(text, value, link=link, page=page[0] if page else None)

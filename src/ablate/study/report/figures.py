@@ -84,23 +84,23 @@ def draw(
 
     found = ladder(report.study, report.metric, report.mode)
     pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
-    figures: dict[str, Callable[[], Drawing] | bool] = {
-        "forest": bool(report.compared) and (lambda: _forest(report, report.largest(MOST_ROWS))),
-        "curves": bool(points.curves) and (lambda: _curves(report, points)),
-        "effects": any(any(panel.values) for panel in points.panels)
-        and (lambda: _effects(report, points.panels)),
-        "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
-        "ladder": found is not None and (lambda: _ladder(found, report)),
-        "cost": bool(_sides(points.costs)) and (lambda: _costs(report, points.costs)),
+    options = any(any(panel.values) for panel in points.panels)
+    figures: dict[str, tuple[object, Callable[[], Drawing]]] = {  # whether there is one
+        "forest": (report.compared, lambda: _forest(report, report.largest(MOST_ROWS))),
+        "curves": (points.curves, lambda: _curves(report, points)),
+        "effects": (options, lambda: _effects(report, points.panels)),
+        "interactions": (pairs, lambda: _interactions(report, pairs)),
+        "ladder": (found, lambda: _ladder(found, report)),  # type: ignore[arg-type]
+        "cost": (_sides(points.costs), lambda: _costs(report, points.costs)),
     }
     if folder is not None:
         folder.mkdir(exist_ok=True)
     files, charts = [], {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts may have it
-        for name, make in figures.items():
+        for name, (has_data, make) in figures.items():
             file = None if folder is None else folder / report.named(f"{name}.png")
-            if not callable(make):
+            if not has_data:
                 for old in (file.with_suffix(".png"), file.with_suffix(".pdf")) if file else ():
                     old.unlink(missing_ok=True)  # of an earlier report
                 continue
@@ -141,17 +141,9 @@ def _grid(widths: Sequence[float], height: float) -> tuple[Drawing, list["Axes"]
     return Drawing(figure), axes_list
 
 
-def _kind(arm: str, report: Report) -> str:
-    """Return the page's class of an arm's color."""
-    if arm == report.baseline.arm.name:
-        return "base"
-    return f"c{report.colors[arm]}" if arm in report.colors else "rest"
-
-
-def _rank(arm: str, report: Report) -> tuple[bool, bool]:
+def _rank(color: str) -> tuple[bool, bool]:
     """Order arms so that colored ones cover gray ones, and the baseline all others."""
-    kind = _kind(arm, report)
-    return kind == "base", kind != "rest"
+    return color == "base", color != "rest"
 
 
 def _words(report: Report) -> str:
@@ -166,7 +158,13 @@ def _wrapped(name: str, width: int) -> str:
 def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     """Draw differences and intervals; an arrow at the edge points to a difference beyond it."""
     drawing, (axes,) = _grid([BESIDE], 1.1 + LINE * len(rows))
-    ends = around_zero(report)
+    # The axis has zero, and differences and intervals of all arms but outliers, which dwarf others.
+    compared = [row.comparison for row in report.compared if row.comparison]
+    reaches = [each.interval for each in compared if each.interval]
+    bounds = [end for reach in reaches for end in (reach.low, reach.high)]
+    known = [end for end in (*(each.difference for each in compared), *bounds) if isfinite(end)]
+    usual = 8 * median(map(abs, known)) if known else 0.0
+    ends = limits_of([0.0, *(end for end in known if abs(end) <= usual)], margin=0.08)
     for y, row in enumerate(rows):
         comparison, color = row.comparison, VERDICTS[row.kind]
         assert comparison is not None
@@ -191,27 +189,12 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     return drawing
 
 
-def around_zero(report: Report) -> Limits:
-    """Return the ends of the axis for all compared arms: they include zero, and every difference
-    and interval but outliers, which dwarf the rest."""
-    ends = []
-    for row in report.compared:
-        assert row.comparison is not None
-        ends.append(row.comparison.difference)
-        if reach := row.comparison.interval:
-            ends += [reach.low, reach.high]
-    ends = [end for end in ends if isfinite(end)]
-    usual = 8 * median(map(abs, ends)) if ends else 0.0
-    return limits_of([0.0, *(end for end in ends if abs(end) <= usual)], margin=0.08)
-
-
 def _curves(report: Report, points: Points) -> Drawing:
-    """Draw mean lines with bands of one standard deviation, named at their ends."""
     height, last = 3.2, max(curve.steps[-1] for curve in points.curves)
     drawing, (axes,) = _grid([BESIDE], height)
     limits, ends = points.limits, []
-    for curve in sorted(points.curves, key=lambda c: _rank(c.arm, report)):
-        kind = _kind(curve.arm, report)
+    for curve in sorted(points.curves, key=lambda c: _rank(report.color(c.arm))):
+        kind = report.color(curve.arm)
         shown = kind != "rest"
         rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
         if curve.seeds > 1:
@@ -274,7 +257,6 @@ def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
 
 
 def _effects(report: Report, panels: Sequence[FactorPanel]) -> Drawing:
-    """Draw a panel per factor: dots for runs, bars for means of options."""
     widths = [
         min(max(2.6, SIDE + len(panel.options) * _label_width(panel)), WIDEST) for panel in panels
     ]
@@ -313,12 +295,10 @@ def _beyond(
 
 
 def _far(value: float, limits: Limits, report: Report) -> str:
-    """Return the suffix of a name whose value is beyond the axis."""
     return "" if limits.inside(value) else f" ({number(value, report.decimals)})"
 
 
 def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
-    """Set one vertical scale for all axes."""
     limits = robust(values)
     for axes in drawing.figure.axes:
         axes.set_ylim(limits)
@@ -328,7 +308,6 @@ def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
 
 
 def _label_width(panel: FactorPanel) -> float:
-    """Return the inches that an option's name needs."""
     return min(max(0.6, (max(map(len, panel.options)) + 3) * LETTER), 1.1)
 
 
@@ -422,8 +401,8 @@ def _ladder(found: Ladder, report: Report) -> Drawing:
     base = (report.baseline.arm.name, found.compute, found.means)
     arms = [(climb.arm, climb.flops, climb.means) for climb in found.climbs]
     sign = -1.0 if report.mode == "max" else 1.0
-    for arm, flops, means in sorted([base, *arms], key=lambda each: _rank(each[0], report)):
-        kind = _kind(arm, report)
+    for arm, flops, means in sorted([base, *arms], key=lambda each: _rank(report.color(each[0]))):
+        kind = report.color(arm)
         sizes = [name for name in means if name in flops]
         x, y = np.array([flops[name] for name in sizes]), np.array([means[name] for name in sizes])
         tips = [f"{arm}, {name}\n{number(means[name], report.decimals)}" for name in sizes]
@@ -447,7 +426,6 @@ def _ladder(found: Ladder, report: Report) -> Drawing:
 
 
 def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
-    """Draw means with one standard deviation up and down against every measure of cost."""
     from matplotlib.ticker import EngFormatter
 
     height, sides, name = 3.4, _sides(costs), metric_words(report.metric)
@@ -456,10 +434,10 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
     for axes, (what, of, show) in zip(grid, sides, strict=True):
         spots = []
         axes.set_ylim(limits)
-        for cost in sorted(costs, key=lambda c: _rank(c.arm, report)):
+        for cost in sorted(costs, key=lambda c: _rank(report.color(c.arm))):
             if (at := of(cost)) is None:
                 continue
-            arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread
+            arm, kind, mean, spread = cost.arm, report.color(cost.arm), cost.value, cost.spread
             words = f"{number(mean, report.decimals)} ± {number(spread, report.decimals)}"
             mark = Mark(kind, arm, f"{arm}\n{name} {words}\n{what}: {show(at)}")
             ends = [mean - spread, mean + spread]

@@ -120,7 +120,10 @@ def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
         if key.endswith("}href"):  # of xlink, which HTML does not need
             element.attrib["href"] = element.attrib.pop(key)
         elif key == "style":
-            element.set(key, _themed(value))
+            style = re.sub(r"font-family: [^;]*(; )?", "", value)  # the page has its own
+            style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)  # matplotlib < 3.11
+            colored = re.sub(r"#[0-9a-f]{6}", lambda match: THEME.get(match[0], match[0]), style)
+            element.set(key, colored)
         elif value.startswith("rotate(-0 "):
             del element.attrib[key]
         elif key in ("d", "x", "y", "transform"):
@@ -132,10 +135,3 @@ def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
     dots = [child for child in element.iter() if child.tag.endswith("use")] if mark.tips else []
     for dot, tip in zip(dots, mark.tips, strict=True):
         dot.set("data-tip", tip)
-
-
-def _themed(style: str) -> str:
-    """Replace colors by the page's variables, and leave the font's family to the page."""
-    style = re.sub(r"font-family: [^;]*(; )?", "", style)
-    style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)  # matplotlib before 3.11
-    return re.sub(r"#[0-9a-f]{6}", lambda match: THEME.get(match[0], match[0]), style)

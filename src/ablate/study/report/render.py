@@ -113,12 +113,12 @@ def _environment(escaped: Callable[[str], str]) -> Environment:
 
 def breakable(words: str) -> Markup:
     """Let a long name break between its parts rather than inside one."""
-    lines = [[_part(part) for part in line.split()] for line in words.splitlines()]
-    return Markup("\n").join(Markup(" ").join(line) for line in lines)
-
-
-def _part(word: str) -> Markup:
-    return escape(word) if len(word) < LONG else Markup("<span>{}</span>").format(word)
+    part = Markup("<span>{}</span>")
+    lines = (
+        Markup(" ").join(part.format(w) if len(w) >= LONG else escape(w) for w in line.split())
+        for line in words.splitlines()
+    )
+    return Markup("\n").join(lines)
 
 
 def _markdown(words: str) -> str:
@@ -141,14 +141,11 @@ def fenced(lines: Sequence[str]) -> Markup:
 def tex(words: str) -> str:
     """Escape every character that TeX takes for a command, part of a ligature or an error."""
     line = " ".join(printable(unicodedata.normalize("NFC", words)).split())
-    escaped = "".join(map(_tex_character, line))
+    escaped = "".join(
+        TEX.get(c, c) if c in TEX or PLAIN.match(c) else rf"\unicodechar{{{c}}}{{U+{ord(c):04X}}}"
+        for c in line
+    )
     return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)
-
-
-def _tex_character(character: str) -> str:
-    if character in TEX or PLAIN.match(character):
-        return TEX.get(character, character)
-    return rf"\unicodechar{{{character}}}{{U+{ord(character):04X}}}"
 
 
 def breakable_tex(name: str) -> Markup:

@@ -1,4 +1,4 @@
-"""The runs of the arms: links to their folders and W&B pages, their figures and samples."""
+"""The runs of the arms: runs.csv, links to their folders and W&B pages, figures and samples."""
 
 import os
 import re
@@ -8,8 +8,10 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
+import pandas as pd
+
 from ablate.run_files import CorruptFile, open_file, read_text
-from ablate.study.analysis.collect import StudyRun
+from ablate.study.analysis.collect import Study, StudyRun
 from ablate.study.analysis.rows import Report
 
 MOST_ARMS = 8  # side by side
@@ -19,6 +21,9 @@ MOST_PIXELS = 1 << 25
 LONGEST = 1 << 24  # bytes of a figure that is read
 LETTERS = 600  # of a sample in the page
 W_AND_B = re.compile(r"https?://[^\s;,]+/runs/[\w-]+")
+NUMBERS = (  # of a run, in runs.csv
+    "flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds", "peak_memory_bytes"
+)  # fmt: skip
 Sample = tuple[str, str, str]  # label of the arm, address of the file, text
 Picture = tuple[str, list[tuple[str, str, str]]]  # name; label, address and small copy of each arm
 
@@ -27,11 +32,6 @@ def link(report: Report, path: Path) -> str:
     """Return the address of a file or folder, relative to the page."""
     # A folder's name may have a colon, and must not become a scheme.
     return quote(Path(os.path.relpath(path, report.study.folder)).as_posix(), safe="/=")
-
-
-def wandb_page(run: StudyRun) -> str | None:
-    match = W_AND_B.search(str(run.result.get("logged_to")))
-    return match[0] if match else None
 
 
 def shown(report: Report) -> dict[str, StudyRun]:
@@ -93,3 +93,35 @@ def samples(report: Report) -> list[Sample]:
         text = text[:LETTERS] + " …" * (len(text) > LETTERS)
         every.append((report.labels[arm], link(report, file), text))
     return every
+
+
+def runs_csv(study: Study) -> str:
+    """Write a row per folder of a run, tuning runs included. The arm is the one that trained it,
+    the first of those that share it (cells.py); `same_as` names the others."""
+    cells: dict[tuple[str, Path], list[StudyRun]] = {}
+    for kind, runs in (("run", study.runs), ("tune", study.tuning)):
+        for run in runs:
+            cells.setdefault((kind, run.folder), []).append(run)
+    rows = [
+        {
+            **dict.fromkeys(("arm", "same_as", "seed")),  # the first columns
+            **study.options(run.arm, run.block),
+            "arm": run.arm,
+            "same_as": "; ".join(other.arm for other in others),
+            "seed": run.seed,
+            "kind": kind,
+            "state": run.state,
+            "run_id": run.run_id,
+            "folder": run.folder.name,
+            "detail": run.detail,
+            **{name: run.result.get(name) for name in NUMBERS},
+            "rate": run.number("throughput", "value"),
+            **{f"parameters/{name}": run.number("parameters", name)
+               for name in ("total", "trainable", "non_embedding")},
+            **{f"choice/{key}": option for key, option in run.result.get("choices", {}).items()},
+            **run.result.get("metrics", {}),
+        }
+        for (kind, _), (run, *others) in cells.items()
+    ]  # fmt: skip
+    text: str = pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    return text

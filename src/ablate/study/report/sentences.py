@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from ablate.config.keys import flatten
 from ablate.machine.terminal.say import command_line
@@ -61,19 +60,14 @@ def plan_sentence(report: Report) -> str:
 
 def subject(report: Report) -> str:
     """Name model and data, as "gpt on pydoc"."""
-    choices = _config(report).get("choices", {})
+    choices = report.study.plan.get("baseline", {}).get("config", {}).get("choices", {})
     return " on ".join(str(choices[key]) for key in ("model", "data") if choices.get(key))
 
 
 def settings(report: Report) -> str:
     """Return the main settings of the baseline, wherever they were set."""
-    values = flatten(_config(report))
+    values = flatten(report.study.plan.get("baseline", {}).get("config", {}))
     return " ".join(f"{key}={values[key]}" for key in SETTINGS if values.get(key) not in UNSET)
-
-
-def _config(report: Report) -> dict[str, Any]:
-    config: dict[str, Any] = report.study.plan.get("baseline", {}).get("config", {})
-    return config
 
 
 def metric_name(report: Report) -> str:
@@ -174,18 +168,16 @@ def curve_words(report: Report, points: Points) -> str:
 
 
 def relative(row: Row, report: Report) -> str:
-    """Return the difference as a share of the baseline's value; "" if that is not positive."""
-    base = report.baseline.summary.mean
-    if row.difference is None or not base or base <= 0:
-        return ""
-    return share(row.difference / base)
+    """The difference as a share of the baseline's value; "" if that is not positive."""
+    base = report.baseline.summary.mean or 0.0
+    return "" if row.difference is None or base <= 0 else share(row.difference / base)
 
 
 def plan_lines(report: Report) -> list[tuple[str, str]]:
     """Describe the plan in a few lines: (heading, text)."""
     study, plan = report.study, report.study.plan
     states = Counter(run.state for run in study.runs)
-    each = study.compared_seeds
+    each = plan["seeds"]
     seeds = ", ".join(map(str, each))
     if len(each) > 12:
         seeds = f"{each[0]} to {each[-1]} ({len(each)})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
 from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup, ladder
-from ablate.study.analysis.rows import Report, Row
+from ablate.study.analysis.rows import Report
 from ablate.study.analysis.scaling_law import LEAST
 from ablate.study.analysis.stats import Interval
 from ablate.study.numbers import (
@@ -196,15 +196,17 @@ def _verdicts(
     report: Report, columns: Mapping[str, Report]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Heads and rows of the difference and the verdict of each arm in other reports."""
-    words = [{row.arm.name: _words(row, each) for row in each.rows} for each in columns.values()]
+    words = [
+        {
+            row.arm.name: f"{signed(row.difference, each.decimals)}, {row.comparison.verdict.kind}"
+            if row.comparison
+            else "not compared"
+            for row in each.rows
+        }
+        for each in columns.values()
+    ]
     arms = [row.arm.name for row in report.others]
     return ["arm", *columns], [[arm, *(by_arm[arm] for by_arm in words)] for arm in arms]
-
-
-def _words(row: Row, report: Report) -> str:
-    if row.comparison is None:
-        return "not compared"
-    return f"{signed(row.difference or 0.0, report.decimals)}, {row.comparison.verdict.kind}"
 
 
 def details(report: Report) -> Iterator[Table]:
@@ -230,23 +232,27 @@ def details(report: Report) -> Iterator[Table]:
             " comparison.",
         )
     if not report.study.source:
-        yield Table("Environment", ("property", "value", "runs"), _environment(report))
+        environment = [
+            (head, value, "every run" if len(values) == 1 else listed(arms))
+            for head, values in versions(report.study).items()
+            for value, arms in values.items()
+        ]
+        environment.append(("plan written", str(report.study.plan.get("written")), "every run"))
+        yield Table("Environment", ("property", "value", "runs"), environment)
 
 
 def _failures(report: Report) -> list[Sequence[str]]:
-    """Runs without a result, invalid arms, excluded cells, arms without effect."""
     study = report.study
     rows = _grouped(study.runs) + _grouped(study.tuning, " (tuning)")
-    for entry in study.plan.get("illegal") or []:
-        rows.append((entry["arm"], NOTHING, "invalid", entry["reason"]))
-    for entry in study.plan.get("excluded") or []:
-        reason = f"study.exclude: {entry_text(entry['by'])}"
-        rows.append((entry["arm"], NOTHING, "excluded", reason))
-    for row in report.others:
-        if row.arm.no_effect and row.arm.same_as is None:
-            why = "the model is the baseline's: same parameters, same initial outputs"
-            rows.append((row.arm.name, NOTHING, "no effect", why))
-    return rows
+    without = [("invalid", e["arm"], e["reason"]) for e in study.plan.get("illegal") or ()]
+    without += [
+        ("excluded", entry["arm"], f"study.exclude: {entry_text(entry['by'])}")
+        for entry in study.plan.get("excluded") or ()
+    ]
+    same = "the model is the baseline's: same parameters, same initial outputs"
+    alike = [row.arm for row in report.others if row.arm.no_effect and row.arm.same_as is None]
+    without += [("no effect", arm.name, same) for arm in alike]
+    return [*rows, *((arm, NOTHING, state, reason) for state, arm, reason in without)]
 
 
 STATES = {"missing": "not run yet", "queued": "waits", "running": "trains now"}
@@ -266,7 +272,6 @@ def _grouped(runs: Sequence[StudyRun], note: str = "") -> list[Sequence[str]]:
 
 
 def _differences(arm: Arm) -> str:
-    """A line for each config key with another value than in the baseline."""
     lines = []
     for key, values in arm.differs.items():
         how = " (matched to the baseline's budget)" if key in arm.set else ""
@@ -278,7 +283,6 @@ def _differences(arm: Arm) -> str:
 
 
 def _trials(report: Report) -> list[Sequence[str]]:
-    """The points that were tried for each arm, with problems or doubts."""
     rows: list[Sequence[str]] = []
     for arm in report.study.arms:
         for trial in arm.tuning:
@@ -288,13 +292,3 @@ def _trials(report: Report) -> list[Sequence[str]]:
             doubts = edges(trial["point"], arm.tuning) if chosen else ()
             rows.append((arm.name, point, mean, chosen, "; ".join([*trial["problems"], *doubts])))
     return rows
-
-
-def _environment(report: Report) -> list[Sequence[str]]:
-    """Code, data and machines of the finished runs, by arm if there is more than one value."""
-    rows = [
-        (head, value, "every run" if len(values) == 1 else listed(arms))
-        for head, values in versions(report.study).items()
-        for value, arms in values.items()
-    ]
-    return [*rows, ("plan written", str(report.study.plan.get("written")), "every run")]

@@ -34,7 +34,8 @@ def show(written: WrittenReport) -> None:
     )
     for arm in content["arms"]:
         words = [cell.words for column, cell in arm.cells if column in columns]
-        table.add_row(arm.name, *words, arm.verdict, style=VERDICT_WORDS[arm.kind].style)
+        style = VERDICT_WORDS[arm.row.kind].style
+        table.add_row(arm.name, *words, arm.row.short_verdict, style=style)
     console.print(table)
     for claims in content["claims"]:
         for cells, entry in zip(claims.rows, report.claims, strict=True):

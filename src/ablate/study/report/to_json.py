@@ -67,9 +67,7 @@ def arm_content(row: Row) -> dict[str, Any]:
         "changes": dict(row.arm.changes),
         "verdict": row.kind,
         "verdict_text": row.verdict,
-        "n": row.summary.n,
-        "mean": row.summary.mean,
-        "sd": row.summary.sd,
+        **_of(row.summary, "n", "mean", "sd"),
         "values": {str(seed): value for seed, value in row.values.items()},
         "difference": row.difference,
         "interval": _interval(comparison.interval) if comparison else None,
@@ -77,21 +75,16 @@ def arm_content(row: Row) -> dict[str, Any]:
         "effect_size": comparison.size if comparison else None,
         "seeds_needed": comparison.verdict.seeds_needed if comparison else None,
         "look": asdict(row.look) if row.look else None,
-        "parameters": row.arm.parameters,
-        "flops_per_step": row.arm.flops_per_step,
-        "steps": row.arm.steps,
-        "same_as": row.arm.same_as,
+        **_of(row.arm, "parameters", "flops_per_step", "steps", "same_as"),
     }
 
 
 def _noise(noise: Noise) -> dict[str, Any]:
-    found, assumed = (
-        {"sd": part.variance**0.5, "df": part.df} if part.df else None
-        for part in (noise.found, noise.assumed)
-    )
+    parts = {"found": noise.found, "assumed": noise.assumed}
     return {
-        "found": found,
-        "assumed": assumed,
+        **{
+            name: {"sd": p.variance**0.5, "df": p.df} if p.df else None for name, p in parts.items()
+        },
         "p": noise.agreement if noise.assumed.df else None,
         "assumed_used": bool(noise.known.df),
     }
@@ -100,25 +93,22 @@ def _noise(noise: Noise) -> dict[str, Any]:
 def _claim(entry: JudgedClaim) -> dict[str, Any]:
     settled, claim = entry.settled, entry.settled.claim
     return {
-        "statement": claim.statement,
-        "source": claim.source,
+        **_of(claim, "statement", "source"),
         "verdict": settled.verdict,
         "scale": entry.scale,
-        "direction": claim.direction,
-        "min_effect": claim.min_effect,
-        "margin": claim.margin,
-        "constant": claim.constant,
+        **_of(claim, "direction", "min_effect", "margin", "constant"),
         "terms": [asdict(term) for term in claim.terms],
         "effect": settled.effect,
         "interval": _interval(settled.interval),
-        "p": settled.p,
-        "n": settled.n,
-        "seeds_needed": settled.seeds_needed,
-        "why": settled.why,
+        **_of(settled, "p", "n", "seeds_needed", "why"),
         "look": asdict(settled.look) if settled.look else None,
         "made": entry.made,
         "after_the_fact": entry.after,
     }
+
+
+def _of(of: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def _interval(interval: Interval | None) -> list[float] | None:
