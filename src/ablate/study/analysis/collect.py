@@ -177,8 +177,8 @@ class Study:
 
     def planned(self, arm: str) -> list[int]:
         """The seeds planned for an arm, in every block: with looks a decided one has fewer."""
-        lacking = {*self.seeds} - {*self.seeds_of(arm)}
-        return [seed for seed in self.plan["seeds"] if seed not in {*map(_number, lacking)}]
+        lost = {_number(seed) for seed in {*self.seeds} - {*self.seeds_of(arm)}}
+        return [seed for seed in self.plan["seeds"] if seed not in lost]
 
     def seeds_of(self, arm: str) -> list[Seed]:
         """The planned seeds of an arm: with looks a decided one has fewer than others."""

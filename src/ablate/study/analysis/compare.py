@@ -275,6 +275,7 @@ def decide(
         ]
 
     ps = tested(Error.p)
+    # In the order of the fields of `Tests`.
     columns: list[Sequence[Any]] = [errors, ps, holm(ps, steps), holm_levels(ps, steps)]
     if margin is not None:
         equal = tested(lambda of_arm, mean: of_arm.equivalent_p(mean, margin))

@@ -36,10 +36,13 @@ def status_table(study_dir: Path) -> RenderableType:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of runs and of the metric from the plan; without a plan, names of folders."""
+    """Names of runs, their arms and FLOPs, and the metric, from the plan; without a plan, names of
+    folders."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     metric: Mapping[str, str] | None = None  # name and mode
+    arms: Mapping[str, str] = field(default_factory=dict)  # by folder, each block has its own
+    flops: Mapping[str, float] = field(default_factory=dict)  # of the training of an arm
 
     @classmethod
     def of(cls, *study_dirs: Path) -> "Names":
@@ -50,10 +53,25 @@ class Names:
             for block, plan in plans.items()
             for cell in reversed(plan["cells"])
         }
-        return cls(labels, next((plan["metric"] for plan in plans.values()), None))
+        arms = {c["folder"]: f"{c['arm']} {b}" for b, plan in plans.items() for c in plan["cells"]}
+        flops = {
+            f"{arm['name']} {block}": arm["flops_per_step"] * arm["steps"]
+            for block, plan in plans.items()
+            for arm in plan["arms"]
+            if arm.get("flops_per_step") and arm.get("steps")
+        }
+        return cls(labels, next((plan["metric"] for plan in plans.values()), None), arms, flops)
 
     def label(self, folder: str) -> str:
         return self.labels.get(folder, folder)
+
+    def time_left(self, states: Mapping[str, State], slots: int | None) -> list[str]:
+        """In words; empty if unknown. slots: runs at once; None: as many as are running."""
+        to_do = [folder for folder, state in states.items() if not state.ended]
+        running = sum(state.name == "running" for state in states.values())
+        durations = Durations(states, self.arms, self.flops)
+        rest = durations.left(to_do, running if slots is None else slots)
+        return [f"about {rest} left"] if rest else []
 
     def value(self, state: State) -> tuple[str, float, str] | None:
         """Return name, value and mode of a finished run's metric."""
@@ -139,7 +157,7 @@ class View:
         parts = [f"[{ended}/{len(self._states)}] {what}: {self._names.label(folder.name)}"]
         if outcome := _outcome(self._names, state):
             parts.append(outcome)
-        parts += _time_left(self._states, self._slots)
+        parts += self._names.time_left(self._states, self._slots)
         self._console.print("; ".join(parts), markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
@@ -152,7 +170,7 @@ def _table(names: Names, states: Mapping[str, State], slots: int | None) -> Rend
     head = [", ".join(_counts(states.values())) or "no runs"]
     if best := names.best(states):
         head.append(f"best {best}")
-    head += _time_left(states, slots)
+    head += names.time_left(states, slots)
     listed = [f for f, state in states.items() if state.name in STYLES and state.name != "finished"]
     listed.sort(key=lambda folder: states[folder].name != "running")
     listed += [
@@ -187,10 +205,3 @@ def _outcome(names: Names, state: State) -> str:
     if state.name == "running" and state.rate:
         parts.append(f"{state.rate:.3g} steps/s")
     return ", ".join([*parts, *filter(None, [state.detail])])
-
-
-def _time_left(states: Mapping[str, State], slots: int | None) -> list[str]:
-    to_do = [folder for folder, state in states.items() if not state.ended]
-    running = sum(state.name == "running" for state in states.values())
-    rest = Durations(states).left(to_do, running if slots is None else slots)
-    return [f"about {rest} left"] if rest else []
