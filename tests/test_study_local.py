@@ -65,12 +65,12 @@ def test_everything_printed_is_in_the_folder_of_a_run(told):
 def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
     alone, both = told
     (found,) = found_by(alone)
-    assert (found["module"], found["arguments"]) == (WORKER, alone.prepare())
+    assert (found["module"], found["arguments"]) == (WORKER, alone.prepare().arguments)
     assert (found["threads"], found["gpus"], found["full_error"]) == (1, "4", None)
     assert found["session"] == found["pid"]  # Ctrl-C at the terminal is not for it
     first, second = found_by(both)
     assert (first["rank"], second["rank"], first["processes"]) == (0, 1, 2)
-    assert second["arguments"] == first["arguments"] == both.prepare()
+    assert second["arguments"] == first["arguments"] == both.prepare().arguments
     assert first["gpus"] == second["gpus"] == "7"
     assert second["session"] == first["pid"]
 

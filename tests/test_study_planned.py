@@ -49,7 +49,7 @@ def test_a_configuration_is_checked_once_for_all_runs_of_an_arm(tmp_path, checks
 def test_a_file_with_another_hash_runs_no_code(tmp_path):
     """The study may be untrusted."""
     run = run_of(tmp_path, ablate.compose(*overrides(tmp_path)), ())
-    _, expected = run.prepare()
+    _, expected = run.prepare().arguments
     content = json.loads((tmp_path / PLANNED).read_text())
     content["config"]["model"]["_target_"] = "os.system"
     (tmp_path / PLANNED).write_text(json.dumps(content))
@@ -90,7 +90,7 @@ def test_few_functions_are_above_the_trainer(tmp_path, frames, ablate_command, m
     frames.clear()
     run = run_of(tmp_path / "run", ablate.compose(*command), ())
     run.folder.mkdir()
-    monkeypatch.setattr(sys, "argv", ["", *run.prepare()])
+    monkeypatch.setattr(sys, "argv", ["", *run.prepare().arguments])
     with pytest.raises(SystemExit):
         worker.main()
     assert frames == ["fit", "train", "main"]

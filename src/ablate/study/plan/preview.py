@@ -66,11 +66,17 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
         Table(*(Column(head, justify="right") for head in heads)) for heads in (recipe, cost)
     )
     cells = {study.block: [*study.trials.cells, *study.counted()] for study in studies}
-    ended = {
-        study.block: done(study.state(cell).result for cell in cells[study.block])
-        for study in studies
-    }
-    every = [result for results in ended.values() for result in results]
+    states, arms, flops = {}, {}, {}
+    for study in studies:
+        for cell in cells[study.block]:
+            states[folder := f"{study.block}/{cell.folder}"] = study.state(cell)
+            arms[folder] = f"{cell.arm} {study.block}"
+        base_budget = study.layout.baseline.budget
+        assert base_budget is not None
+        name = f"{study.layout.baseline.name} {study.block}"
+        flops[name] = base_budget.flops_per_step * base_budget.steps
+    durations = Durations(states, arms, flops)
+    finished = {f: state.result for f, state in states.items() if state.name == "finished"}
     for study in studies:
         base, size = study.layout.baseline, study.block.partition("=")[2]
         budget, model, optimizer = base.budget, base.config.model, base.config.optimizer
@@ -80,14 +86,14 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
             *map(str, (size, model.dim, model.depth, model.heads, batch)), f"{optimizer.lr:.3g}",
             f"{optimizer.get('weight_decay') or 0:.3g}", f"{budget.steps:,}",
         )  # fmt: skip
-        flops, own = budget.flops_per_step * budget.steps, ended[study.block]
+        own = [result for f, result in finished.items() if f.startswith(f"{study.block}/")]
         peaks = [peak for result in own if (peak := result.get("peak_memory_bytes"))]
         least = budget.checkpoints.state + 4 * budget.parameters  # and the gradients
-        time = seconds(base.name, flops, own) or seconds("", flops, every)
+        time = durations.seconds(name := f"{base.name} {study.block}")
         runs = len({cell.folder for cell in cells[study.block]})
         costs.add_row(
             size, f"{budget.parameters:,}",
-            amount(batch * base.config.data.seq_len * budget.steps), amount(flops),
+            amount(batch * base.config.data.seq_len * budget.steps), amount(flops[name]),
             written(max(peaks)) if peaks else f"> {written(least)}",
             *("?" if time is None else duration(round(time * n)) for n in (1, runs)),
         )  # fmt: skip
@@ -96,7 +102,7 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
     console = Console(highlight=False, markup=False)
     console.print(recipes)
     console.print(costs)
-    if not every:
+    if not finished:
         console.print(
             "Memory is that of weights, gradients and optimizer, without activations. Times are"
             " known once a run has finished."
