@@ -11,9 +11,10 @@ from refusals import refused
 
 from ablate import report as command_line
 from ablate.cli.command import command
-from ablate.study.analysis.collect import Folder, collect
+from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
+from ablate.study.analysis.folder import Folder
 from ablate.study.analysis.rows import assemble, unsettled
 from ablate.study.any_runs import show_runs
 from ablate.study.plan.tune import result_with

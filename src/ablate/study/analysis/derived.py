@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import TYPE_CHECKING
 
 from ablate.errors import UserError, suggest
+from ablate.study.analysis.folder import Folder
 from ablate.study.metric_words import mode_of
-
-if TYPE_CHECKING:
-    from ablate.study.analysis.collect import Folder
 
 COSTS: dict[str, tuple[str, ...]] = {
     "cost/seconds": ("train_seconds",),

@@ -15,7 +15,7 @@ from ablate.config.overrides import MOST, value_text, variants
 from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import schema_error
 from ablate.study.analysis import derived
-from ablate.study.analysis.collect import Folder
+from ablate.study.analysis.folder import Folder
 from ablate.study.launch.state import state_of
 from ablate.study.plan.cells import Composer, PlannedRuns, with_more
 from ablate.study.plan.layout import Layout

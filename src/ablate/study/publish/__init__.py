@@ -13,7 +13,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ablate.errors import RunFailed, UserError
 from ablate.logger import first_line
@@ -28,6 +28,8 @@ from ablate.study.report.to_json import arm_content
 if TYPE_CHECKING:
     import wandb
 
+    from ablate.study.publish.views import Place
+
 ADDRESSES = "wandb.json"
 TABLE = "report/table"
 AT_ONCE = 500  # runs in one query
@@ -37,19 +39,6 @@ COLUMNS = {
     "low": "low", "high": "high", "effect": "effect_size", "p_holm": "p",
     "verdict": "verdict_text", "parameters": "parameters", "flops_per_step": "flops_per_step",
 }  # fmt: skip
-
-
-class Place(NamedTuple):
-    """The project, and the job type of the study's runs."""
-
-    entity: str
-    project: str
-    job_type: str
-
-
-def difference(metric: str) -> str:
-    """Return the summary key of a run's difference from the baseline's run of the same seed."""
-    return f"difference/{metric}"
 
 
 def require_workspaces() -> None:
@@ -96,7 +85,7 @@ def send(written: WrittenReport, logger: Mapping[str, Any], where: dict[str, Any
     logger: that of the study's runs. where: the addresses from the last time; updated in place as
     far as sending gets.
     """
-    from ablate.study.publish.views import save_report, save_view
+    from ablate.study.publish.views import Place, save_report, save_view
 
     report = written.report
     with _scratch() as scratch:
@@ -143,6 +132,8 @@ def report_id(report: Report) -> str:
 
 def summaries(report: Report) -> dict[str, dict[str, float | None]]:
     """Map each run id to values of its summary; None if it must have no such key."""
+    from ablate.study.publish.views import difference
+
     study, key = report.study, difference(report.metric)
     values: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
     for row in report.rows:
@@ -191,7 +182,9 @@ def _connect() -> "wandb.Api":
         raise RunFailed(f"{current.base_url} {problem}") from error
 
 
-def _log(written: WrittenReport, rows: Sequence[Sequence[Any]], place: Place, scratch: Path) -> str:
+def _log(
+    written: WrittenReport, rows: Sequence[Sequence[Any]], place: "Place", scratch: Path
+) -> str:
     import wandb
 
     study = written.report.study

@@ -1,7 +1,7 @@
 """Make the views and the report at W&B, with wandb-workspaces."""
 
 import unicodedata
-from typing import Any
+from typing import Any, NamedTuple
 
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
@@ -10,7 +10,6 @@ from ablate.logger.wandb import LONGEST_NAME, fitted
 from ablate.study.analysis.curves import curve_column
 from ablate.study.analysis.rows import Report
 from ablate.study.metric_words import metric_words
-from ablate.study.publish import Place, difference
 from ablate.study.report import WrittenReport
 from ablate.study.report.inline import COLORS
 from ablate.study.report.render import markdown
@@ -20,6 +19,19 @@ STEP = "trainer/global_step"
 ARM = "ablate.arm"  # of the config of a run
 MOST_LINES = 100  # in one chart
 BASELINE = "#808080"  # visible on white and on black
+
+
+class Place(NamedTuple):
+    """The project, and the job type of the study's runs."""
+
+    entity: str
+    project: str
+    job_type: str
+
+
+def difference(metric: str) -> str:
+    """Return the summary key of a run's difference from the baseline's run of the same seed."""
+    return f"difference/{metric}"
 
 
 def title(name: str) -> str:
