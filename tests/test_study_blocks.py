@@ -177,6 +177,7 @@ def test_five_rungs_predict_the_last_and_tell_the_trend(tmp_path):
         if each.clock_interval:
             assert each.clock_interval.low < each.clock < each.clock_interval.high
     assert found.predicted == pytest.approx(found.means["256"], abs=0.05)
+    assert 0 < found.misfit < 0.01
     page = write(root).files[0].read_text()
     for words in ("With size, the speed-up of ", "By wall clock",
                   "The law of the smaller sizes predicts", "Loss by compute"):  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.noise import Error, Noise, Part, error
-from ablate.study.analysis.scaling_law import Effective, effective, predicted
+from ablate.study.analysis.scaling_law import LEAST, Effective, Law, effective, predicted
 from ablate.study.analysis.stats import LEVEL, Interval
 
 SECONDS = "cost/seconds"
@@ -66,13 +66,15 @@ class ScalingSlope:
 @dataclass(frozen=True)
 class Ladder:
     """compute: block -> training FLOPs of the baseline, ascending; means: its values, of the blocks
-    with any. predicted: its value at the last rung by the scaling law of the others; None with
+    with any. misfit: the largest difference of its means from its scaling law, None without one.
+    predicted: its value at the last rung by the scaling law of the others; None with
     fewer than five rungs."""
 
     compute: Mapping[str, float]
     means: Mapping[str, float]
     climbs: tuple[ScalingSlope, ...]
     predicted: float | None
+    misfit: float | None
 
 
 def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
@@ -93,11 +95,16 @@ def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
     law = None
     if [*means][: len(rungs) - 1] == [*compute][:-1]:  # the last may not have run
         law = predicted(rungs, [sign * mean for mean in means.values()])
+    misfit = None
+    if len(means) == len(rungs) >= LEAST:
+        x, y = np.array(rungs), sign * np.array([*means.values()])
+        misfit = float(np.abs(Law.fitted(x, y[None]).losses(x)[0] - y).max())
     return Ladder(
         compute,
         means,
         tuple(climb for climb in climbs if climb),
         None if law is None else sign * law,
+        misfit,
     )
 
 

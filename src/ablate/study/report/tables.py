@@ -135,7 +135,10 @@ def _basis(found: Ladder, report: Report) -> str:
             " speed-ups, cannot be fitted: the baseline is interpolated between them."
         )
     elif any(climb.growth is not None for climb in found.climbs):
-        words = "From the scaling law of the baseline, with 95 % intervals."
+        words = (
+            "From the scaling law of the baseline, with 95 % intervals; its means are within"
+            f" {number(found.misfit, report.decimals)} of the law."
+        )
     elif found.climbs:
         words = "No scaling law fits the baseline: it is interpolated between the sizes."
     if found.predicted is not None:
