@@ -29,6 +29,7 @@ FILES: dict[str, dict[str, Any]] = {
     "pydoc": WINDOWS | {"val_fraction": 0.0005},
     "text": WINDOWS | {"path": "text.txt", "val_fraction": 0.01},
     "tokens": WINDOWS | {"root": "tokens"},
+    "mixture": WINDOWS | {"root": {"a": "tokens", "b": "tokens"}, "weights": {"a": 1, "b": 3}},
     "shakespeare": WINDOWS | {"path": "text.txt", "sha256": None, "val_fraction": 0.01},
     "recall": COUNTS | WINDOWS | {"vocab_size": 32, "pairs": [2]},
     "text_files": WINDOWS | {"root": "text_files", "tokenizer": "char", "vocab_size": None},

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.config.check import check
 from ablate.config.composition import Composition, compose
 from ablate.config.make import make_data
+from ablate.config.overrides import value_text
 from ablate.config.tree import config_file, open_tree
 from ablate.data import Data
 from ablate.data.tokens import Tokens
@@ -76,7 +77,7 @@ def base_overrides(model: str, data: str | None = None) -> list[str]:
 
 def written(value: Any) -> str:
     """As on the command line."""
-    return "null" if value is None else str(value)
+    return value_text(value) if isinstance(value, dict) else "null" if value is None else str(value)
 
 
 @cache

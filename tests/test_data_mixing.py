@@ -7,9 +7,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from make_data import ready
+from omegaconf import OmegaConf
+from refusals import refused
+from test_data_pieces import prose
+from test_prepare import as_lines, corpus
 
+import ablate
+from ablate.config.keys import option_content
+from ablate.config.make import make as made
+from ablate.config.tree import config_file
+from ablate.data.documents import Corpus
 from ablate.data.loader import Share, Stream
 from ablate.data.mixing import Mixed, before, ordered
+from ablate.data.preparation import prepare
 
 WEIGHTS = {"web": 0.7, "code": 0.2, "books": 0.1}
 COUNTS = {"web": 1000, "code": 300, "books": 50}
@@ -77,3 +88,97 @@ def test_processes_share_batches_and_resume():
     later = Stream(mixed(), 250)
     later.start = 130
     assert [it.indices.tolist() for it in later] == [it.tolist() for it in whole[130:]]
+
+
+# data=mixture
+
+SMALL = {"seq_len": 8, "batch_size": 8}
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Shards of three corpora with one tokenizer."""
+    for name, seed in (("web", 1), ("code", 2), ("wiki", 3)):
+        (tmp_path / f"{name}.txt").write_text(prose(seed, words=300 * seed))
+        (tmp_path / "val.txt").write_text(prose(9, words=60))
+        made = Corpus([tmp_path / f"{name}.txt"], val_files=[tmp_path / "val.txt"])
+        prepare(made, tmp_path / name, tokenizer="byte")
+    return {name: str(tmp_path / name) for name in ("web", "code", "wiki")}
+
+
+def mixture(sources, names="web code", **changes):
+    root = {name: sources[name] for name in names.split()}
+    weights = {name: 1 + 2 * (n == 0) for n, name in enumerate(root)}
+    return ready("mixture", **SMALL | {"root": root, "weights": weights} | changes)
+
+
+def drawn(data, steps=30):
+    data.train_batches = steps
+    return list(data.train_dataloader())
+
+
+def test_batches_have_their_shares_and_the_windows_of_their_sources(sources):
+    data = mixture(sources, phases={20: {"code": 1}})
+    batches = drawn(data)
+    shares = [batch["source"].float().mean().item() for batch in batches]
+    assert sum(shares[:20]) / 20 == pytest.approx(0.25, abs=0.01)
+    assert shares[20:] == [1] * 10
+    texts = [bytes(part.tokens["train"].arrays()[0].tolist()) for part in data.parts.values()]
+    for batch in batches[::7]:
+        for row, source in zip(batch["targets"], batch["source"], strict=True):
+            assert bytes(row.tolist()) in texts[source]
+    tokens = [len(part.tokens["train"]) - 1 for part in data.parts.values()]
+    counts = [120, 40 + 80]
+    expected = [count * 8 / size for count, size in zip(counts, tokens, strict=True)]
+    assert list(data.epochs(30).values()) == pytest.approx(expected)
+    assert "web 0." in data.amount()
+
+
+def test_an_exchanged_data_set_leaves_the_windows_of_the_others(sources):
+    one, other = (mixture(sources, names) for names in ("web code", "web wiki"))
+    rows = [
+        [row.tolist() for batch in drawn(data) for row in batch["tokens"][batch["source"] == 0]]
+        for data in (one, other)
+    ]
+    assert rows[0] == rows[1]
+    assert one.fingerprint() != other.fingerprint()
+
+
+def test_a_run_reports_the_loss_of_each_source_and_their_mean(sources, tmp_path):
+    small = "data.seq_len=8 data.batch_size=4 model.dim=16 model.depth=1 model.heads=2"
+    steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
+    root = f"data.root={{web: {sources['web']}, code: {sources['code']}}}"
+    keys = [root, "data.weights={web: 3, code: 1}", f"output_dir={tmp_path}"]
+    cfg = ablate.compose("data=mixture", *small.split(), *steps.split(), *keys)
+    result = ablate.run(cfg)
+    metrics = result["metrics"]
+    parts = [metrics["val/loss/web"], metrics["val/loss/code"]]
+    assert metrics["val/loss"] == pytest.approx(sum(parts) / 2)
+    assert metrics["val/bits_per_byte/web"] > 0
+    assert result["epochs"].keys() == {"web", "code"}
+    assert result["metric"]["value"] == metrics["val/loss"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"weights": {"wbe": 1}},
+            "data.weights: wbe is not a source of data.root (web, code, wiki)",
+        ),
+        ({"weights": {"web": -1}}, "data.weights.web=-1: must be"),
+        ({"phases": {5: {"web": 0}}}, "data.phases.5: needs a weight above 0"),
+        ({"phases": {"x": {"web": 1}}}, "data.phases={x:{web:1}}: must be {STEP: "),
+    ],
+)
+def test_a_mistake_is_one_line(changes, line, sources):
+    keys = {"root": sources, "weights": {"web": 1}} | SMALL | changes
+    content = option_content(config_file("data/mixture.yaml"))[0]
+    with refused(line):
+        made(OmegaConf.merge(content, keys), seed=0)
+
+
+def test_sources_have_one_tokenizer(sources, tmp_path):
+    prepare(corpus(as_lines(tmp_path)), tmp_path / "other", tokenizer="char")
+    with refused("the tokens of other are of another tokenizer than those of web"):
+        mixture(sources | {"other": str(tmp_path / "other")}, "web other")

@@ -55,6 +55,9 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
     if chosen := result.get("chosen_on"):
         some = f"{chosen['examples']:,} of {chosen['of']:,} examples in training, all at the end"
         table.add_row("validation", some)
+    if epochs := result.get("epochs"):
+        said = (f"{name} {n:.2f}{' (repeats)' * (n > 1)}" for name, n in epochs.items())
+        table.add_row("epochs", ", ".join(said))
     throughput = result["throughput"]
     rate = f"{throughput['value']:,.0f} {throughput['unit']}"
     if (share := throughput.get("waiting")) is not None:

@@ -126,7 +126,7 @@ class Data(LightningDataModule):
     def where(self) -> str:
         """The keys of the files with their values, for messages."""
         files = {key: getattr(self, key, None) for key in FILES}
-        given = (f"data.{k}={v}" for k, v in files.items() if isinstance(v, str | list))
+        given = (f"data.{k}={v}" for k, v in files.items() if isinstance(v, str | list | dict))
         return " ".join(given) or "data"
 
     def __getattr__(self, name: str) -> Any:
@@ -214,6 +214,10 @@ class Data(LightningDataModule):
     def batches_per_epoch(self) -> int:
         """The number of global batches in one pass over the training split."""
         return len(self.train_order(Share()))
+
+    def epochs(self, batches: int) -> dict[str, float]:
+        """How often training reads each of several sources in so many batches, by name."""
+        return {}
 
     @property
     def has_test(self) -> bool:

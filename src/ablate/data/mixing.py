@@ -81,6 +81,14 @@ class Mixed(Order):
             earlier = earlier + before(shares, max(end - begin, 0))
         return Examples(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
+    def drawn(self, count: int) -> Int[np.ndarray, " k"]:
+        """How many of the first `count` examples are of each source."""
+        ends = [*self.begins[1:], count]
+        sizes = [
+            max(min(end, count) - begin, 0) for begin, end in zip(self.begins, ends, strict=True)
+        ]
+        return sum(map(before, self.shares, sizes), np.zeros(len(self.counts), np.int64))
+
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
         names, sizes = [*self.counts], [*self.counts.values()]
 

@@ -48,6 +48,7 @@ RESULT_SHAPE = {
     "peak_memory_bytes?": int,
     "chosen_on?": {"examples": int, "of": int, "value": NUMBER},
     "logged_steps?": {str: int},
+    "epochs?": {str: float},
     "cache_bytes?": {"per_token": int, "state": int},
     "not_evaluated?": {str: str},
     **{f"{key}?": shape for key, shape in FINISHED.items()},

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from torchmetrics.aggregation import MeanMetric
+from torchmetrics import Metric
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, Real, Share
 from ablate.data import IGNORED, Batch, Data
-from ablate.data.text import TokenData
+from ablate.data.mixture import Mixture
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
 from ablate.model.base import LanguageModel
@@ -24,6 +24,7 @@ from ablate.task import Task
 from ablate.task.cross_entropy import TokenLoss
 from ablate.task.presenter import COUNT, SEED, Presenter, checked, filled, write_sample
 
+HIGH = 32  # bits of a target below its source
 COLDEST = 1e-6  # logits divided by less overflow
 
 
@@ -101,9 +102,29 @@ class CausalPresenter(LanguagePresenter):
         return by_example(logits, batch["targets"])
 
 
+class MeanLosses(Metric):
+    """The mean loss of each of several sources, and the number of its targets."""
+
+    sums: Tensor
+    counts: Tensor
+
+    def __init__(self, sources: int) -> None:
+        super().__init__()
+        for name in ("sums", "counts"):
+            self.add_state(name, torch.zeros(sources), dist_reduce_fx="sum")
+
+    def update(self, source: int, loss: Tensor, count: Tensor) -> None:
+        self.sums[source] += loss * count
+        self.counts[source] += count
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        return self.sums / self.counts, self.counts
+
+
 class CausalLM(Task):
     """Cross-entropy in nats per token; perplexity is exp(loss); bits per byte and per character
-    spread it over the text of the tokens, so that tokenizers can be compared.
+    spread it over the text of the tokens, so that tokenizers can be compared. Of a mixture of
+    sources these are means over the sources, with those of each as loss/NAME.
 
     label_smoothing, z_loss: of `TokenLoss`, in training. loss_chunk: tokens whose logits are in
     memory at once, and are computed again for the gradient; None: those of the whole batch.
@@ -131,7 +152,7 @@ class CausalLM(Task):
     ):
         super().__init__(*args, **kwargs)
         self.criterion, self.loss_chunk = TokenLoss(label_smoothing, z_loss), loss_chunk
-        self.mean_loss = MeanMetric()
+        self.mean_losses = MeanLosses(len(self._sources))
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch["tokens"],)
@@ -147,10 +168,21 @@ class CausalLM(Task):
         return self._terms(batch, lambda logits, t: self.criterion.terms(logits, t, share))
 
     def evaluate(self, batch: Batch) -> None:
-        counted = (batch["targets"] != IGNORED).sum()
-        exact = TokenLoss(label_smoothing=0.0, z_loss=None)
-        found = self._terms(batch, lambda logits, t: exact.terms(logits.float(), t, counted))
-        self.mean_loss.update(found["loss"], counted)
+        targets, exact = batch["targets"], TokenLoss(label_smoothing=0.0, z_loss=None)
+        # The source of an example is in the high bits of its targets, since chunks have no rows.
+        high = batch["source"][:, None] << HIGH if "source" in batch else 0
+        marked = targets.where(targets == IGNORED, targets + high)
+        counts = [(marked >> HIGH == n).sum() for n in range(len(self._sources))]
+        present = [n for n, count in enumerate(counts) if count]
+
+        def terms(logits: Tensor, marked: Tensor) -> dict[str, Tensor]:
+            logits, source = logits.float(), marked >> HIGH
+            own = {n: (marked - (n << HIGH)).where(source == n, IGNORED) for n in present}
+            return {str(n): exact.terms(logits, own[n], counts[n])["loss"] for n in present}
+
+        found = self._terms(batch | {"targets": marked}, terms)
+        for n in present:
+            self.mean_losses.update(n, found[str(n)], counts[n])
 
     def _terms(
         self, batch: Batch, terms: Callable[[Tensor, Tensor], dict[str, Tensor]]
@@ -169,12 +201,26 @@ class CausalLM(Task):
         found = [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks]
         return {name: torch.stack([one[name] for one in found]).sum(0) for name in found[0]}
 
+    @property
+    def _sources(self) -> dict[str, Any]:
+        """The data whose losses are measured one by one."""
+        return {**self.data.parts} if isinstance(self.data, Mixture) else {"": self.data}
+
     def measures(self, split: str) -> dict[str, Tensor]:
-        assert isinstance(self.data, TokenData)
-        loss = self.mean_loss.compute()
-        found = {"loss": loss, "perplexity": loss.exp()}
-        for unit, count in self.data.per_token(split).items():
-            found[f"bits_per_{unit}"] = loss / math.log(2) / count
+        losses, counts = self.mean_losses.compute()
+        every: dict[str, dict[str, Tensor]] = {}
+        for (name, data), loss, count in zip(self._sources.items(), losses, counts, strict=True):
+            if count or not counts.any():  # a part of the validation may lack a source
+                per_token = data.per_token(split).items()
+                bits = {f"bits_per_{unit}": loss / math.log(2) / of for unit, of in per_token}
+                every[name] = {"loss": loss, **bits}
+        shared = [
+            key for key in next(iter(every.values())) if all(key in of for of in every.values())
+        ]
+        means = {key: torch.stack([of[key] for of in every.values()]).mean() for key in shared}
+        found = {"loss": means["loss"], "perplexity": means["loss"].exp(), **means}
+        if isinstance(self.data, Mixture):
+            found |= {f"{key}/{name}": of[key] for name, of in every.items() for key in of}
         return found
 
 

@@ -22,6 +22,7 @@ class Recall(CausalLM):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         assert isinstance(self.data, data.Recall)
+        self.mean_loss = MeanMetric()
         self.by_pairs = torch.nn.ModuleDict({str(pairs): MeanMetric() for pairs in self.data.pairs})
 
     def evaluate(self, batch: Batch) -> None:

@@ -82,8 +82,10 @@ def recorded_values(cfg: DictConfig) -> dict[str, Any]:
             values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
         elif isinstance(location, str):
             values["data"][key] = _found(location)
+        elif isinstance(written, dict):
+            values["data"][key] = {name: _found(path) for name, path in written.items()}
         else:
-            values["data"][key] = [_found(path) for path in location]
+            values["data"][key] = [_found(path) for path in written]
     wandb = wandb_node(values["logger"])
     if wandb and (folder := wandb.get("dir")):
         wandb["dir"] = _absolute(folder)

@@ -448,6 +448,7 @@ def measure(
         f"evaluating the weights of step {checkpoints.best_step:,} on {' and '.join(counts)}"
     )
     metrics = full_pass(trainer, task, data)
+    epochs = data.epochs(steps * trainer.accumulate_grad_batches)
     return {
         **chosen,
         "metric": {"name": task.metric, "value": metrics[task.metric], "mode": task.mode},
@@ -456,6 +457,7 @@ def measure(
         "best_step": checkpoints.best_step,
         "kernels": kernels(task.model),
         **task.presenter(task).notes(),
+        **({"epochs": epochs} if epochs else {}),
         "train_seconds": curves.train_seconds,
         "throughput": {
             "unit": f"{task.unit}/s",

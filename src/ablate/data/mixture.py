@@ -1,0 +1,158 @@
+"""Token shards of several sources, mixed by weights that may change with the phases of training.
+
+An example is of one source, and ablate.data.mixing has their order.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ablate.config.rules import Keys, Real
+from ablate.data import Batch, Loader, Request, digest
+from ablate.data.loader import Share
+from ablate.data.mixing import Mixed
+from ablate.data.shards import Shards
+from ablate.data.tokenizer import note
+from ablate.data.tokens import Tokens
+from ablate.errors import UserError, suggest
+
+WEIGHT = Real(0)
+
+
+class Steps:
+    """A node whose keys are steps."""
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping) and all(
+            isinstance(key, int) and not isinstance(key, bool) and key > 0 for key in value
+        )
+
+    def __str__(self) -> str:
+        return "{STEP: {NAME: WEIGHT, ...}, ...} with steps of at least 1"
+
+
+class Joined(Dataset[Batch]):
+    """The examples of several data sets, numbered one after another; `source`, b: the data set of
+    each."""
+
+    def __init__(self, sets: Sequence[Dataset[Batch]]) -> None:
+        self.sets = sets
+        self.ends = np.cumsum([len(each) for each in sets])  # type: ignore[arg-type]  # ours have
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, request: Request) -> Batch:
+        owners = self.ends.searchsorted(request.indices.numpy(), side="right")
+        parts, places = [], []
+        for owner in np.unique(owners):
+            here = torch.from_numpy(np.flatnonzero(owners == owner))
+            first = int(self.ends[owner - 1]) if owner else 0
+            parts.append(self.sets[owner][Request(request.epoch, request.indices[here] - first)])
+            places.append(here)
+        order = torch.cat(places).argsort()
+        batch = {name: torch.cat([part[name] for part in parts])[order] for name in parts[0]}
+        return batch | {"source": torch.from_numpy(owners)}
+
+
+class Mixture(Tokens):
+    """root: the shards of each source, by its name, as for `Tokens`; all have one tokenizer.
+    weights: of the sources, in any unit; their shares of the examples of every step. phases: other
+    weights from a step on. A source without a weight is only measured.
+    Other keys: as in `Tokens`, for every source. An epoch has as many windows as fit into all
+    training tokens; a source whose weight is above its share of them repeats.
+    """
+
+    for_training: ClassVar[tuple[str, ...]] = (*Tokens.for_training, "weights", "phases")
+
+    def __init__(
+        self,
+        *,
+        root: Annotated[Mapping[str, str], Keys()],
+        weights: Annotated[Mapping[str, float], Keys()],
+        phases: Annotated[Mapping[int, Mapping[str, float]], Steps()],
+        **options: Any,
+    ) -> None:
+        super().__init__(root=", ".join(map(str, root.values())), **options)
+        self.phases = {0: dict(weights)} | {step: dict(phases[step]) for step in sorted(phases)}
+        for step, of in self.phases.items():
+            self._require_weights(f"data.phases.{step}" if step else "data.weights", of, root)
+        for name in root:
+            if not re.fullmatch(r"\w+", name):
+                raise UserError(f"data.root.{name}: a name may have letters, digits and _")
+        self.parts = {name: Tokens(root=path, **options) for name, path in root.items()}
+
+    @staticmethod
+    def _require_weights(key: str, weights: Mapping[str, Any], root: Mapping[str, str]) -> None:
+        for name, weight in weights.items():
+            if name not in root:
+                raise UserError(
+                    f"{key}: {name} is not a source of data.root ({', '.join(root)})"
+                    f"{suggest(name, root)}"
+                )
+            if not WEIGHT.allows(weight):
+                raise UserError(f"{key}.{name}={weight}: must be {WEIGHT}")
+        if not any(weights.values()):
+            raise UserError(f"{key}: needs a weight above 0, such as {{{next(iter(root))}: 1}}")
+
+    def fingerprint(self) -> str:
+        return digest("mixture", [[name, part.fingerprint()] for name, part in self.parts.items()])
+
+    def load(self) -> None:
+        for part in self.parts.values():
+            part.task_settings, part.measured_as = self.task_settings, self.measured_as
+            part.setup()
+        (one, first), *others = self.parts.items()
+        for name, part in others:
+            if part.tokenizer.state() != first.tokenizer.state():
+                raise UserError(
+                    f"data.root: the tokens of {name} are of another tokenizer than those of"
+                    f" {one}; prepare both with one, such as --tokenizer tiktoken:gpt2"
+                )
+        self.tokenizer, self.sizes = first.tokenizer, first.sizes
+        self.counts = {}  # `parts` have them
+        self.tokens, splits = {}, {}
+        for split in ("train", "val"):
+            tokens = [part.tokens[split] for part in self.parts.values()]
+            files = [file for of in tokens if isinstance(of, Shards) for file in of.files]
+            self.tokens[split] = Shards(files, self.vocab_size)
+            splits[split] = Joined([part.splits[split] for part in self.parts.values()])
+        self.splits = dict(splits)
+
+    def train_order(self, share: Share) -> Mixed:
+        return Mixed(
+            {name: part.length("train") for name, part in self.parts.items()},
+            {step * self.accumulated: weights for step, weights in self.phases.items()},
+            self.batch_size,
+            batches=len(super().train_order(share)),
+            seed=self.seed,
+            share=share,
+        )
+
+    @property
+    def accumulated(self) -> int:
+        """Batches of an optimizer step."""
+        return int(self.trainer.accumulate_grad_batches) if self.trainer else 1
+
+    def amount(self) -> str:
+        epochs = self.epochs(self.train_batches or 0)
+        said = (f"{name} {n:.2f}{' (repeats)' * (n > 1)}" for name, n in epochs.items())
+        return f"{super().amount()}, epochs: {', '.join(said)}"
+
+    def train_dataloader(self) -> Loader:
+        steps = (self.train_batches or 0) // self.accumulated
+        if late := [step for step in self.phases if step and step >= steps]:
+            note(f"data.phases.{late[0]}: begins after the {steps} steps of the training")
+        return super().train_dataloader()
+
+    def epochs(self, batches: int) -> dict[str, float]:
+        drawn = self.train_order(Share()).drawn(batches * self.batch_size)
+        size = self.cut.tokens(self.seq_len)
+        return {
+            name: int(count) * size / (len(part.tokens["train"]) - 1)
+            for (name, part), count in zip(self.parts.items(), drawn, strict=True)
+        }
