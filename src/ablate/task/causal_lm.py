@@ -117,8 +117,8 @@ class MeanLosses(Metric):
         self.sums[source] += loss * count
         self.counts[source] += count
 
-    def compute(self) -> tuple[Tensor, Tensor]:
-        return self.sums / self.counts, self.counts
+    def compute(self) -> Float[Tensor, "2 sources"]:
+        return torch.stack([self.sums / self.counts, self.counts])
 
 
 class CausalLM(Task):
