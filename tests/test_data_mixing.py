@@ -14,6 +14,7 @@ from test_data_pieces import prose
 from test_prepare import as_lines, corpus
 
 import ablate
+from ablate.config.composition import Composition
 from ablate.config.keys import option_content
 from ablate.config.make import make as made
 from ablate.config.tree import config_file
@@ -21,6 +22,7 @@ from ablate.data.documents import Corpus
 from ablate.data.loader import Share, Stream
 from ablate.data.mixing import Mixed, before, ordered
 from ablate.data.preparation import prepare
+from ablate.training.build import build_data
 
 WEIGHTS = {"web": 0.7, "code": 0.2, "books": 0.1}
 COUNTS = {"web": 1000, "code": 300, "books": 50}
@@ -93,6 +95,7 @@ def test_processes_share_batches_and_resume():
 # data=mixture
 
 SMALL = {"seq_len": 8, "batch_size": 8}
+WEB_FIRST = {"web": 3, "code": 1}
 
 
 @pytest.fixture
@@ -148,7 +151,8 @@ def test_a_run_reports_the_loss_of_each_source_and_their_mean(sources, tmp_path)
     small = "data.seq_len=8 data.batch_size=4 model.dim=16 model.depth=1 model.heads=2"
     steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
     root = f"data.root={{web: {sources['web']}, code: {sources['code']}}}"
-    keys = [root, "data.weights={web: 3, code: 1}", f"output_dir={tmp_path}"]
+    weights = ["data.weights={web: 3, code: 1}", "data.phases={1: {code: 1}}"]
+    keys = [root, *weights, f"output_dir={tmp_path}"]
     cfg = ablate.compose("data=mixture", *small.split(), *steps.split(), *keys)
     result = ablate.run(cfg)
     metrics = result["metrics"]
@@ -156,6 +160,10 @@ def test_a_run_reports_the_loss_of_each_source_and_their_mean(sources, tmp_path)
     assert metrics["val/loss"] == pytest.approx(sum(parts) / 2)
     assert metrics["val/bits_per_byte/web"] > 0
     assert result["epochs"].keys() == {"web", "code"}
+    planned = cfg.copy()  # in the file of a planned run, JSON, keys are strings
+    OmegaConf.update(planned, "data.phases", {"1": {"code": 1}}, merge=False)
+    assert Composition(planned).id == Composition(cfg).id == result["run_id"]
+    assert build_data(planned).phases == build_data(cfg).phases == {0: WEB_FIRST, 1: {"code": 1}}
     assert result["metric"]["value"] == metrics["val/loss"]
 
 

@@ -216,7 +216,8 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
     done = ""
     for part in path.split("."):
         if not OmegaConf.is_dict(node):
-            yield f"{override.input_line}: {done} is one value and has no keys"
+            if done != override.key_or_group:  # else the value is a mapping
+                yield f"{override.input_line}: {done} is one value and has no keys"
             return
         full = f"{done}.{part}".lstrip(".")
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???

@@ -24,11 +24,11 @@ WEIGHT = Real(0)
 
 
 class Steps:
-    """A node whose keys are steps."""
+    """A node whose keys are steps; strings in the file of a planned run, which is JSON."""
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping) and all(
-            isinstance(key, int) and not isinstance(key, bool) and key > 0 for key in value
+            str(key).isdecimal() and int(key) > 0 for key in value
         )
 
     def __str__(self) -> str:
@@ -74,11 +74,12 @@ class Mixture(Tokens):
         *,
         root: Annotated[Mapping[str, str], Keys()],
         weights: Annotated[Mapping[str, float], Keys()],
-        phases: Annotated[Mapping[int, Mapping[str, float]], Steps()],
+        phases: Annotated[Mapping[int, Mapping[str, float]], Steps()] | None,
         **options: Any,
     ) -> None:
         super().__init__(root=", ".join(map(str, root.values())), **options)
-        self.phases = {0: dict(weights)} | {step: dict(phases[step]) for step in sorted(phases)}
+        later = {int(step): dict(of) for step, of in (phases or {}).items()}
+        self.phases = {0: dict(weights)} | dict(sorted(later.items()))
         for step, of in self.phases.items():
             self._require_weights(f"data.phases.{step}" if step else "data.weights", of, root)
         for name in root:

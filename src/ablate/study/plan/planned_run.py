@@ -95,7 +95,8 @@ def _not_json(node: Any, path: str = "") -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
             name = f"{path}.{key}".lstrip(".")
-            yield from _not_json(value, name) if isinstance(key, str) else [name]
+            # JSON writes the steps of data.phases as strings.
+            yield from _not_json(value, name) if isinstance(key, str | int) else [name]
     elif isinstance(node, list):
         for number, value in enumerate(node):
             yield from _not_json(value, f"{path}[{number}]")
