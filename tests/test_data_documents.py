@@ -36,7 +36,7 @@ def test_a_target_is_the_next_token_of_its_document(layout):
     same = batch["documents"][:, :, None] == batch["documents"][:, None]
     real = counted[:, :, None] & counted[:, None]
     assert not (same & real & (document[:, :, None] != document[:, None])).any()
-    assert_close(batch["positions"], Documents.numbered(batch["documents"]).position)
+    assert_close(batch["document_positions"], Documents.numbered(batch["documents"]).position)
 
 
 def test_rows_are_cut_as_their_layout_tells():

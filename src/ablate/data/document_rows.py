@@ -93,7 +93,7 @@ class DocumentRows(Dataset[Batch]):
         if self.restart:
             row = np.arange(self.length)
             within = row - np.maximum.accumulate(row * begins, axis=1)
-            found["positions"] = torch.from_numpy(within)
+            found["document_positions"] = torch.from_numpy(within)
         return found
 
     def _packed_row(self, row: int) -> Positions:
@@ -148,3 +148,9 @@ def packed(
     by_row = row_of.argsort(kind="stable")
     pieces = np.stack([starts, lengths], axis=1)[by_row]
     return pieces, row_of[by_row].searchsorted(np.arange(rows + 1))
+
+
+def documents(batch: Batch) -> dict[str, Tensor]:
+    """The arguments of a model that stays within the documents of a row."""
+    names = {"documents": "documents", "positions": "document_positions"}
+    return {name: batch[key] for name, key in names.items() if key in batch}

@@ -106,10 +106,6 @@ class Task(L.LightningModule):
         """The entries of a batch that the model takes, as its positional arguments."""
         raise NotImplementedError
 
-    def documents(self, batch: Batch) -> dict[str, Tensor]:
-        """The arguments of a model that stays within the documents of a row (data.documents)."""
-        return {}
-
     def units(self, batch: Batch) -> int | Tensor:
         """How many of `unit` are in a batch."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ablate.data import Batch
+from ablate.data.document_rows import documents
 from ablate.errors import UserError
 from ablate.figures.maps import ALIGNMENT, Map
 from ablate.figures.panels import chosen, put_above
@@ -32,7 +33,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     device = next(model.parameters()).device
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
     ready = task.prepared(example)  # for which the model itself may write
-    within = {name: tensor.to(device) for name, tensor in task.documents(ready).items()}
+    within = {name: tensor.to(device) for name, tensor in documents(ready).items()}
     with recording(model.eval()) as recorded:
         model(*(tensor.to(device) for tensor in task.inputs(ready)), **within)
     model.train(was_training)

@@ -16,6 +16,7 @@ from torchmetrics import Metric
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, Real, Share
 from ablate.data import IGNORED, Batch, Data
+from ablate.data.document_rows import documents
 from ablate.data.mixture import Mixture
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
@@ -98,7 +99,7 @@ class LanguagePresenter(Presenter):
 class CausalPresenter(LanguagePresenter):
     def predictions(self, batch: Batch) -> dict[str, Tensor]:
         """The mean loss of the targets of each example, and the share of them that is right."""
-        logits = self.model(*self.task.inputs(batch), **self.task.documents(batch))
+        logits = self.model(*self.task.inputs(batch), **documents(batch))
         return by_example(logits, batch["targets"])
 
 
@@ -157,9 +158,6 @@ class CausalLM(Task):
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch["tokens"],)
 
-    def documents(self, batch: Batch) -> dict[str, Tensor]:
-        return {name: batch[name] for name in ("documents", "positions") if name in batch}
-
     def units(self, batch: Batch) -> int | Tensor:
         return batch["tokens"].numel()
 
@@ -189,7 +187,7 @@ class CausalLM(Task):
     ) -> dict[str, Tensor]:
         """The terms of the logits and targets of a batch, summed over its chunks."""
         model: Any = self.model
-        inputs, within, targets = self.inputs(batch), self.documents(batch), batch["targets"]
+        inputs, within, targets = self.inputs(batch), documents(batch), batch["targets"]
         if self.loss_chunk is None:
             return terms(model(*inputs, **within), targets)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ablate.data.document_rows import documents
 from ablate.figures.experts import draw_load
 from ablate.figures.save import save
 from ablate.model.ffn.moe import MixtureOfExperts, real
@@ -33,7 +34,7 @@ def expert_loads(task: Task) -> list[Tensor]:
         model.eval()
         for batch in islice(task.data.val_dataloader() if layers else (), BATCHES):
             ready = task.prepared(batch)
-            within = {name: tensor.to(device) for name, tensor in task.documents(ready).items()}
+            within = {name: tensor.to(device) for name, tensor in documents(ready).items()}
             model(*(tensor.to(device) for tensor in task.inputs(ready)), **within)
     finally:
         model.train(was_training)
