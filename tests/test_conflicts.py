@@ -28,6 +28,7 @@ REFUSED = """
 2 data=tokens data.root=x data.documents=pack model.attention=location model.mask=prefix
 1 data=tokens data.root=x data.documents=align model.mixer=fixed
 1 data=tokens data.root=x data.positions=document
+1 task.loss_chunk=5 model=rnn_lm pos_enc=none
 1 data=tokens data.root=x data.documents=mask data.positions=document pos_enc=rotary
 1 data=tokens data.root=x data.documents=mask kernel=triton model.attention=additive trainer=gpu
 3 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent
