@@ -225,9 +225,10 @@ class NeedsExamples(CausalLM):
     metric = "val/mean"
 
     def measures(self, split):
-        if not self.mean_loss.update_called:
+        if not self.mean_losses.update_called:
             raise ValueError("no samples")
-        return {**super().measures(split), "mean": self.mean_loss.compute()}
+        found = super().measures(split)
+        return {**found, "mean": found["loss"]}
 """
 
 
