@@ -95,8 +95,8 @@ def _not_json(node: Any, path: str = "") -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
             name = f"{path}.{key}".lstrip(".")
-            # JSON writes the steps of data.phases as strings.
-            yield from _not_json(value, name) if isinstance(key, str | int) else [name]
+            kept = isinstance(key, str) or path == "data.phases"  # which reads its steps as strings
+            yield from _not_json(value, name) if kept else [name]
     elif isinstance(node, list):
         for number, value in enumerate(node):
             yield from _not_json(value, f"{path}[{number}]")
