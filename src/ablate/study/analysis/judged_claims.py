@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from typing import Any
 
@@ -107,18 +107,6 @@ def judged_claims(
         part = study if term.block is None else study.blocks[term.block]
         return part.by_seed(term.arm or study.planned_baseline, metric_of(term))
 
-    def sampled(claim: Claim) -> Sampled | str:
-        term = claim.terms[0]
-        on = ladder(study, study.metric, study.mode)
-        climb = next((each for each in on.climbs if each.arm == term.arm), None) if on else None
-        if climb is None or climb.growth is None:
-            return "its sizes have no scaling law: a run is missing, or the loss does not fall"
-        if term.block is None:
-            return Sampled(claim, climb.n, climb.growth, climb.samples[""])
-        if (speedup := climb.speedups[term.block]) is None:
-            return "its FLOPs are not known"
-        return Sampled(claim, climb.n, speedup.factor, climb.samples[term.block])
-
     def seeds(claim: Claim) -> list[int]:
         """The first seeds, as far as they are planned for every arm of the claim."""
         parts = [(study.blocks[t.block] if t.block else study, t.arm) for t in claim.terms]
@@ -173,7 +161,7 @@ def judged_claims(
         mode=study.mode,
         refused=refused,
         looks=study.looks,
-        sampled=sampled,
+        sampled=partial(sampled, study),
     )
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)
@@ -181,6 +169,20 @@ def judged_claims(
         JudgedClaim(each, entry["made"], entry["after"], at)
         for each, entry in zip(settled, kept, strict=True)
     ), dropped
+
+
+def sampled(study: Study, claim: Claim) -> Sampled | str:
+    """The value of a claim about effective compute with its samples, or why it has none."""
+    term = claim.terms[0]
+    on = ladder(study, study.metric, study.mode)
+    climb = next((each for each in on.climbs if each.arm == term.arm), None) if on else None
+    if climb is None or climb.growth is None:
+        return "its sizes have no scaling law: a run is missing, or the loss does not fall"
+    if term.block is None:
+        return Sampled(claim, climb.n, climb.growth, climb.samples[""])
+    if (speedup := climb.speedups[term.block]) is None:
+        return "its FLOPs are not known"
+    return Sampled(claim, climb.n, speedup.factor, climb.samples[term.block])
 
 
 def scale(study: Study) -> str:
