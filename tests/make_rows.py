@@ -25,6 +25,7 @@ from ablate.config.make import make_data
 from ablate.config.overrides import value_text
 from ablate.config.tree import config_file, open_tree
 from ablate.data import Data
+from ablate.data.mixture import Mixture
 from ablate.data.tokens import Tokens
 from ablate.errors import UserError
 from ablate.model.base import Model
@@ -156,8 +157,9 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
         check_devices(Composition(cfg).cfg)
         if any(axis.startswith("data.") for axis in row):
             data = make_data(cfg)  # which checks them together
-            if isinstance(data, Tokens):
-                _ = data.stored  # whose tokenizer is another
+            for part in data.parts.values() if isinstance(data, Mixture) else [data]:
+                if isinstance(part, Tokens):
+                    _ = part.stored  # whose tokenizer is another
     except UserError as error:
         return str(error)
     return None
