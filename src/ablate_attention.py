@@ -33,6 +33,6 @@ def main() -> None:
     if line := mixture():
         print(f"ablate: {line}", file=sys.stderr)
         raise SystemExit(2)
-    from ablate.__main__ import main
+    from ablate.__main__ import program
 
-    main()
+    program()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ablate.study.analysis.confounding import TIMES, Factors, Term, design_matrix, taken_as_zero
 from ablate.study.analysis.noise import FEWEST, Error, error
@@ -134,7 +134,7 @@ def _repeated(estimates: np.ndarray) -> float:
     spread = np.atleast_2d(np.cov(estimates, rowvar=False))
     epsilon = np.trace(spread) ** 2 / (size * np.trace(spread @ spread))
     f = count * float((estimates.mean(axis=0) ** 2).sum()) / float(np.trace(spread))
-    return float(stats.f.sf(f, epsilon * size, epsilon * size * (count - 1)))
+    return float(special.fdtrc(epsilon * size, epsilon * size * (count - 1), f))
 
 
 def _cells(

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Generic, TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy import special
 from scipy.optimize import brentq
 
 from ablate.study.analysis.stats import LEVEL
@@ -119,8 +119,9 @@ def levels(level: float, looks: tuple[int, ...]) -> tuple[float, ...]:
     for at, spend in zip(share, spent, strict=True):
         step = np.sqrt(at - before)
         bound = brentq(_beyond, 0, 40, (points, density, step, spend))
-        found.append(float(2 * stats.norm.sf(bound / np.sqrt(at))))
-        moved = density @ stats.norm.pdf((bound * nodes - points[:, None]) / step) / step
+        found.append(float(2 * special.ndtr(-bound / np.sqrt(at))))
+        normal = np.exp(-(((bound * nodes - points[:, None]) / step) ** 2) / 2) / np.sqrt(2 * np.pi)
+        moved = density @ normal / step
         points, density, before = bound * nodes, moved * weights * bound, at
     return tuple(found)
 
@@ -129,12 +130,12 @@ def _beyond(
     bound: float, points: np.ndarray, density: np.ndarray, step: float, spend: float
 ) -> float:
     """The probability that the next statistic is beyond +-bound, minus `spend`."""
-    sides = stats.norm.sf((bound - points) / step) + stats.norm.sf((bound + points) / step)
+    sides = special.ndtr((points - bound) / step) + special.ndtr((-points - bound) / step)
     return float(density @ sides - spend)
 
 
 def chance(p: float, level: float, share: float) -> float:
     """The predicted probability that a one-sided p is at most level at the last look; share: of the
     seeds that there are."""
-    z, needed = stats.norm.isf(p), stats.norm.isf(level)
-    return float(stats.norm.cdf((z - needed * np.sqrt(share)) / np.sqrt(1 - share)))
+    z, needed = -special.ndtri(p), -special.ndtri(level)
+    return float(special.ndtr((z - needed * np.sqrt(share)) / np.sqrt(1 - share)))

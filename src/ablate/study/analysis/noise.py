@@ -30,7 +30,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ablate.study.analysis.pairs import PRECISION, Values, numbers
 from ablate.study.analysis.stats import LEVEL, Interval
@@ -70,19 +70,19 @@ class Error:
         """
         if self.se == 0:
             return float(4.0 ** (1 - self.n)) if mean else 1.0
-        return float(2 * stats.t.sf(abs(mean) / self.se, self.df))
+        return float(2 * special.stdtr(self.df, -abs(mean) / self.se))
 
     def equivalent_p(self, mean: float, margin: float) -> float:
         """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987)."""
         if self.se == 0:
             return float(abs(mean) >= margin)
-        return float(stats.t.sf((margin - abs(mean)) / self.se, self.df))
+        return float(special.stdtr(self.df, (abs(mean) - margin) / self.se))
 
     def interval(self, mean: float, level: float) -> Interval | None:
         """The bounds that a two-sided test at this level does not reject; None without noise."""
         if self.se == 0:
             return None
-        half = float(stats.t.isf(level / 2, self.df)) * self.se
+        half = -float(special.stdtrit(self.df, level / 2)) * self.se
         return Interval(mean - half, mean + half)
 
 
@@ -154,7 +154,7 @@ class Noise:
             own, others = _beyond(total, rest), together(rest, self.known)
             if own.df and others.df and own.variance:
                 ratio = own.variance / others.variance if others.variance else inf
-                ratios[arm] = ratio, float(stats.f.sf(ratio, own.df, others.df))
+                ratios[arm] = ratio, float(special.fdtrc(own.df, others.df, ratio))
         return ratios
 
     @cached_property
@@ -214,7 +214,7 @@ def level_of_baseline(seeds: int) -> float:
 
 def two_sided(ratio: Any, df: Any, other_df: Any) -> Any:
     """p of a two-sided F test of a ratio of variances."""
-    sides = (test(ratio, df, other_df) for test in (stats.f.sf, stats.f.cdf))
+    sides = (test(df, other_df, ratio) for test in (special.fdtrc, special.fdtr))
     return np.minimum(1.0, 2 * np.minimum(*sides))
 
 

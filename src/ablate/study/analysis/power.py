@@ -12,7 +12,7 @@ from functools import cache
 from math import inf
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ablate.study.analysis.noise import ARM, FEWEST, FEWEST_KNOWN, level_of_baseline, two_sided
 from ablate.study.analysis.stats import LEVEL
@@ -73,7 +73,7 @@ def _shown_from(arms: int, seeds: int, known_df: float) -> np.ndarray:
         if others_df := rest_df + known_df:
             alike = (squares - of_baseline + known) / others_df
             first = of_baseline / df
-            noisy = stats.f.sf(first / alike, df, others_df) <= level_of_baseline(seeds)
+            noisy = special.fdtrc(df, others_df, first / alike) <= level_of_baseline(seeds)
             sum_df = (alike + first) ** 2 / (alike**2 / others_df + first**2 / df)
             pooled, pooled_df = np.where(
                 noisy, [alike, np.full(STUDIES, others_df)], [pooled, pooled_df]
@@ -81,9 +81,9 @@ def _shown_from(arms: int, seeds: int, known_df: float) -> np.ndarray:
             error = np.where(noisy, np.maximum(alike + first, own), error)
             error_df = np.where(noisy, sum_df, error_df)
             without = (squares - of_arm + known) / others_df
-            alone = stats.f.sf(of_arm / df / without, df, others_df) <= ARM
+            alone = special.fdtrc(df, others_df, of_arm / df / without) <= ARM
             error, error_df = np.where(alone, own, error), np.where(alone, df, error_df)
-        shown = np.sqrt(error / seeds) * stats.t.isf(LEVEL / arms / 2, error_df)
+        shown = np.sqrt(error / seeds) * -special.stdtrit(error_df, LEVEL / arms / 2)
         return shown, pooled, pooled_df
 
     shown, found, found_df = fitted(np.zeros(STUDIES), 0)
