@@ -18,9 +18,11 @@ import accident
 import held
 import pytest
 import torch
-from tiny import images, overrides, pairs
+from tiny import images, overrides, pairs, write_text
 
 import ablate
+from ablate.data.documents import Corpus
+from ablate.data.preparation import prepare
 from ablate.evaluate import evaluate
 from ablate.run_files.checkpoint_io import read_state
 from ablate.task.optimizing import groups_of
@@ -61,6 +63,20 @@ def translations(folder, *more):
     return pairs(folder, *more)
 
 
+def mixed(folder, *more):
+    """Two sources, whose weights change at a step; rows do not attend across documents."""
+    text = write_text(folder / "documents.txt").read_text()
+    for name, size in (("a", 50), ("b", 90)):
+        if not (folder / name).exists():
+            lines = [text[n : n + size] for n in range(0, len(text) - size, size)]
+            (folder / f"{name}.jsonl").write_text("".join(f'{{"text": "{it}"}}\n' for it in lines))
+            corpus = Corpus([folder / f"{name}.jsonl"], val_share=0.2)
+            prepare(corpus, folder / name, tokenizer="byte")
+    own = f"""data=mixture data.root={{a:{folder}/a,b:{folder}/b}} data.weights={{a:1,b:2}}
+        data.phases={{7:{{b:1}}}} data.documents=mask data.seq_len=16 data.batch_size=4"""
+    return [*own.split(), *overrides(folder, *more)[3:]]
+
+
 # What is started: the model, what is changed, and the accident of one try after the other.
 ACCIDENTS = ("kill 1 4", "nan 1 6", "interrupt 0 8", "none")
 SAVING = "model.activation_checkpointing=true"
@@ -68,6 +84,7 @@ SAVING = "model.activation_checkpointing=true"
 EQUAL = {
     "text": (overrides, PLAIN),
     "images": (images, PLAIN),
+    "mixture": (mixed, PLAIN),
     "pairs": (copies, PLAIN),
     "checkpoints": (shared, (*PLAIN, SAVING)),
     "uneven": (translations, PLAIN),
