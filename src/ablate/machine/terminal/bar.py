@@ -1,5 +1,6 @@
 """Bars for work that may take long before the first step; nothing is shown in the first second."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
@@ -10,9 +11,10 @@ Item = TypeVar("Item")
 
 
 def bar(what: str, **options: Any) -> "tqdm[Any]":
-    """An empty bar on standard error, only of the first process."""
+    """An empty bar on standard error, only of the first process. In a file it is written rarely."""
     hidden = getattr(rank_zero_only, "rank", 0) != 0
-    return tqdm(desc=f"ablate: {what}", delay=1, mininterval=0.5, disable=hidden, **options)
+    pause = 0.5 if sys.stderr.isatty() else 30
+    return tqdm(desc=f"ablate: {what}", delay=1, mininterval=pause, disable=hidden, **options)
 
 
 def progress(items: Iterable[Item], what: str, unit: str) -> Iterator[Item]:
