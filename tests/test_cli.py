@@ -225,6 +225,8 @@ QUICK = {
     "model.heads=3 pos_enc=rotary model.atention=uniform": "",  # is rejected
     "pos_enc=rotari": "",
     "+model.hedas=3": "",
+    "-m model.attention=dot,rotari": "",
+    "-m model.atention=dot,cosine": "",
 }
 HYDRAS = {"--help": "python -m ablate", "--cfg hydra": "output_dir", "--info searchpath": "/conf"}
 SLOW = HYDRAS | {f"{word} --help": f"ablate.{word}" for word in COMMANDS}

@@ -25,7 +25,7 @@ from hydra.types import RunMode
 import ablate.config.tree
 from ablate.cli.command import exit_codes, near_flag
 from ablate.cli.job import failures, job
-from ablate.config.override_errors import explain, refuse_unread
+from ablate.config.override_errors import explain, refuse_swept, refuse_unread
 from ablate.config.overrides import key_of, quote_override
 from ablate.config.tree import COMPOSITION_ERRORS, Tree, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
@@ -199,6 +199,8 @@ def _action(hydra: Hydra, args: Namespace, tree: Tree) -> Callable[[], object] |
         if mode is None or args.multirun:
             mode = RunMode.MULTIRUN if args.multirun else RunMode.RUN
             overrides = [*overrides, f"hydra.mode={mode.name}"]
+        if mode == RunMode.MULTIRUN:
+            refuse_swept(args.overrides, tree)
         start = hydra.run if mode == RunMode.RUN else hydra.multirun
         return partial(start, name, job, overrides)
     return None

@@ -42,6 +42,16 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         raise UserError(*lines)
 
 
+def refuse_swept(overrides: Sequence[str], tree: Tree) -> None:
+    """Raise UserError for keys with several values that do not exist: else they are composed after
+    torch is imported. With several options of a group, each may have other keys."""
+    swept = [override for override in map(parse, overrides) if override.is_sweep_override()]
+    if not any(map(tree.chooses, swept)) and (
+        lines := [*dict.fromkeys(_mistakes(overrides, tree, many=True))]
+    ):
+        raise UserError(*lines)
+
+
 def _spaced(overrides: Sequence[str]) -> Iterator[str]:
     """Yield a line if a space has split an override into several words, or is in its key."""
     for number, text in enumerate(overrides):
@@ -106,6 +116,8 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         yield f"'{text}' names several studies: run one command per sweep"
     elif _is_empty(override, tree):
         yield f"'{text}' names no value"
+    elif tree.chooses(override) and override.is_sweep_override():
+        yield from _wrong_option(override, tree)  # Hydra would compose it after torch is imported
     elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
         yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
 
