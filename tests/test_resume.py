@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from errno import EACCES
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,16 +25,18 @@ from refusals import refused
 from tiny import overrides
 
 import ablate
+from ablate.config.composition import Composition
 from ablate.data.text import Text
 from ablate.errors import Interrupted, RunFailed
 from ablate.machine.stop import STOPS
 from ablate.run_files import best_weights
 from ablate.run_files.checkpoint_io import read_weights
 from ablate.task.causal_lm import CausalLM
-from ablate.training import record
+from ablate.training import record, trunk
 from ablate.training import train as training
 from ablate.training.checkpoint import MEASURED, Checkpoints
 from ablate.training.curves import Curves
+from ablate.training.trunk import SharedSteps, Trunk, branch_file
 
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
@@ -481,3 +484,94 @@ def test_the_command_resumes_after_ctrl_c_and_deaths_at_random_moments(tmp_path,
     assert code == 0
     assert kills >= 1
     assert_equal(folder, tmp_path / "straight")
+
+
+# One trunk for several budgets
+
+BEGINS = 11  # the decay of the 14 steps of SHORT
+WSD = (*SHORT, "schedule=wsd", "checkpoint_every=100")
+
+
+class Budgets:
+    """A run of 30 steps in `folder / "long"`, and one of 14 that begins at a state of it."""
+
+    def __init__(self, folder, patch, *more):
+        self.folder, self.patch, self.train = folder, patch, training.train
+        self.short, self.long = (
+            ablate.compose(*overrides(folder, *WSD, *more, f"trainer.max_steps={steps}", ARM))
+            for steps in (14, 30)
+        )
+        self.id = Composition(self.short).id
+        self.state = branch_file(folder / "long", self.id)
+        self.begins = SharedSteps(Trunk("../long", Composition(self.long).id, BEGINS))
+        self.saves = SharedSteps(branches={self.id: BEGINS})
+
+    def run(self, cfg, name, shared=None, **strikes):
+        """Train in that folder; with `strikes`, in a process that is killed."""
+        self.patch.setattr(training, "train", partial(self.train, shared=shared))
+        if strikes:
+            assert strike(cfg, self.folder / name, **strikes) == -signal.SIGKILL
+        else:
+            ablate.run(cfg, self.folder / name)
+        return self.folder / name
+
+
+@quick
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        pytest.param(("task.ema=0.8", "trainer.val_check_interval=11"), marks=pytest.mark.slow),
+        pytest.param(("trainer.accumulate_grad_batches=2",), marks=pytest.mark.slow),
+    ],
+)
+def test_a_branch_ends_as_a_run_of_its_own(tmp_path, monkeypatch, more):
+    """Also if it is killed, or the longer run was between its two files."""
+    both = Budgets(tmp_path, monkeypatch, *more)
+    straight = both.run(both.short, "straight")
+    both.run(both.long, "long", both.saves, place=(trunk, "write_state"))
+    assert not both.state.exists()
+    both.run(both.long, "long", both.saves)
+    branch = both.run(both.short, "branch", both.begins, **at_step(BEGINS))
+    assert last_step(branch) is None
+    branch = both.run(both.short, "branch", both.begins)
+    assert_equal(branch, straight)
+    assert result(branch)["trunk"] == vars(both.begins.trunk)
+    assert "trunk" not in result(straight)
+
+
+def last_step(folder):
+    """Of a run's last checkpoint, None without one."""
+    return last(folder)["global_step"] if (folder / "checkpoints" / "last.ckpt").exists() else None
+
+
+@quick
+def test_a_branch_resumes_from_its_own_checkpoint(tmp_path, monkeypatch):
+    both = Budgets(tmp_path, monkeypatch, "trainer.val_check_interval=3")
+    straight = both.run(both.short, "straight")
+    both.run(both.long, "long", both.saves)
+    branch = both.run(both.short, "branch", both.begins, **at_step(13))
+    assert last_step(branch) == 12
+    both.state.unlink()
+    assert_equal(both.run(both.short, "branch", both.begins), straight)
+    assert result(branch)["trunk"]["step"] == BEGINS
+
+
+@quick
+@pytest.mark.parametrize("how", ["is missing", "checksum does not match", "is of other code"])
+def test_without_the_state_of_the_longer_run_a_branch_trains_from_step_0(
+    tmp_path, monkeypatch, capfd, how
+):
+    both = Budgets(tmp_path, monkeypatch)
+    if how != "is missing":
+        both.run(both.long, "long", both.saves)
+    if how == "checksum does not match":
+        both.state.write_bytes(both.state.read_bytes()[:-1])
+    if how == "is of other code":
+        monkeypatch.setattr(trunk, "VERSION", ["other", "2.0"])
+    branch = both.run(both.short, "branch", both.begins)
+    assert re.search(
+        f"training from step 0, not from step 11 of .*: .*{how}", capfd.readouterr().out
+    )
+    assert result(branch)["status"] == "finished"
+    assert "trunk" not in result(branch)

@@ -263,3 +263,38 @@ def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
         other = Blocks("data.seq_len", dict.fromkeys(names.split(","), ()))
         with pytest.raises(UserError, match=says) if refused else nullcontext():
             refuse_other_blocks(root, other)
+
+
+# One trunk for several budgets
+
+WSD = ("schedule=wsd", "schedule.warmup=2", "trainer.max_steps=10")
+TOO_SHORT = "warm-up in steps shares all before the decay"
+
+
+def planned(ablate_command, folder, blocks, *typed):
+    study = f"{{blocks: {blocks}, seeds: 1, factors: {{pos_enc: [none]}}}}"
+    left = ("trainer.max_steps", "schedule.warmup")
+    argv = [*write_sweep(folder, study), *tiny_for(study, folder, *left), *WSD, *typed]
+    return ablate_command(*argv, "study.dry_run=true")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "typed", "lines"),
+    [
+        ("{tokens: [1x, 2x, 4x]}", (), ["4 shorter runs begin", "92 steps", "of 140 (34% fewer)"]),
+        ("{trainer.max_steps: [10, 20]}", (), ["2 shorter runs begin", "44 steps", "of 60"]),
+        ("{tokens: [1x, 2x]}", ("schedule=cosine",), [TOO_SHORT]),
+        ("{tokens: [1x, 2x]}", ("schedule.warmup=0.1",), [TOO_SHORT, "after step 0 of 10"]),
+        ("{tokens: [1x, 2x]}", ("schedule=constant",), ["42 steps are trained instead of 60"]),
+        ("{tokens: [0.5x, 2x]}", ("schedule.decay=8",), ["8 steps, more than the training of 5"]),
+        ("{tokens: [1x, 2x]}", ("task._target_=teller.Teller",), ["teller.Teller may depend"]),
+        ("{tokens: [1x, 3]}", (), ["tokens: 3: must be a number with x, such as 2x"]),
+        ("{model.dim: [16, 32]}", (), []),
+    ],
+)
+def test_the_plan_shows_the_steps_that_budgets_share(
+    ablate_command, tmp_path, blocks, typed, lines
+):
+    code, out, err = planned(ablate_command, tmp_path, blocks, *typed)
+    assert all(line in out + err for line in lines), out + err
+    assert ("shorter run" in out) == (code == 0 and bool(lines))

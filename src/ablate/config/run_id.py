@@ -63,6 +63,13 @@ class IdContent:
         """Return 12 hexadecimal digits. data: the fingerprint of the data."""
         return digest(self._content | {"seed": seed}, data, self._revisions)
 
+    def except_length(self, seed: int) -> str:
+        """Return the content but for the length of the training, as text."""
+        length = ("max_steps", "max_epochs")
+        trainer = {k: v for k, v in self._content["trainer"].items() if k not in length}
+        content = self._content | {"seed": seed, "trainer": trainer}
+        return json.dumps([content, self.data, self._revisions], sort_keys=True)
+
 
 def run_id(cfg: Mapping[str, Any], data: str) -> str:
     """Return 12 hexadecimal digits. data: its fingerprint."""

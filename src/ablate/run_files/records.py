@@ -49,6 +49,7 @@ RESULT_SHAPE = {
     "chosen_on?": {"examples": int, "of": int, "value": NUMBER},
     "logged_steps?": {str: int},
     "epochs?": {str: float},
+    "trunk?": {"folder": str, "run_id": str, "step": int},
     "cache_bytes?": {"per_token": int, "state": int},
     "not_evaluated?": {str: str},
     **{f"{key}?": shape for key, shape in FINISHED.items()},

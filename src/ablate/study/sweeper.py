@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from ablate.study.launch.running import (
 from ablate.study.launch.state import State, state_of
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
-from ablate.study.plan.blocks import Blocks
+from ablate.study.plan.blocks import Blocks, with_budgets
 from ablate.study.plan.cells import Composed, Composer
 from ablate.study.plan.ladder import as_blocks
 from ablate.study.plan.layout import lay_out
@@ -46,7 +47,8 @@ def sweep(
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
-    request = as_blocks(request, lambda: Composer(context.config_loader, config, request.fixed)(()))
+    baseline = partial(Composer(context.config_loader, config, request.fixed), ())
+    request = with_budgets(as_blocks(request, baseline), baseline)
     blocks = Blocks.of(request)
     if blocks and request.node["noise"]:
         raise UserError(
@@ -86,6 +88,8 @@ def sweep(
             preview.show_rungs(studies)
         for study in studies:
             preview.show(study, at_once)
+        every = chain(*(study.named(study.chosen(study.counted())) for study in studies))
+        share(studies, [*every], request.node["rerun"])
         return []
 
     def decide(alone: bool) -> None:
@@ -121,6 +125,8 @@ def run(
 ) -> list[State]:
     """Launch the runs that count, of all blocks and look after look, write the reports and return
     the runs' states."""
+    from ablate.study.plan.trunks import remove_unneeded
+
     root, rerun = studies[0].root, request.node["rerun"]
     every, trouble = run_planned(studies, launcher, request, blocks)
     while trouble is None and rerun != "failed" and add_seeds(studies, blocks):
@@ -128,6 +134,7 @@ def run(
     if trouble is None:
         (root / SINCE).unlink(missing_ok=True)  # a later study.rerun=all repeats every run
     states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
+    remove_unneeded(every, root)
     for folder in dict.fromkeys([*(study.folder for study in studies), root]):
         report(folder, printed=folder == root)
     refuse_unfinished(every, states, trouble)
@@ -183,7 +190,29 @@ def run_planned(
     for study, of_block in zip(studies, chosen, strict=True):
         preview.say_begin(study, of_block, notes=first)
     rerun = request.node["rerun"] if first else "missing"
+    every = share(studies, every, rerun, launcher)
     return every, launch(launcher, every, root, rerun)
+
+
+def share(
+    studies: Sequence[PlannedStudy],
+    cells: Sequence[PlannedRun],
+    rerun: str,
+    launcher: Launcher | None = None,
+) -> list[PlannedRun]:
+    """The runs with the steps that they share, unless the launcher cannot pass these on; prints the
+    cost."""
+    from ablate.study.plan.trunks import with_trunks  # torch is slow to import
+
+    shared, lines = with_trunks(cells, studies[0].root, studies[0].sets, again=rerun == "all")
+    able = launcher is None or hasattr(launcher, "train")
+    if lines and not able:
+        lines = [
+            f"{type(launcher).__name__} trains every run from step 0; hydra/launcher=local shares"
+        ]
+    for line in lines:
+        say(line)
+    return shared if able else list(cells)
 
 
 def check_arms(arms: Iterable[Composed]) -> None:

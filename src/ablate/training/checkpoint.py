@@ -9,6 +9,7 @@ ablate.run_files.checkpoint_io documents how the files are written, and verified
 import math
 import signal
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +69,8 @@ class Checkpoints(Callback):
 
     A step followed by a validation is saved after the validation, because Lightning skips the
     validation of the step it resumes from; in the middle of a validation so that it is repeated.
-    run_id: listed with the checksums of the files, if it is set.
+    run_id: listed with the checksums of the files, if it is set. also: other steps to save after.
+    trunk: the run and the step at whose state this training began (ablate.training.trunk).
     """
 
     def __init__(self, folder: Path, *, every: int, model: nn.Module):
@@ -79,8 +81,9 @@ class Checkpoints(Callback):
         self.average: Average | None = None
         self.best: float | None = None
         self.best_step = 0
-        self.validated_step = -1
-        self._saved_step = -1
+        self.validated_step = self.saved_step = -1
+        self.also: Collection[int] = ()
+        self.trunk: dict[str, Any] | None = None
         self._validating = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -89,12 +92,14 @@ class Checkpoints(Callback):
             "best_step": self.best_step,
             "validated": self.validated_step,
             "kernels": kernels_ran(self.model),
+            "trunk": self.trunk,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
         self.validated_step = state_dict["validated"]
         note_kernels(self.model, state_dict["kernels"])
+        self.trunk = state_dict.get("trunk") or self.trunk
 
     def setup(self, trainer: Any, task: Any, stage: str) -> None:
         trainer.strategy.checkpoint_io = Flushed(self.run_id)
@@ -109,7 +114,7 @@ class Checkpoints(Callback):
 
     def on_train_end(self, trainer: Any, task: Any) -> None:
         # The request to stop may have come after the check of the last step.
-        if self._stop_requested(trainer) or self._saved_step != trainer.global_step:
+        if self._stop_requested(trainer) or self.saved_step != trainer.global_step:
             self._save_last(trainer, task)
         self.leave_training(trainer)
 
@@ -141,7 +146,8 @@ class Checkpoints(Callback):
         assert trainer.val_check_batch is not None
         if (loop.batch_idx + 1) % int(trainer.val_check_batch) == 0:
             return  # on_validation_end saves
-        if self._stop_requested(trainer) or trainer.global_step % self.every == 0:
+        step = trainer.global_step
+        if self._stop_requested(trainer) or step % self.every == 0 or step in self.also:
             self._save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Any, task: Any, *_: Any) -> None:
@@ -186,7 +192,7 @@ class Checkpoints(Callback):
 
     def _save_last(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._write(trainer, task, LAST, weights_only=False)
-        self._saved_step = trainer.global_step
+        self.saved_step = trainer.global_step
         if self.stop.signal:
             raise Interrupted(
                 f"stopped by {self.stop.signal} after step {trainer.global_step}; "

@@ -80,6 +80,7 @@ from ablate.training.start_state import StartState
 from ablate.training.steps import Accumulation, RandomStreams
 from ablate.training.trainer import check_warmup, length_of_training, make_trainer, started_by
 from ablate.training.transfer import StartingRun, describe_transfer
+from ablate.training.trunk import Branches, SharedSteps, beginning
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
@@ -114,11 +115,17 @@ def folder_of(composition: Composition, run_dir: Path | None = None) -> Iterator
             file.close()
 
 
-def train(composition: Composition, run_dir: Path, began: float | None = None) -> dict[str, Any]:
+def train(
+    composition: Composition,
+    run_dir: Path,
+    began: float | None = None,
+    shared: SharedSteps | None = None,
+) -> dict[str, Any]:
     """Train a composition in a folder, resuming an earlier attempt.
 
     Returns the content of result.json. A finished run is not trained again. began: when, by
     time.perf_counter, the run began, if before this call: its `wall_seconds` are counted from then.
+    shared: the steps that it shares with other runs of its study.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
     began = time.perf_counter() if began is None else began
@@ -129,7 +136,11 @@ def train(composition: Composition, run_dir: Path, began: float | None = None) -
         return done
     with open_run(composition, run_dir, began) as run:
         with together(run):
-            fit(run.trainer, run.task, run.data, run.checkpoints, resume=not composition.debugged)
+            if shared and shared.branches:
+                branches = Branches(run.checkpoints, shared.branches)
+                run.trainer.callbacks.append(branches)  # type: ignore[attr-defined]
+            resume = not composition.debugged
+            fit(run.trainer, run.task, run.data, run.checkpoints, resume=resume, shared=shared)
             measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
         conclude(run, measured)
     return run.result
@@ -404,16 +415,26 @@ def require_runnable(cfg: DictConfig, task: Task) -> None:
 
 
 def fit(
-    trainer: L.Trainer, task: Task, data: Data, checkpoints: Checkpoints, *, resume: bool = True
+    trainer: L.Trainer,
+    task: Task,
+    data: Data,
+    checkpoints: Checkpoints,
+    *,
+    resume: bool = True,
+    shared: SharedSteps | None = None,
 ) -> None:
-    """Train; with `resume`, start from the last readable checkpoint, if there is one."""
+    """Train; with `resume`, start from the last readable checkpoint, if there is one, else from the
+    state of a longer run, if `shared` has one."""
     folder, run_id = checkpoints.folder, checkpoints.run_id
     checkpoint, state, problems = resumable(folder, run_id) if resume else (None, {}, [])
     for line in problems:
         on_first_process(say)(line)
     if checkpoint:
-        require_fitting(task, state["state_dict"], checkpoint)
         on_first_process(say)(f"resuming from {checkpoint} at step {state['global_step']:,}")
+    elif resume and shared and shared.trunk:
+        checkpoint, state = beginning(shared, checkpoints, first=trainer.is_global_zero)
+    if checkpoint:
+        require_fitting(task, state["state_dict"], checkpoint)
         state.clear()  # Lightning reads it again
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
@@ -458,6 +479,7 @@ def measure(
         "kernels": kernels(task.model),
         **task.presenter(task).notes(),
         **({"epochs": epochs} if epochs else {}),
+        **({"trunk": checkpoints.trunk} if checkpoints.trunk else {}),
         "train_seconds": curves.train_seconds,
         "throughput": {
             "unit": f"{task.unit}/s",

@@ -1,6 +1,8 @@
 """A run to be launched."""
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ablate.config.overrides import value_text
@@ -41,4 +43,12 @@ class ScheduledRun:
         """Write the file of the run, and describe its process. The caller has its claim."""
         text = self.planned.file
         write_text(self.folder / PLANNED, text, flush=False)
-        return Start([str(self.folder), seal(text)], self.typed, str(self.folder))
+        shared = self.planned.shared
+        more = [json.dumps(asdict(shared))] if shared else []
+        return Start([str(self.folder), seal(text), *more], self.typed, str(self.folder))
+
+    def waits(self, unfinished: Collection[Path]) -> bool:
+        """Whether one of these runs is to save the state at which this one begins."""
+        shared = self.planned.shared
+        state = shared.state(self.folder, self.planned.run_id) if shared else None
+        return state is not None and state.parents[1] in unfinished and not state.exists()

@@ -112,6 +112,9 @@ class Slots:
         for run in list(waiting):
             if not self._free or self._over:
                 return
+            training = [process.run for process in self._processes.values()]
+            if run.waits({each.folder for each in (*waiting, *training)}):
+                continue
             if claim := self._claim(run, waiting):
                 self._start(Process(run, claim, self._free.pop(0)))
 

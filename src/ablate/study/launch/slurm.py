@@ -142,6 +142,8 @@ class Jobs:
     def _poll(self, waiting: list[ScheduledRun]) -> None:
         taken: list[tuple[ScheduledRun, RunLock]] = []
         for run in list(waiting):
+            if run.waits({one.folder for one in waiting}):
+                continue
             if state(run.folder).name in ("queued", "running"):
                 if (entry := queued(run.folder)) and entry["job"]:
                     self._seen[run.folder] = str(entry["job"])

@@ -1,8 +1,9 @@
 """The process of a run that a launcher starts: `python -m ablate.study.launch.worker RUN_DIR
-SHA256`.
+SHA256 [SHARED]`.
 
 It trains the configuration in planned.json, whose hash is that of the arguments: the folder may be
-untrusted, and building a configuration executes code.
+untrusted, and building a configuration executes code. SHARED: JSON of the steps that it shares with
+other runs.
 """
 
 import json
@@ -29,10 +30,12 @@ def main() -> None:
         composition = read(run_dir / PLANNED, expected)
         from ablate.cli.summary import show_result
         from ablate.training.train import folder_of, on_first_process, train
+        from ablate.training.trunk import SharedSteps
 
+        shared = SharedSteps.parsed(sys.argv[3]) if sys.argv[3:] else None
         freeze_imports()
         with folder_of(composition, run_dir):
-            result = train(composition, run_dir, began)
+            result = train(composition, run_dir, began, shared)
             on_first_process(show_result)(result, run_dir, composition.cfg)
 
 

@@ -2,6 +2,7 @@
 
     study:
       blocks: {data: [pydoc, shakespeare]}     # or NAME: {BLOCK: [overrides]}, as a factor has them
+    blocks: {tokens: [1x, 2x, 4x]}           # multiples of trainer.max_steps
 
 A block is a study in its own folder, with its own baseline, tuning and report. The study over
 all of them compares means over the blocks, seed by seed.
@@ -10,9 +11,11 @@ all of them compares means over the blocks, seed by seed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from ablate.config.overrides import merged
 from ablate.errors import UserError
@@ -20,6 +23,23 @@ from ablate.errors import UserError
 if TYPE_CHECKING:
     from ablate.study.plan.layout import Layout
     from ablate.study.plan.request import StudyRequest
+
+
+def with_budgets(request: StudyRequest, baseline: Callable[[], DictConfig]) -> StudyRequest:
+    """The request with the steps of study.blocks: {tokens: [1x, 2x]}. baseline: composes it. Raises
+    UserError."""
+    multiples = (request.node["blocks"] or {}).get("tokens")
+    if not isinstance(multiples, list):
+        return request
+    trainer = baseline().trainer
+    if trainer.max_steps == -1:
+        raise UserError("study.blocks: tokens: multiples of trainer.max_steps, which is not set")
+    steps = {}
+    for text in map(str, multiples):
+        if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)x", text)) or not float(found[1]):
+            raise UserError(f"study.blocks: tokens: {text}: must be a number with x, such as 2x")
+        steps[text] = [f"trainer.max_steps={max(1, round(float(found[1]) * trainer.max_steps))}"]
+    return replace(request, node={**request.node, "blocks": {"tokens": steps}})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf, read_write
 
@@ -16,6 +16,9 @@ from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import IdContent
 from ablate.errors import UserError
 from ablate.machine.redact import without_credentials
+
+if TYPE_CHECKING:
+    from ablate.training.trunk import SharedSteps
 
 # Overrides that set how a sweep is run, which a single run does not need.
 OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
@@ -109,7 +112,8 @@ class PlannedRun:
     """One run of the plan. kind: run, or tune; the folder's name is relative to the study's.
 
     overrides: those that compose the same run, for people and for launchers of Hydra. resolved: the
-    composition, checked; None for one that is read from a plan.
+    composition, checked; None for one that is read from a plan. shared: the steps that it shares
+    with other runs (ablate.study.plan.trunks).
     """
 
     arm: str
@@ -120,6 +124,7 @@ class PlannedRun:
     overrides: tuple[str, ...]
     command: Command = field(default=Command(), repr=False, compare=False)
     resolved: Resolved | None = field(default=None, repr=False, compare=False)
+    shared: "SharedSteps | None" = field(default=None, repr=False, compare=False)
 
     @property
     def file(self) -> str:
