@@ -21,6 +21,7 @@ from ablate.data.loader import Share
 from ablate.data.text import RandomWindows
 from ablate.errors import RunFailed, UserError
 from ablate.evaluate import evaluate as measured
+from ablate.machine.peak import peak_flops
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
 from ablate.task.optimizing import groups_of
@@ -30,7 +31,7 @@ from ablate.training.compile import Compiled
 from ablate.training.curves import Curves
 from ablate.training.same_model import on_meta
 from ablate.training.steps import keys_of_batch
-from ablate.training.train import prepare, train
+from ablate.training.train import prepare, train, utilization
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -386,6 +387,27 @@ def test_waiting_for_data_is_told_from_computing(tmp_path, monkeypatch, capsys):
     assert 9 * 0.1 < waited < 12 * 0.1
     show_result(result, tmp_path, cfg)
     assert "% of the time waiting for data" in capsys.readouterr().out
+
+
+def test_the_share_of_the_peak_of_known_gpus(finished, monkeypatch, capsys):
+    """By hand: 2e15 operations in 10 s on two H100 of 989.4e12 each; elsewhere there is none."""
+
+    def mfu(device="cuda", precision="bf16-mixed", name="NVIDIA H100 80GB HBM3"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        strategy = SimpleNamespace(root_device=torch.device(device))
+        trainer = SimpleNamespace(strategy=strategy, precision=precision, world_size=2)
+        return utilization(trainer, 2 * 10**15, 10.0)
+
+    assert mfu() == {"mfu": pytest.approx(0.1011, abs=1e-4)}
+    assert mfu("cpu") == mfu(precision="32-true") == {}
+    for name in ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "Fake"):
+        assert mfu(name=name) == {}
+    peaks = [peak_flops(f"NVIDIA {name}") for name in ("L4", "L40", "H200")]
+    assert peaks == [121e12, 181.05e12, 989.4e12]
+    cfg, folder, result = finished
+    assert "mfu" not in result["throughput"]
+    show_result({**result, "throughput": {**result["throughput"], "mfu": 0.451}}, folder, cfg)
+    assert "MFU 45.1%" in " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
 def test_units_are_those_of_all_processes(tmp_path):

@@ -62,6 +62,8 @@ def show_result(result: dict[str, Any], run_dir: Path, cfg: DictConfig) -> None:
     rate = f"{throughput['value']:,.0f} {throughput['unit']}"
     if (share := throughput.get("waiting")) is not None:
         rate += f", {share:.0%} of the time waiting for data"
+    if (share := throughput.get("mfu")) is not None:
+        rate += f", MFU {share:.1%}"
     table.add_row("throughput", rate)
     table.add_row(
         "time", f"{result['wall_seconds']:.0f} s, {result['train_seconds']:.0f} s training"

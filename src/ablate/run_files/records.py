@@ -36,7 +36,7 @@ FINISHED = {
     "steps": int,
     "best_step": int,
     "train_seconds": float,
-    "throughput": {"unit": str, "value": float, "waiting?": float},
+    "throughput": {"unit": str, "value": float, "waiting?": float, "mfu?": float},
     "wall_seconds": float,
     "logged_to": (str, NoneType),
 }

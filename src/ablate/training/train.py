@@ -25,6 +25,7 @@ from ablate.data.split import SPOKEN
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.logger import RunLogger, refuse_secrets
+from ablate.machine.peak import peak_flops
 from ablate.machine.processes import watching
 from ablate.machine.redact import redacted
 from ablate.machine.stop import StopOfRun, stopping
@@ -300,6 +301,8 @@ def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
     """Complete the result, also by the conditions of `evaluate`, and write the figures. measured:
     the metrics of the best weights."""
     run.result.update(measured)
+    flops = run.result["flops_per_step"] * run.result["steps"]
+    run.result["throughput"] |= utilization(run.trainer, flops, run.result["train_seconds"])
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
@@ -487,6 +490,19 @@ def measure(
             "waiting": curves.data_seconds / curves.train_seconds,
         },
     }
+
+
+def utilization(trainer: L.Trainer, flops: int, seconds: float) -> dict[str, float]:
+    """The model FLOPs utilization of a training: `flops` of all its steps in `seconds`, by the
+    published peak of its GPUs. Empty if that is unknown, and for products in another precision.
+
+    Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311.
+    """
+    device = trainer.strategy.root_device
+    if device.type != "cuda" or not trainer.precision.startswith(("bf16", "16")):
+        return {}
+    peak = peak_flops(torch.cuda.get_device_name(device))
+    return {} if peak is None else {"mfu": flops / (seconds * peak * trainer.world_size)}
 
 
 def chosen_on(data: Data, best: float | None) -> dict[str, Any]:
