@@ -36,7 +36,7 @@ from ablate.training import record, trunk
 from ablate.training import train as training
 from ablate.training.checkpoint import MEASURED, Checkpoints
 from ablate.training.curves import Curves
-from ablate.training.trunk import SharedSteps, Trunk, branch_file
+from ablate.training.trunk import SharedSteps, branch_file
 
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
@@ -503,7 +503,9 @@ class Budgets:
         )
         self.id = Composition(self.short).id
         self.state = branch_file(folder / "long", self.id)
-        self.begins = SharedSteps(Trunk("../long", Composition(self.long).id, BEGINS))
+        self.begins = SharedSteps(
+            {"folder": "../long", "run_id": Composition(self.long).id, "step": BEGINS}
+        )
         self.saves = SharedSteps(branches={self.id: BEGINS})
 
     def run(self, cfg, name, shared=None, **strikes):
@@ -536,7 +538,7 @@ def test_a_branch_ends_as_a_run_of_its_own(tmp_path, monkeypatch, more):
     assert last_step(branch) is None
     branch = both.run(both.short, "branch", both.begins)
     assert_equal(branch, straight)
-    assert result(branch)["trunk"] == vars(both.begins.trunk)
+    assert result(branch)["trunk"] == both.begins.trunk
     assert "trunk" not in result(straight)
 
 

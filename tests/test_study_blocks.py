@@ -281,10 +281,18 @@ def planned(ablate_command, folder, blocks, *typed):
 @pytest.mark.parametrize(
     ("blocks", "typed", "lines"),
     [
-        ("{tokens: [1x, 2x, 4x]}", (), ["4 shorter runs begin", "92 steps", "of 140 (34% fewer)"]),
-        ("{trainer.max_steps: [10, 20]}", (), ["2 shorter runs begin", "44 steps", "of 60"]),
+        (
+            "{tokens: [1x, 2x, 4x]}",
+            (),
+            ["ones, equal but for their length (4)", "92 steps", "of 140 (34% fewer)"],
+        ),
+        ("{trainer.max_steps: [10, 20]}", (), ["but for their length (2)", "44 steps", "of 60"]),
         ("{tokens: [1x, 2x]}", ("schedule=cosine",), [TOO_SHORT]),
-        ("{tokens: [1x, 2x]}", ("schedule.warmup=0.1",), [TOO_SHORT, "after step 0 of 10"]),
+        (
+            "{tokens: [1x, 2x]}",
+            ("schedule.warmup=0.1",),
+            [TOO_SHORT, "from step 0 (2)", "after step 0 of 10"],
+        ),
         ("{tokens: [1x, 2x]}", ("schedule=constant",), ["42 steps are trained instead of 60"]),
         ("{tokens: [0.5x, 2x]}", ("schedule.decay=8",), ["8 steps, more than the training of 5"]),
         ("{tokens: [1x, 2x]}", ("task._target_=teller.Teller",), ["teller.Teller may depend"]),

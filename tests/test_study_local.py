@@ -24,6 +24,7 @@ from ablate.study.launch.jobs import job_return
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import WORKER, State, held, state
 from ablate.study.plan.planned_run import OF_SWEEPS, Command, PlannedRun
+from ablate.training.trunk import SharedSteps, branch_file
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
@@ -159,8 +160,11 @@ def made_up(tmp_path, monkeypatch):
     start = lambda run: forks.Start([*run.planned.overrides], "", str(run.folder))  # noqa: E731
     monkeypatch.setattr(ScheduledRun, "prepare", start)
 
-    def launch(*what, study="s", **own):
-        planned = (PlannedRun("", 0, "", "", "run", (one,)) for one in what)
+    def launch(*what, study="s", shared=None, **own):
+        planned = (
+            PlannedRun("", 0, "", "", "run", (one,), shared=shared if n == 0 else None)
+            for n, one in enumerate(what)
+        )
         wanted = [ScheduledRun(tmp_path / study / f"{n}", one) for n, one in enumerate(planned)]
         one_by_one = settings(max_parallel_runs=1, **own)
         return local.launch(wanted, one_by_one, modules=[], environment={})
@@ -179,6 +183,28 @@ def test_what_fails_or_takes_too_long_is_tried_again(made_up):
     found = launch("finishes", "dies", "finishes", study="t", fail_fast=True, retries=1)
     assert started == ["finishes", "dies", "dies"]  # further tries of a run come first
     assert [one.name for one in found] == ["finished", "failed", "missing"]
+
+
+@pytest.mark.parametrize(
+    ("what", "saves", "order"),
+    [
+        (("finishes", "hangs", "finishes"), False, ["hangs", "finishes", "finishes"]),
+        (("finishes", "hangs", "finishes"), True, ["finishes", "hangs", "finishes"]),
+    ],
+)
+def test_a_branch_waits_for_its_state_or_the_end_of_the_longer_run(
+    made_up, tmp_path, what, saves, order
+):
+    """The first run begins at a state of the second, which saves it or is stopped without."""
+    started, launch = made_up
+    if saves:
+        (state_file := branch_file(tmp_path / "s" / "1", "")).parent.mkdir(parents=True)
+        state_file.touch()
+    found = launch(
+        *what, shared=SharedSteps({"folder": "../1", "run_id": "", "step": 5}), timeout=0.1
+    )
+    assert started == order
+    assert [one.name for one in found] == ["finished", "failed", "finished"]
 
 
 def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path, monkeypatch):

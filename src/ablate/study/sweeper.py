@@ -125,8 +125,6 @@ def run(
 ) -> list[State]:
     """Launch the runs that count, of all blocks and look after look, write the reports and return
     the runs' states."""
-    from ablate.study.plan.trunks import remove_unneeded
-
     root, rerun = studies[0].root, request.node["rerun"]
     every, trouble = run_planned(studies, launcher, request, blocks)
     while trouble is None and rerun != "failed" and add_seeds(studies, blocks):
@@ -134,7 +132,10 @@ def run(
     if trouble is None:
         (root / SINCE).unlink(missing_ok=True)  # a later study.rerun=all repeats every run
     states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
-    remove_unneeded(every, root)
+    finished = {cell.run_id for cell in every if states[cell.folder].name == "finished"}
+    for path in root.glob("**/checkpoints/branch-*.ckpt"):
+        if path.stem.removeprefix("branch-") in finished:
+            path.unlink(missing_ok=True)
     for folder in dict.fromkeys([*(study.folder for study in studies), root]):
         report(folder, printed=folder == root)
     refuse_unfinished(every, states, trouble)
@@ -208,7 +209,8 @@ def share(
     able = launcher is None or hasattr(launcher, "train")
     if lines and not able:
         lines = [
-            f"{type(launcher).__name__} trains every run from step 0; hydra/launcher=local shares"
+            f"{type(launcher).__name__} trains every run from step 0; with hydra/launcher=local"
+            " shorter runs begin at states of longer ones"
         ]
     for line in lines:
         say(line)

@@ -8,7 +8,6 @@ trains only the rest (Haegele et al. 2024, section 3, https://arxiv.org/abs/2405
                                       as in last.ckpt, with the best weights until then
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,33 +29,21 @@ VERSION = [CODE["source"], str(torch.__version__)]
 
 
 @dataclass(frozen=True)
-class Trunk:
-    """The longer run that a run begins at a state of, after `step`. folder: relative to its own."""
-
-    folder: str
-    run_id: str
-    step: int
-
-
-@dataclass(frozen=True)
 class SharedSteps:
-    """The steps that a run shares with others. branches: id of a shorter run -> the step after
-    which it begins."""
+    """The steps that a run shares with others of its study.
 
-    trunk: Trunk | None = None
+    trunk: the longer run that it begins at a state of: its `folder`, relative to that of this run,
+    its `run_id`, and the `step`. branches: id of a shorter run -> the step after which it begins.
+    """
+
+    trunk: dict[str, Any] | None = None
     branches: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parsed(cls, text: str) -> "SharedSteps":
-        """Parse the JSON of its fields."""
-        content = json.loads(text)
-        return cls(content["trunk"] and Trunk(**content["trunk"]), content["branches"])
 
     def state(self, run_dir: Path, run_id: str) -> Path | None:
         """The file with the state at which this run begins, which may not exist yet."""
         if self.trunk is None:
             return None
-        return branch_file(Path(os.path.normpath(run_dir / self.trunk.folder)), run_id)
+        return branch_file(Path(os.path.normpath(run_dir / self.trunk["folder"])), run_id)
 
 
 def branch_file(run_dir: Path, run_id: str) -> Path:
@@ -96,26 +83,22 @@ def beginning(
 ) -> tuple[Path | None, dict[str, Any]]:
     """Return the checkpoint at which a branch begins, and its content; None after a line about why
     it cannot be used. first: whether this is the first process, which writes the best weights."""
-    trunk, folder, run_id = shared.trunk, checkpoints.folder, checkpoints.run_id
-    assert trunk is not None
-    assert run_id is not None
-    path = shared.state(folder.parent, run_id)
+    run_dir, run_id = checkpoints.folder.parent, str(checkpoints.run_id)
+    path, trunk = shared.state(run_dir, run_id), shared.trunk
     assert path is not None
+    assert trunk is not None
+    place = f"step {trunk['step']:,} of {path.parents[1]}"
     try:
         refuse_links(path.parents[1])
-        state = read_state(path, trunk.run_id)
+        state = read_state(path, trunk["run_id"])
         if state.get("version") != VERSION:
             raise CorruptFile(path, "it is of other code")
     except (UserError, FileNotFoundError) as error:
         why = error if isinstance(error, UserError) else f"{path} is missing"
-        on_first_process(say)(
-            f"training from step 0, not from step {trunk.step:,} of {path.parents[1]}: {why}"
-        )
+        on_first_process(say)(f"training from step 0, not from {place}: {why}")
         return None, {}
     if first and (best := state["best_weights"]):
-        write_weights(folder / BEST, best, run_id)
-    checkpoints.trunk = vars(trunk)
-    on_first_process(say)(
-        f"beginning after step {trunk.step:,} of {path.parents[1]}, the same training until then"
-    )
+        write_weights(checkpoints.folder / BEST, best, run_id)
+    checkpoints.trunk = trunk
+    on_first_process(say)(f"beginning after {place}, the same training until then")
     return path, state

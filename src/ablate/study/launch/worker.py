@@ -32,7 +32,7 @@ def main() -> None:
         from ablate.training.train import folder_of, on_first_process, train
         from ablate.training.trunk import SharedSteps
 
-        shared = SharedSteps.parsed(sys.argv[3]) if sys.argv[3:] else None
+        shared = SharedSteps(**json.loads(sys.argv[3])) if sys.argv[3:] else None
         freeze_imports()
         with folder_of(composition, run_dir):
             result = train(composition, run_dir, began, shared)

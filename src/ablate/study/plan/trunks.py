@@ -19,10 +19,9 @@ from ablate.config.make import make, unwrap_partial
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.study.launch.state import state_of
-from ablate.study.numbers import counted
 from ablate.study.plan.planned_run import PlannedRun
 from ablate.training.trainer import length_of_training
-from ablate.training.trunk import SharedSteps, Trunk, branch_file
+from ablate.training.trunk import SharedSteps, branch_file
 
 LEAST = 0.25  # share of the shorter run; a state of fewer steps is not worth its file
 # Packages whose components do not read the length of a training.
@@ -65,35 +64,23 @@ def with_trunks(
                 reasons[reason] = reasons.get(reason, 0) + 1
                 continue
             branches[cell.run_id] = begin
-            there = os.path.relpath(trunk.folder, name)
-            shared[name] = SharedSteps(Trunk(there, trunk.run_id, begin))
+            there = {"folder": os.path.relpath(trunk.folder, name), "run_id": trunk.run_id}
+            shared[name] = SharedSteps({**there, "step": begin})
             steps_before += steps[name]
             steps_shared += begin
         if branches:
             shared[trunk.folder] = SharedSteps(branches=branches)
             steps_before += 0 if ended else longest
-    lines = [
-        f"{counted(number, 'shorter run')} train from step 0: {reason}"
-        for reason, number in reasons.items()
-    ]
+    lines = [f"shorter runs train from step 0 ({n}): {reason}" for reason, n in reasons.items()]
     if steps_shared:
         number = sum(each.trunk is not None for each in shared.values())
         lines.append(
-            f"{counted(number, 'shorter run')} begin at states of longer ones that differ only in"
-            f" their length: {steps_before - steps_shared:,} steps are trained instead of"
-            f" {steps_before:,} ({steps_shared / steps_before:.0%} fewer)"
+            f"shorter runs begin at states of longer ones, equal but for their length ({number}):"
+            f" {steps_before - steps_shared:,} steps are trained instead of {steps_before:,}"
+            f" ({steps_shared / steps_before:.0%} fewer)"
         )
     planned = [replace(cell, shared=shared.get(cell.folder)) for cell in cells]
     return sorted(planned, key=lambda cell: bool(cell.shared and cell.shared.trunk)), lines
-
-
-def remove_unneeded(cells: Sequence[PlannedRun], root: Path) -> None:
-    """Remove the states for runs that are finished."""
-    finished = {cell.run_id for cell in cells if _finished(cell, root)}
-    for folder in {cell.folder for cell in cells}:
-        for path in branch_file(root / folder, "*").parent.glob("branch-*.ckpt"):
-            if path.stem.removeprefix("branch-") in finished:
-                path.unlink(missing_ok=True)
 
 
 def _finished(cell: PlannedRun, root: Path) -> bool:
