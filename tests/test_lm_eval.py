@@ -73,6 +73,35 @@ def test_log_likelihoods_are_those_of_the_exported_network(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ci
+def test_a_finished_run_is_measured_by_the_harness(run, tmp_path, capsys):
+    """Without training it again: the metrics and their items, by the answers with more weight."""
+    rows = [{"context": "the", "answer": n % 2} for n in range(4)]
+    (tmp_path / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "cats.yaml").write_text(TASK.replace("FILE", str(tmp_path / "rows.json")))
+
+    def measured(node):
+        given = (*SMALL, "data.tokenizer=byte", f"evaluate={node}")
+        return ablate.run(ablate.compose(*overrides(run.parents[2], *given)))
+
+    for _ in range(2):  # the second time nothing is left to do
+        result = measured(f"{{core: 'lm_eval:{tmp_path}/cats.yaml'}}")
+        assert result["metrics"]["core/cats/acc"] == 0.5
+    lines = (run / "items.csv").read_text().splitlines()
+    assert lines[0] == "metric,item,value"
+    values = {line.rpartition(",")[0]: float(line.rpartition(",")[2]) for line in lines[1:]}
+    assert [*values] == [f"core/cats/acc,{n}" for n in range(4)]
+    assert sum(values.values()) == 2
+    with refused("evaluate.core: arc_eazy is neither a task of lm-evaluation-harness nor a file"):
+        measured("{core: lm_eval:arc_eazy}")
+    with refused("evaluate.val: use another name"):
+        measured("{val: lm_eval:arc_easy}")
+    (tmp_path / "rows.json").unlink()
+    with refused("cannot be read: FileNotFoundError"):
+        measured(f"{{core: 'lm_eval:{tmp_path}/./cats.yaml'}}")
+
+
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_command_measures_a_task_of_a_folder(run, tmp_path, monkeypatch, capsys):
     rows = [{"context": "the", "answer": 0}, {"context": "on a", "answer": 1}]
     (tmp_path / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))

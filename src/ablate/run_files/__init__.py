@@ -21,6 +21,7 @@ from ablate.errors import CLOSED, FULL, RunFailed, UserError, shortened, suggest
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PREDICTIONS = "predictions.csv"
+ITEMS = "items.csv"  # metrics of each item of lm-evaluation-harness
 PLANNED = "planned.json"  # the configuration that its launcher starts it with
 DATA = "data.pt"  # the state of the training data that the model needs: `Data.run_state`
 PLAN = "plan.json"  # in a study's folder

@@ -4,7 +4,7 @@ from ablate.errors import UserError
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
 # Names of metrics, and their last words: next_accuracy, horizon_mae.
-HIGHER = {"accuracy", "top5", "exact_match", "bleu", "chrf", "psnr"}
+HIGHER = {"accuracy", "acc", "acc_norm", "top5", "exact_match", "bleu", "chrf", "psnr"}
 LOWER = {"loss", "perplexity", "bits_per_char", "bits_per_byte", "iou_error", "mae", "rmse"}
 # Whole names only: as a last word they may mean something else.
 RATES = {"wer", "cer", "per", "aer", "der"}

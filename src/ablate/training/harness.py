@@ -3,21 +3,29 @@
 Gao et al., "The language model evaluation harness", https://zenodo.org/records/12608602.
 """
 
+import csv
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from ablate.decode.sample import sample
-from ablate.errors import UserError
+from ablate.errors import UserError, shortened, suggest
 from ablate.machine.terminal.bar import bar
 from ablate.model.base import LanguageModel
+from ablate.run_files import ITEMS, read_text, write_text
+from ablate.run_files.harness import scores
+from ablate.task import Task
 from ablate.training.load import load
 
 Scored = tuple[float, bool]
@@ -31,13 +39,13 @@ class Harness(TemplateLM):
     break if it has none. Of a context the last tokens are read that fit into the model's length,
     together with those that are generated.
 
-    run: the folder of a run. allow: as of `load`. batch_size: sequences at once, of one length.
-    UserError for a model of something else.
+    run: the folder of a run, or its task with the best weights. allow: as of `load`. batch_size:
+    sequences at once, of one length. UserError for a model of something else.
     """
 
     def __init__(
         self,
-        run: str | Path,
+        run: str | Path | Task,
         *,
         allow: Collection[str] = (),
         batch_size: Any = 1,
@@ -45,15 +53,16 @@ class Harness(TemplateLM):
         **_: Any,
     ) -> None:
         super().__init__()
-        loaded = load(run, allow=allow)
-        if not isinstance(loaded.model, LanguageModel) or not hasattr(loaded.data, "tokenizer"):
-            raise UserError(f"{run}: lm-evaluation-harness needs a language model of text")
+        task = run if isinstance(run, Task) else load(run, allow=allow).task
+        model, data = task.model, task.data
+        if not isinstance(model, LanguageModel) or not hasattr(data, "tokenizer"):
+            raise UserError("lm-evaluation-harness needs a language model of text")
         if not str(batch_size).isdecimal():
             raise UserError(f"--batch_size {batch_size}: must be a number")
         self._device = torch.device(device or "cpu")
-        self.model, self.batch_size = loaded.model.to(self._device), int(batch_size)
-        self.tokens = loaded.data.tokenizer
-        self.longest = loaded.model.length or loaded.data.seq_len
+        self.model, self.batch_size = model.to(self._device), int(batch_size)
+        self.tokens = data.tokenizer
+        self.longest = model.length or data.seq_len
 
     @property
     def eot_token_id(self) -> int:
@@ -136,3 +145,60 @@ class Harness(TemplateLM):
             if ends := [text.index(stop) for stop in stops if stop in text]:
                 return text[: min(ends)]
         return self.tokens.decode(written)
+
+
+@cache
+def require_tasks(names: tuple[str, ...]) -> None:
+    """Read the data of tasks. Raises UserError for a name that is neither a task, nor a YAML file
+    of one, and for a task without its data."""
+    for name in names:
+        if name not in tasks().all_tasks and not Path(name).is_file():
+            near = suggest(name, tasks().all_tasks)
+            raise UserError(f"{name} is neither a task of lm-evaluation-harness nor a file{near}")
+    try:
+        tasks().load([*names])
+    except Exception as error:  # of any code of the task
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{', '.join(names)} cannot be read: {shortened(line, 200)}") from error
+
+
+@cache
+def tasks() -> TaskManager:
+    """All tasks that are installed."""
+    return TaskManager()
+
+
+def measured_on(task: Task, names: Sequence[str], prefix: str, folder: Path) -> dict[str, float]:
+    """Every metric of tasks, PREFIX/TASK/METRIC; those of each item are added to the folder's
+    items.csv."""
+    model = Harness(
+        task,
+        batch_size=task.data.batch_size,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
+    found = simple_evaluate(model, tasks=[*names], task_manager=tasks(), bootstrap_iters=0)
+    assert found is not None  # as in every process but the first
+    values, rows = {}, []
+    for name, metric, full, value in scores(found["results"]):
+        if not isinstance(value, int | float):
+            continue
+        values[f"{prefix}/{full}"] = float(value)
+        wanted = full.removeprefix(f"{name}/{metric}").removeprefix(",") or "none"
+        rows += [
+            (f"{prefix}/{full}", item["doc_id"], item[metric])
+            for item in found["samples"].get(name, ())
+            if item["filter"] == wanted and isinstance(item.get(metric), int | float)
+        ]
+    add_items(folder, prefix, rows)
+    return values
+
+
+def add_items(folder: Path, prefix: str, rows: Sequence[tuple[str, int, float]]) -> None:
+    """Replace the rows of `prefix` in items.csv: metric, item, value."""
+    path, text = folder / ITEMS, StringIO()
+    known = [*csv.reader(StringIO(read_text(path)))][1:] if path.exists() else []
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["metric", "item", "value"])
+    table.writerows(row for row in known if not row[0].startswith(f"{prefix}/"))
+    table.writerows(rows)
+    write_text(path, text.getvalue())

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -18,6 +19,8 @@ from ablate.data import Data
 from ablate.errors import UserError, suggest
 from ablate.machine.redact import redacted
 from ablate.machine.terminal.say import say
+from ablate.machine.version import install
+from ablate.model.base import LanguageModel
 from ablate.task import Task
 from ablate.training.build import make_task
 from ablate.training.load import model_of
@@ -110,15 +113,40 @@ def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
     key that cannot be changed."""
     wanted: dict[str, Any] = dict(to_dict(config.get("evaluate") or {}))
     for name, changes in wanted.items():
+        if harness_tasks(changes):
+            _require_harness(name, changes, config)
+            continue
         if not isinstance(changes, dict) or not changes or not re.fullmatch(r"[\w.-]+", name):
             raise UserError(
                 f"evaluate.{name}: must be a name of letters and digits and a mapping, such as"
-                " evaluate={long: {data.seq_len: 256}}"
+                " evaluate={long: {data.seq_len: 256}}, or lm_eval:TASK,TASK"
             )
         task, encoding = locate(config.task._target_), config.get("pos_enc")
         with_keys = () if encoding is None else locate(encoding._target_).measured_with
         changed(config, changes, task.presenter.search_keys, with_keys)
     return wanted
+
+
+def harness_tasks(changes: Any) -> list[str]:
+    """The tasks of a condition lm_eval:TASK,TASK; none of another."""
+    of, _, names = changes.partition("lm_eval:") if isinstance(changes, str) else ("", "", "")
+    return [] if of else [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _require_harness(name: str, changes: str, config: DictConfig) -> None:
+    """Raise UserError for tasks that cannot be measured."""
+    if name in ("val", "test", "train") or not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"evaluate.{name}: use another name, such as core")
+    try:
+        from ablate.training.harness import require_tasks
+    except ImportError as error:
+        raise UserError(f"evaluate.{name}: {error}: {install('lm-eval')}") from None
+    if not issubclass(locate(config.model._target_), LanguageModel):
+        raise UserError(f"evaluate.{name}: lm-evaluation-harness needs a language model of text")
+    try:
+        require_tasks((*harness_tasks(changes),))
+    except UserError as error:
+        raise UserError(f"evaluate.{name}: {error}") from None
 
 
 def measure_under(
@@ -127,26 +155,41 @@ def measure_under(
     data: Data,
     config: DictConfig,
     wanted: dict[str, dict[str, Any]],
+    folder: Path,
 ) -> None:
-    """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; a
-    condition that the model rejects, such as a text longer than its positions, is reported and
-    recorded with them."""
+    """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME or
+    NAME/TASK/acc; a condition that the model rejects, such as a text longer than its positions, is
+    reported and recorded with them. folder: of the run."""
     done, refused = result.setdefault("evaluated", {}), {}
     for name, changes in wanted.items():
+        names = harness_tasks(changes)
         try:
-            require_effect(task, data, config, changes)
+            if not names:
+                require_effect(task, data, config, changes)
         except UserError as error:  # only reported: in a study another arm may read the key
             on_first_process(say)(f"evaluate.{name}: {error}")
-        ours = f"@{name}"
-        result["metrics"] = {k: v for k, v in result["metrics"].items() if not k.endswith(ours)}
+        ours, tested = f"@{name}", f"{name}/"
+        result["metrics"] = {
+            k: v
+            for k, v in result["metrics"].items()
+            if not k.endswith(ours) and not k.startswith(tested)
+        }
         done.pop(name, None)
         try:
-            measured = measured_with(task, data, config, changes)
+            if names:
+                from ablate.training.harness import measured_on
+
+                measured = measured_on(task, names, name, folder)
+            else:
+                measured = {
+                    f"{metric}{ours}": value
+                    for metric, value in measured_with(task, data, config, changes).items()
+                }
         except UserError as error:
             on_first_process(say)(f"evaluate.{name}: {error}")
             refused[name] = str(error)
             continue
-        result["metrics"] |= {f"{metric}{ours}": value for metric, value in measured.items()}
+        result["metrics"] |= measured
         done[name] = redacted(changes)
     kept = {k: why for k, why in result.pop("not_evaluated", {}).items() if k not in wanted}
     if refused | kept:

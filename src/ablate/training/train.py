@@ -195,7 +195,7 @@ def measured_as_well(
     lacking = {name: changes for name, changes in wanted if known.get(name) != redacted(changes)}
     if lacking:
         run = load(run_dir, allow=[*custom_code(composition.cfg)])
-        measure_under(done, run.task, run.data, run.config, lacking)
+        measure_under(done, run.task, run.data, run.config, lacking, run_dir)
         on_first_process(write_json)(run_dir / RESULT, done)
     on_first_process(log_finished)(composition.recorded, run_dir, done)
     return done
@@ -306,7 +306,8 @@ def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
-        measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
+        cfg = run.composition.cfg
+        measure_under(run.result, run.task.eval(), run.data, cfg, wanted, run.run_dir)
     choices = run.composition.cfg.choices
     title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
     run.checkpoints.stop.enter("while its figures were plotted")

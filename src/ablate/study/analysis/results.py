@@ -24,6 +24,7 @@ from ablate.config.keys import flatten
 from ablate.config.saved import names_file
 from ablate.errors import UserError, shortened, suggest
 from ablate.run_files import LARGEST, PLAN, read_json, read_text
+from ablate.run_files.harness import scores
 from ablate.study.analysis.collect import Arm, Study, StudyRun
 from ablate.study.analysis.examples import OverExamples, over_examples
 from ablate.study.metric_words import mode_of
@@ -247,7 +248,7 @@ def _lm_eval(root: Path, files: Sequence[Path]) -> Results:
     for file in files:
         try:
             content = read_json(file)
-            config, tasks = content["config"], content["results"].items()
+            config = content["config"]
             model = config.get("model_args") or content["model_name"]
             if config.get("model") == "ablate":  # of ablate.lm_eval
                 arm, seed = model["arm"], model["seed"]
@@ -256,17 +257,13 @@ def _lm_eval(root: Path, files: Sequence[Path]) -> Results:
             else:
                 arm, seed = _without_seed(model)
             seed = _whole("seed", config["random_seed"] if seed is None else seed, str(file))
-            for task, measured in tasks:
+            for task, name, metric, value in scores(content["results"]):
+                if not _is_number(value):
+                    continue
                 higher = content.get("higher_is_better", {}).get(task) or {}
-                for key, value in measured.items():
-                    name, comma, filtered = key.partition(",")
-                    if not comma or name.endswith("_stderr") or not _is_number(value):
-                        continue
-                    metric = f"{task}/{name}{comma * (filtered != 'none')}"
-                    metric += filtered * (filtered != "none")
-                    if name in higher:
-                        modes[metric] = "max" if higher[name] else "min"
-                    values.append(Value(arm, seed, str(file), file, metric, float(value)))
+                if name in higher:
+                    modes[metric] = "max" if higher[name] else "min"
+                values.append(Value(arm, seed, str(file), file, metric, float(value)))
         except (KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
             raise UserError(f"{file}: is not a file of results of lm-eval ({why})") from None

@@ -15,7 +15,7 @@ from ablate.errors import UserError
 from ablate.task.measures import names_of_measures
 from ablate.training.build import count_flops
 from ablate.training.checkpoint import Sizes, sizes
-from ablate.training.measure import conditions
+from ablate.training.measure import conditions, harness_tasks
 from ablate.training.no_effect import MADE_OF
 from ablate.training.same_model import DataSets, SameModel, on_meta, parameters
 from ablate.training.train import require_runnable
@@ -88,4 +88,7 @@ def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
     task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
     splits = ["val", *(["test"] if data.has_test else [])]
     names = [f"{split}/{name}" for split in splits for name in names_of_measures(task, split)]
-    return names + [f"{name}@{condition}" for condition in conditions(cfg) for name in names]
+    wanted = conditions(cfg)
+    if any(harness_tasks(changes) for changes in wanted.values()):
+        return []  # a task of lm-evaluation-harness names its metrics when it has read its data
+    return names + [f"{name}@{condition}" for condition in wanted for name in names]
