@@ -149,6 +149,9 @@ def test_a_table_of_metrics_blocks_steps_and_items(tmp_path):
     assert [(each["examples"], each["better"]) for each in over if each["arm"] == "muon"] == [
         (6, 0)
     ]
+    (muon,) = (arm for arm in single.arms if arm.name == "muon")
+    both = next(each["crossed"] for each in over if each["arm"] == "muon")
+    assert np.mean(both) == pytest.approx(muon.difference)  # items differ in no difference
 
 
 @pytest.mark.parametrize("logger", ["", "csv/version_0/", "lightning_logs/version_0/"])

@@ -72,6 +72,12 @@ def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     assert found.better == pytest.approx((gap < 0).mean())
     page = write(root, losses=read).files[0].read_text()
     assert "Over examples" in page
+    for run in collect(root).runs:  # without being asked, if the runs have items of the metric
+        rows = [f"val/loss,{n},{value}" for n, value in enumerate(read(run))]
+        (run.folder / "items.csv").write_text("\n".join(["metric,item,value", *rows]))
+    (of_items,) = write(root).report.examples
+    assert of_items.difference == pytest.approx(found.difference)
+    assert of_items.crossed.low == pytest.approx(found.crossed.low)
     few = lambda run: read(run)[: 9 if "rotary" in run.folder.name else 5]  # noqa: E731
     with pytest.raises(UserError, match="other examples"):
         over_examples(collect(root), few)

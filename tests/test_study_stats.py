@@ -362,3 +362,29 @@ def test_a_difference_of_the_margin_is_called_equivalent_no_more_often_than_the_
         tested = decide(pair(values, "baseline"), noise, margin=1.0)
         found += any(tests.equivalent for tests in tested)
     assert_within(found, 1000, LEVEL)
+
+
+# Seeds and items
+
+
+def test_an_interval_over_seeds_and_items_contains_the_one_way_intervals():
+    """Without a difference between items it is the t interval over seeds, and vice versa."""
+    values = np.array(SLEEP)
+    for table in (np.outer(values, np.ones(7)), np.outer(np.ones(7), values)):
+        one, both = stats.t_interval(values), stats.crossed_interval(table)
+        assert (both.low, both.high) == pytest.approx((one.low, one.high))
+    assert stats.crossed_interval(np.ones((3, 4))) is None
+    assert stats.crossed_interval(values[None]) is None
+
+
+@pytest.mark.parametrize("sds", [(0.3, 1, 1), (0, 1, 1), (0.1, 1, 2), (0.3, 0, 1), (0, 0, 1)])
+@pytest.mark.parametrize("shape", [(3, 50), (8, 30)])
+def test_an_interval_over_seeds_and_items_covers_the_difference(shape, sds):
+    """sds: of seeds, of items, and of what is left. A one-way interval misses some."""
+    seeds, items = shape
+    rng = np.random.default_rng(0)
+    of_seed, of_item, rest = (rng.normal(size=(1500, *size)) for size in
+                              ((seeds, 1), (1, items), shape))  # fmt: skip
+    tables = of_seed * sds[0] + of_item * sds[1] + rest * sds[2]
+    found = [stats.crossed_interval(table) for table in tables]
+    assert 0.925 <= np.mean([each.low < 0 < each.high for each in found]) <= 0.985

@@ -1,10 +1,10 @@
 """Differences for each example: how far a verdict rests on the examples that were measured.
 
-The seeds' interval is about other seeds on the same examples; this one is about other examples of
+The seeds' interval is about other seeds on the same examples; `interval` is about other examples of
 the same kind with the same trained models. For each example the losses of an arm and of the
 baseline are averaged over the seeds that both have, and their difference is one value of a sample,
-whose mean has a t interval. Examples that belong together, such as windows of one text, make it too
-narrow.
+whose mean has a t interval. `crossed` is about other seeds and other examples. Examples that belong
+together, such as windows of one text, make both too narrow.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class OverExamples:
     seeds: int
     difference: float
     interval: stats.Interval | None
+    crossed: stats.Interval | None
     better: float
 
 
@@ -54,8 +55,9 @@ def over_examples(
         if not pairs:
             continue
         if len({len(side) for pair in pairs for side in pair}) > 1:
-            raise UserError(f"--examples: {arm.name} was measured on other examples")
-        differences = np.mean([a - b for a, b in pairs], axis=0)
+            raise UserError(f"{arm.name} was measured on other examples")
+        by_seed = np.array([a - b for a, b in pairs])
+        differences = by_seed.mean(0)
         rows.append(
             OverExamples(
                 arm=arm.name,
@@ -63,6 +65,7 @@ def over_examples(
                 seeds=len(pairs),
                 difference=float(differences.mean()),
                 interval=stats.t_interval(differences),
+                crossed=stats.crossed_interval(by_seed),
                 better=float(((differences < 0) if mode == "min" else (differences > 0)).mean()),
             )
         )

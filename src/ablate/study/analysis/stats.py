@@ -30,6 +30,32 @@ def t_interval(values: np.ndarray) -> Interval | None:
     return Interval(float(values.mean() - half), float(values.mean() + half))
 
 
+def crossed_interval(differences: np.ndarray) -> Interval | None:
+    """Interval of the mean of paired differences d[seed, item] for other seeds and other items:
+    mean +- t sqrt(v), v = (MS_seed + MS_item - MS_rest) / (seeds * items) with the mean squares of
+    a two-way table without repetition, and Satterthwaite's degrees of freedom of v. None with one
+    seed or one item, or without variance.
+
+    If MS_rest is above one of the others, only by chance, v has the larger of the two alone.
+    Satterthwaite 1946, https://doi.org/10.2307/3002019; paired differences of items: Miller 2024,
+    https://arxiv.org/abs/2411.00640.
+    """
+    seeds, items = differences.shape
+    if min(seeds, items) < 2 or np.ptp(differences) == 0:
+        return None
+    mean, of_seed, of_item = differences.mean(), differences.mean(1), differences.mean(0)
+    rest = differences - of_seed[:, None] - of_item + mean
+    freedom = np.array([seeds - 1, items - 1, (seeds - 1) * (items - 1)])
+    squares = np.array([items * of_seed.var() * seeds, seeds * of_item.var() * items,
+                        (rest**2).sum()]) / freedom  # fmt: skip
+    signed = squares * [1, 1, -1]
+    if signed.sum() < squares[:2].max():  # one of the variance components is estimated as 0
+        signed = np.where(np.arange(3) == squares[:2].argmax(), squares, 0)
+    df = signed.sum() ** 2 / (signed**2 / freedom).sum()
+    half = -special.stdtrit(df, LEVEL / 2) * np.sqrt(signed.sum() / differences.size)
+    return Interval(float(mean - half), float(mean + half))
+
+
 def holm(ps: Sequence[float], levels: Sequence[float] | None = None) -> list[float]:
     """Adjust p values over their family (Holm 1979), so that LEVEL is the level of each.
 

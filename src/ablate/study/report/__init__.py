@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.errors import UserError
 from ablate.run_files import write_text
+from ablate.run_files.harness import items
 from ablate.study.analysis import known
 from ablate.study.analysis.collect import StudyRun, collect
 from ablate.study.analysis.comparable import lines
@@ -47,7 +48,8 @@ def write(
 ) -> WrittenReport:
     """Write the files, each atomically; of another metric or baseline next to those of the plan's
     (`Report.named`). baseline: an arm in place of the study's. losses: of the examples of a run,
-    for differences over examples. UserError: no study, no finished run, unknown metric or arm."""
+    for differences over examples; without it, of the items of lm-evaluation-harness. UserError: no
+    study, no finished run, unknown metric or arm."""
     study = collect(study_dir)
     study = study if baseline is None else study.rebased(baseline)
     if not any(run.finished for run in study.runs):
@@ -57,6 +59,9 @@ def write(
     report = assemble(study, metric, mode, allow)
     if losses is not None:
         report = replace(report, examples=over_examples(study, losses))
+    elif all(items(run.folder, report.metric) for run in study.runs if run.finished):
+        read = lambda run: items(run.folder, report.metric)  # noqa: E731
+        report = replace(report, examples=over_examples(study, read, report.mode))
     return write_report(report, allow)
 
 

@@ -183,15 +183,18 @@ def metrics(report: Report) -> Iterator[Table]:
     if report.examples:
         yield Table(
             "Over examples",
-            ("arm", "difference from the baseline", "better", "examples", "seeds"),
+            ("arm", "difference over examples", "over seeds and examples", "better", "examples",
+             "seeds"),
             [
-                (each.arm, estimate(each.difference, each.interval), f"on {each.better:.0%}",
-                 f"{each.examples:,}", str(each.seeds))
+                (each.arm, estimate(each.difference, each.interval),
+                 estimate(each.difference, each.crossed) if each.crossed else "-",
+                 f"on {each.better:.0%}", f"{each.examples:,}", str(each.seeds))
                 for each in report.examples
             ],
             "Uncertainty from the evaluation examples: loss per example (for items of a table: the"
-            " metric), averaged over seeds, minus the baseline's. This interval is over examples"
-            " with the models fixed; that of the main table is over seeds with the examples fixed.",
+            " metric), averaged over seeds, minus the baseline's. The first interval is over"
+            " examples with the models fixed, the second over seeds and examples together; that of"
+            " the main table is over seeds with the examples fixed.",
         )  # fmt: skip
 
 

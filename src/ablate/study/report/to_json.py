@@ -40,7 +40,9 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
             for metric, by_arm in report.measures.items()
         },
         "examples": [
-            asdict(each) | {"interval": _interval(each.interval)} for each in report.examples
+            asdict(each)
+            | {"interval": _interval(each.interval), "crossed": _interval(each.crossed)}
+            for each in report.examples
         ],
         "noise": {
             metric: _noise(of.noise)
