@@ -40,7 +40,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.drop_path": [0.0, 0.1],
     "model.dropout": [0.0, 0.1],
     "model.embedding_scale": [1.0, "sqrt"],
-    "model.init_depth_scale": [True, False],
+    "model.init_depth_scale": [True, False, "zero"],
     "model.embedding_dim": [None, 6],
     "model.bidirectional": [True, False],
     "model.input_feeding": [False, True],

@@ -43,6 +43,7 @@ FORMULAS = {
     "gat": lambda s, q, k, h, j: leaky_relu(q @ s.a[h, :, 0] + k @ s.b[h, :, 0], 0.2),
     "gatv2": lambda s, q, k, h, j: s.v[h] @ leaky_relu(hidden(s, q, k, h), 0.2),
     "cosine": lambda s, q, k, h, j: s.log_t[h].exp() * q @ k / (q.norm() * k.norm()),
+    "cosine_fixed": lambda s, q, k, h, j: 15.36 * q @ k / (q.norm() * k.norm()),
     "location": lambda s, q, k, h, j: q @ s.table[h, j],
     "uniform": lambda s, q, k, h, j: torch.zeros(()).double(),
 }

@@ -60,6 +60,14 @@ def test_one_hot_vectors_are_rows_of_the_unit_matrix(make, tables):
             assert torch.equal(seen, torch.eye(width, dtype=dtype)[tokens(2, 5)])
 
 
+def test_normed_vectors_have_one_length():
+    model = gpt(embedding=part("model.embedding", "normed", std=3.0, eps=1e-9))
+    model.initialize(0)
+    table, text = model.embedding.weight, tokens(2, 5)
+    assert table.std().item() == pytest.approx(3, rel=0.2)
+    assert_close(model.embedding(text), table[text] / table[text].square().mean(-1, True).sqrt())
+
+
 def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
     chosen = ("model.embedding=onehot", "model.tie_embeddings=false", "model.heads=1")
     count = build_data(ablate.compose(*overrides(tmp_path))).sizes.vocab_size

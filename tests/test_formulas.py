@@ -222,6 +222,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "general": lambda: score("general", [1, 2], [3, 1], weight=[[1, 0], [2, 1]]),
     "additive": lambda: score("additive", [1, 0], [-1, 2], v=[5, 3]),
     "cosine": lambda: score("cosine", [3, 4], [5, 12], log_t=[log(13)]),
+    "cosine, fixed factor": lambda: score("cosine_fixed", [3, 4], [5, 12]),
     "location": lambda: score("location", [1, 2], [9, 9], at=1, table=[[0, 0], [3, 4]]),
     "graph attention": lambda: score("gat", [1, 2], [3, 1], a=[1, 0], b=[-2, 1]),
     "graph attention, version 2": lambda: score("gatv2", [1, 0], [-3, 2], v=[5, 3]),

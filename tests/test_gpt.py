@@ -1,9 +1,17 @@
 """GPT: what positions say, and its output map; test_properties.py has the rest."""
 
+import math
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from make_model import SIZES, gpt, options, random_parts, tokens
 from torch.testing import assert_close
+
+import ablate
+from ablate.training.build import build, build_data
 
 LENGTH, VOCAB = SIZES["gpt"]["length"], SIZES["gpt"]["vocab_size"]
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
@@ -50,3 +58,70 @@ def test_the_class_of_a_text_is_read_at_its_last_token():
     keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     for text, real, found in zip(texts, keep, model(texts, keep), strict=True):
         assert_close(found, model(text[None, real], real[None, real])[0])
+
+
+def modded_nanogpt(w, text, *, depth, heads):
+    """Logits of the frozen network of its optimizer track, from the named weights of ours: rotary
+    pairs are a quarter of the width, m and m + d / 2, with frequencies from 1 to 1 / 1024; the
+    other quarters stay."""
+
+    def norm(x, gain):
+        return x * gain / (x.square().mean(-1, keepdim=True) + 2**-7).sqrt()
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    count, dim = text.shape[1], w["embedding.weight"].shape[1]
+    n = dim // heads // 4
+    # Ours has the rotated dimensions first and turns the other way: theirs in another order.
+    order = [*range(n, 3 * n), *range(n), *range(3 * n, 4 * n)]
+    angles = torch.arange(count)[:, None] * 1024 ** -torch.linspace(0, 1, n).double()
+    angles = torch.cat([angles, torch.zeros(count, n)], 1)
+
+    def turned(x):
+        x1, x2 = F.normalize(x[..., order], dim=-1).chunk(2, -1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([x1 * cos + x2 * sin, x2 * cos - x1 * sin], -1)
+
+    x = norm(w["embedding.weight"][text], w["embedding.norm.weight"])
+    for layer in range(depth):
+        at = f"stack.blocks.{layer}.attention"
+        y = norm(x, w[f"{at}.norm_before.weight"])
+        q, k, v = (
+            linear(y, f"{at}.function.{name}").unflatten(-1, (heads, -1)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        scores = 15.36 * turned(q) @ turned(k).mT
+        later = torch.ones(count, count).triu(1).bool()
+        y = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        x = x + linear(y.transpose(1, 2).flatten(2), f"{at}.function.out")
+        at = f"stack.blocks.{layer}.feed_forward"
+        y = linear(norm(x, w[f"{at}.norm_before.weight"]), f"{at}.function.up")
+        x = x + linear(y.relu().square(), f"{at}.function.down")
+    z = norm(x, w["stack.final_norm.weight"]) @ w["head.weight"].T
+    return 15 * (z / 15).tanh()
+
+
+@pytest.mark.parametrize("suffix", ["", "_adamw"])
+def test_the_recipe_of_modded_nanogpt_is_its_network_and_trains(suffix: str, tmp_path: Path):
+    rng, heads, dim = np.random.default_rng(0), 2, 64
+    for split in ("train", "val"):
+        rng.integers(0, 60, 600).astype(np.uint16).tofile(tmp_path / f"{split}.bin")
+    n = dim // heads // 4
+    typed = f"""experiment=modded_nanogpt_124m{suffix} data.root={tmp_path} data.vocab_size=60
+        data.seq_len=12 data.batch_size=4 model.dim={dim} model.depth=2 model.heads={heads}
+        pos_enc.base={1024 ** (n / (n - 1))} compile=false trainer=cpu trainer.precision=32-true
+        trainer.accumulate_grad_batches=2 trainer.max_steps=2 trainer.val_check_interval=4
+        schedule.warmup=0 logger=none output_dir={tmp_path / "outputs"}"""
+    cfg = ablate.compose(*typed.split())
+    model = build(cfg, build_data(cfg)).eval()
+    text = torch.randint(60, (2, 12))
+    model.initialize(0)
+    assert not model(text).any()  # the head starts at zero
+    random_parts(model, std=0.2)
+    weights = {name: p.detach().double() for name, p in model.named_parameters()}
+    expected = modded_nanogpt(weights, text, depth=2, heads=heads)
+    assert expected.std() > 0.1
+    assert_close(model(text).double(), expected, atol=1e-5, rtol=0)
+    metrics = ablate.run(cfg)["metrics"]
+    assert metrics["val/loss"] != pytest.approx(math.log(60), abs=1e-4)

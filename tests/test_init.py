@@ -58,6 +58,17 @@ def test_deeper_arms_start_from_equal_values_up_to_gpt2s_factor(
     torch.testing.assert_close(maps[0] * (3 if depth_scale else 1), maps[1])
 
 
+def test_zero_projections_make_every_sublayer_the_identity() -> None:
+    """And all logits zero, if the head is not tied."""
+    model = gpt(init_depth_scale="zero", depth=3)
+    model.initialize(0)
+    x = torch.randn(2, 5, 12)
+    torch.testing.assert_close(model.stack(x), model.stack.final_norm(x))
+    model = gpt(init_depth_scale="zero", tie_embeddings=False)
+    model.initialize(0)
+    assert not model(torch.arange(5)[None]).any()
+
+
 def test_a_value_does_not_depend_on_what_its_module_draws_before_it() -> None:
     def tables(*, depth: int = 2, **changes: Any) -> dict[str, Tensor]:
         values = initial(depth=depth, pos_enc=part("pos_enc", "relative", **changes))

@@ -94,6 +94,33 @@ def test_muon_trains_matrices_with_the_rate_of_all(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("rule", ["adamw", "muon"])
+def test_cautious_decay_spares_the_weights_that_move_away_from_zero(
+    rule: str, tmp_path: Path
+) -> None:
+    """Against the step of the rule without decay, from equal weights and gradients."""
+    muon = "+optimizer.matrix={_target_: torch.optim.Muon, _partial_: true}"
+    chosen = ["optimizer.weight_decay=0.5", *([muon] if rule == "muon" else [])]
+    model, optimizer = made(ablate.compose(*overrides(tmp_path, "optimizer=cautious", *chosen)))
+    plain, free = made(
+        ablate.compose(
+            *overrides(tmp_path, "optimizer=cautious", *chosen[1:], "optimizer.weight_decay=0")
+        )
+    )
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        p.grad = torch.randn_like(p)
+        plain.get_parameter(name).grad = p.grad.clone()
+    optimizer.step()
+    free.step()
+    for name, role in model.roles().items():
+        w, moved = before[name], plain.get_parameter(name)
+        decayed = moved - 2e-3 * 0.5 * w * ((w - moved).sign() * w.sign() >= 0)
+        expected = moved if role == "vector" else decayed
+        torch.testing.assert_close(model.get_parameter(name), expected, rtol=0, atol=1e-7)
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.5}
+
+
 def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
     wrong = "optimizer.matrix.adjust_lr_fn=none"
     with pytest.raises(UserError, match=r"optimizer\.matrix\.adjust_lr_fn=none: must be original"):

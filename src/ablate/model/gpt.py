@@ -20,7 +20,7 @@ from ablate.model.base import Freeze, LanguageModel, ModelTraits
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
-from ablate.model.layers.linear import Linear, logits
+from ablate.model.layers.linear import STD, Linear, logits
 from ablate.model.layers.stack import Stack, StackKeys
 
 # Configs whose model.base_dim is rejected, each with the options that it requires.
@@ -95,7 +95,8 @@ class GPT(LanguageModel):
             dim, length=length, causal=True, query_scale=self.width_ratio**0.5, **stack
         )
         tied = tie_embeddings and classes is None
-        self.head = None if tied else Linear(dim, classes or vocab_size, bias=False)
+        std = 0.0 if stack.get("init_depth_scale") == "zero" else STD
+        self.head = None if tied else Linear(dim, classes or vocab_size, bias=False, std=std)
         self.freeze(freeze)
 
     def forward(

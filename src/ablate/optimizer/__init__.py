@@ -47,8 +47,12 @@ class Combined(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for rule in self.rules:
-            rule.step()
+            self.advance(rule)
         return loss
+
+    def advance(self, rule: torch.optim.Optimizer) -> None:
+        """Step one of the rules."""
+        rule.step()
 
 
 class ByRole(Combined):

@@ -33,8 +33,9 @@ class Cosine(Score):
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c("model.mixer.qk_norm") == "l2",
-            "model.mixer.qk_norm=l2 has no effect with model.attention=cosine, which normalizes"
-            " queries and keys; use model.mixer.qk_norm=rms, or model.attention=scaled_dot",
+            "model.mixer.qk_norm=l2 has no effect with model.attention={model.attention}, which"
+            " normalizes queries and keys; use model.mixer.qk_norm=rms, or"
+            " model.attention=scaled_dot",
         ),
     )
 

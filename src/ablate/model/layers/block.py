@@ -151,7 +151,9 @@ class Block(nn.ModuleDict):
 class BlockKeys(TypedDict):
     """The keys of a model's YAML that a block reads: lines of conf/_block.yaml, and groups.
 
-    init_depth_scale: scale the initial output maps of sublayers by 1 / sqrt(their number).
+    init_depth_scale: scale the initial output maps of sublayers by 1 / sqrt(their number); "zero":
+    they start at zero, and every sublayer as the identity (Zhang et al. 2019, "Fixup",
+    https://arxiv.org/abs/1901.09321; modded-nanogpt, nanochat).
     parallel: the mixer and the feed-forward network are one sublayer.
     """
 
@@ -170,7 +172,7 @@ class BlockKeys(TypedDict):
     dropout: Share
     bias: bool
     init_std: Positive | None
-    init_depth_scale: NotRequired[bool]
+    init_depth_scale: NotRequired[bool | Literal["zero"]]
 
 
 FIELDS = fields(LayerSpec)
@@ -205,7 +207,7 @@ def make_block(
     # the same without a feed-forward, so that attention starts as it does with one.
     sublayers = (1 if parallel else 2) + (cross_attention is not None)
     additions = depth * sublayers if keys.get("init_depth_scale", True) else 1
-    out_std = std / additions**0.5
+    out_std = 0.0 if keys.get("init_depth_scale") == "zero" else std / additions**0.5
     of_layers: dict[str, Any] = {f.name: keys.get(f.name) for f in FIELDS if f.name in keys}
     place = LayerSpec(
         dim=dim,
