@@ -36,7 +36,7 @@ def crossed_interval(differences: np.ndarray) -> Interval | None:
     a two-way table without repetition, and Satterthwaite's degrees of freedom of v. None with one
     seed or one item, or without variance.
 
-    If MS_rest is above one of the others, only by chance, v has the larger of the two alone.
+    If MS_rest is above one of the others, only by chance, v has only the larger one.
     Satterthwaite 1946, https://doi.org/10.2307/3002019; paired differences of items: Miller 2024,
     https://arxiv.org/abs/2411.00640.
     """
