@@ -1,5 +1,6 @@
 """Whatever happens to runs or to their study, nothing is lost and nothing is done twice."""
 
+import json
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from make_launch import (
     tries,
     until,
 )
+from tiny import overrides
 
 import ablate
 from ablate.errors import Interrupted
@@ -176,3 +178,18 @@ def test_a_run_whose_controller_is_lost_is_taken_over_by_one_that_waits(command,
     assert code == 0, said
     assert [tries(folder) for folder in found] == [2, 1]
     assert goes_on(found[0])
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_budgets_begin_at_states_of_the_longest(here, tmp_path):
+    """Which are removed when the shorter runs are finished."""
+    steps = "trainer.max_steps=10,40"
+    own = [text for text in overrides(tmp_path) if not text.startswith("trainer.max_steps")]
+    code, said, err = here("-m", *own, "study.name=mine", "schedule=wsd", steps)
+    assert code == 0, said + err
+    short, long = paths(tmp_path / "outputs" / "mine")
+    began = json.loads((short / "result.json").read_text())["trunk"]
+    assert (began["folder"], began["step"]) == (f"../{long.name}", 8)
+    assert f"beginning after step 8 of {long}" in printed(short)
+    assert not list(long.glob("checkpoints/branch-*"))
