@@ -15,12 +15,13 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.derived import COSTS, mode, reach, require_known
 from ablate.study.analysis.folder import Folder
-from ablate.study.analysis.rows import assemble, unsettled
+from ablate.study.analysis.rows import assemble, at_edges, unsettled
 from ablate.study.any_runs import show_runs
 from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.sentences import answers, certainty
 from ablate.study.report.terminal import show
+from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["make_study"]
 pytestmark = pytest.mark.usefixtures("no_pdf")
@@ -129,6 +130,32 @@ def test_a_bare_value_is_named_with_its_key(tmp_path):
     }
     labels = [*judged(make_study(tmp_path / "s", arms)).labels.values()]
     assert sorted(labels) == ["cosine", "none", "x=1e-3", "x=2", "x=True", "x=null"]
+
+
+@pytest.mark.parametrize(
+    ("means", "said"),
+    [
+        ((1.1, 1.0, 1.2), "optimizer.lr=0.001 (smallest of 3)"),
+        ((1.1, 1.2, 1.0), "optimizer.lr=0.004 (largest of 3)"),
+        ((1.0, 1.1, 1.1), ""),
+        ((1.1, 1.0), ""),
+    ],
+)
+def test_a_best_value_at_the_edge_of_its_grid_is_marked(tmp_path, means, said):
+    names = ("baseline", "optimizer.lr=0.001", "optimizer.lr=0.004")  # the baseline's is 0.002
+    arms = {name: arm([mean] * 2) for name, mean in zip(names, means, strict=False)}
+    marked = at_edges(judged(make_study(tmp_path / "s", arms)))
+    assert [line.partition("better: ")[2] for line in marked] == ([f"{said}."] if said else [])
+
+
+def test_a_tuned_value_at_the_edge_of_its_grid_is_marked(tmp_path):
+    arms = {"baseline": arm(BASE, tuned={"x": 1}), ADDITIVE: arm(BASE, tuned={"x": 4})}
+    report = judged(make_study(tmp_path / "s", arms, tune={"x": (1, 2, 4)}))
+    line = (
+        "Best at the edge of a grid, so a value beyond it may be better: x=1 of baseline (smallest"
+        " of 3 tried) and x=4 of additive (largest of 3 tried)."
+    )
+    assert line in to_json(report)["warnings"]
 
 
 def test_what_came_out_begins_with_the_largest_differences(tmp_path):

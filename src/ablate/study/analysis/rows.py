@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -240,7 +241,7 @@ class Report:
     def remarks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
         in result.json), verdicts on small differences, differences that were still
-        changing, and arms that needed more steps."""
+        changing, arms that needed more steps, and best values at the edge of a grid."""
         by_rule: dict[str, list[str]] = {}
         for objection in self.objections:
             if objection.allowed:
@@ -283,6 +284,7 @@ class Report:
             + never(self)
             + unsettled(self)
             + undertrained(self)
+            + at_edges(self)
         )
 
     def _of_looks(self) -> list[str]:
@@ -326,11 +328,14 @@ def _cautions(result: Mapping[str, Any]) -> list[str]:
 
 def _bare(label: str) -> bool:
     """Whether it is a value that means nothing without its key: a number, null, true or false."""
+    return _number(label) is not None or label.lower() in ("null", "true", "false")
+
+
+def _number(option: object) -> float | None:
     try:
-        float(label)
+        return float(str(option))
     except ValueError:
-        return label.lower() in ("null", "true", "false")
-    return True
+        return None
 
 
 def assemble(
@@ -449,6 +454,43 @@ def never(report: Report) -> list[str]:
             late.append(f"{report.labels[row.arm.name]} ({count} of {len(row.values)} runs)")
     reason = "Target value not reached; recorded as the last step (a lower bound)"
     return [f"{reason}: {listed(late)}."] if late else []
+
+
+GRID = 3  # values of a factor from which its best one is checked: of two, each is at an edge
+
+
+def at_edges(report: Report) -> list[str]:
+    """Return a sentence on the numbers, of a factor or of study.tune, whose best value is the
+    smallest or largest that was tried, or nothing. Values of a factor are compared among arms that
+    are equal in all other factors."""
+    own: Mapping[str, Any] = report.study.plan.get("own", {})
+    best_of = min if report.mode == "min" else max
+    grids: dict[tuple[str, str], dict[float, float]] = {}
+    for row in report.rows:
+        options = {**own, **row.arm.changes}
+        for factor, option in options.items():
+            value, mean = _number(option), row.summary.mean
+            if value is not None and math.isfinite(value) and mean is not None:
+                others = (f"{f}={o}" for f, o in options.items() if f != factor and o != own.get(f))
+                grids.setdefault((factor, " ".join(others)), {})[value] = mean
+    found = []
+    for (factor, others), means in grids.items():
+        best = best_of(means, key=lambda value: means[value])
+        if len(means) >= GRID and best in (min(means), max(means)):
+            end = "smallest" if best == min(means) else "largest"
+            place = f" with {others}" if others else ""
+            found.append(f"{factor}={best:g}{place} ({end} of {len(means)})")
+    for row in report.rows:
+        for key, value in row.arm.tuned.items():
+            grid = [_number(trial["point"].get(key)) for trial in row.arm.tuning]
+            tried = {number for number in grid if number is not None}
+            if len(tried) > 1 and _number(value) in (min(tried), max(tried)):
+                end = "smallest" if _number(value) == min(tried) else "largest"
+                name = report.labels[row.arm.name]
+                found.append(f"{key}={value} of {name} ({end} of {len(tried)} tried)")
+    if not found:
+        return []
+    return [f"Best at the edge of a grid, so a value beyond it may be better: {listed(found)}."]
 
 
 SINCE = 0.75  # share of the steps after which changes are checked: the last quarter
