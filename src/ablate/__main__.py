@@ -247,8 +247,8 @@ def _summary(error: RunFailed | UserError) -> Exception:
 
 
 def program() -> None:
-    """Run `main` as a whole process. A rejected command ends at once: Python's own end frees what
-    was imported, which takes a second with torch."""
+    """Run `main` as a whole process. A rejected command ends at once: freeing the imported modules
+    takes a second with torch."""
     try:
         main()
     except SystemExit as stop:
