@@ -52,7 +52,9 @@ def ablate_command(
 ) -> Iterator[Command]:
     """`python -m ablate ARGV` in an empty folder: exit code, stdout, stderr."""
 
-    def train(composition: Composition, run_dir: Path, began: float) -> dict[str, Any]:
+    def train(
+        composition: Composition, run_dir: Path, began: float, shared: object = None
+    ) -> dict[str, Any]:
         cfg = composition.cfg
         runs.append((cfg, run_dir))
         seen["ddp"] = lightnings_command()

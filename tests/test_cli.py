@@ -250,7 +250,8 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv):
 def test_the_stand_in_has_the_real_signature():
     from ablate.training.train import train
 
-    assert list(inspect.signature(train).parameters) == ["composition", "run_dir", "began"]
+    names = ["composition", "run_dir", "began", "shared"]
+    assert list(inspect.signature(train).parameters) == names
 
 
 @pytest.mark.parametrize("flags", ["--cfg job --info config", "--resolve", "--config-path x"])

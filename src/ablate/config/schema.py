@@ -115,6 +115,7 @@ class OptimizerKeys(TypedDict):
     momentum: Share
     nesterov: bool
     ns_steps: Count
+    ns_coefficients: tuple[float, float, float]
     precondition_frequency: Count
     adjust_lr_fn: Literal["original", "match_rms_adamw"]
     fused: bool
