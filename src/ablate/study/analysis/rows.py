@@ -471,8 +471,8 @@ def at_edges(report: Report) -> list[str]:
         for factor, option in options.items():
             value, mean = _number(option), row.summary.mean
             if value is not None and math.isfinite(value) and mean is not None:
-                others = (f"{f}={o}" for f, o in options.items() if f != factor and o != own.get(f))
-                grids.setdefault((factor, " ".join(others)), {})[value] = mean
+                rest = (f"{f}={o}" for f, o in options.items() if f != factor and o != own.get(f))
+                grids.setdefault((factor, " ".join(rest)), {})[value] = mean
     found = []
     for (factor, others), means in grids.items():
         best = best_of(means, key=lambda value: means[value])
