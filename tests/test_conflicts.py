@@ -34,6 +34,7 @@ REFUSED = """
 3 model.heads=3 model.qk_norm=rms model.attention=location model.mixer=latent
 1 model.mixer=differential pos_enc=rotary model.dim=24
 1 model.kv_heads=3
+1 model.init_depth_scale=zero model.residual=false
 2 model.mixer=latent model.attention=location model.connection=rezero model.residual=false
 3 model.norm_type=batch model.bias=false model.activation_checkpointing=true trainer.max_steps=-1
 3 model.mixer=differential model.dim=20 pos_enc=alibi model.softcap=2 kernel=sdpa

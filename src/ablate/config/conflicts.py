@@ -114,6 +114,11 @@ CONFLICTS = [
         "model.heads={model.heads} does not divide model.dim={model.dim}",
     ),
     Conflict(
+        lambda c: c("model.init_depth_scale") == "zero" and not c("model.residual"),
+        "model.init_depth_scale=zero with model.residual=false: every output is zero, and nothing"
+        " is learned; use model.init_depth_scale=true",
+    ),
+    Conflict(
         lambda c: c("model.drop_path") > 0 and not c("model.residual"),
         "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
     ),
