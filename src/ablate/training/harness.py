@@ -171,12 +171,11 @@ def tasks() -> TaskManager:
 def measured_on(task: Task, names: Sequence[str], prefix: str, folder: Path) -> dict[str, float]:
     """Every metric of tasks, PREFIX/TASK/METRIC; those of each item are added to the folder's
     items.csv."""
-    model = Harness(
-        task,
-        batch_size=task.data.batch_size,
-        device="cuda" if torch.cuda.is_available() else "cpu",
-    )
+    own = next(task.parameters()).device
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = Harness(task, batch_size=task.data.batch_size, device=device)
     found = simple_evaluate(model, tasks=[*names], task_manager=tasks(), bootstrap_iters=0)
+    task.to(own)  # which the figures of the run use
     assert found is not None  # as in every process but the first
     values, rows = {}, []
     for name, metric, full, value in scores(found["results"]):

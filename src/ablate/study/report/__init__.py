@@ -60,8 +60,9 @@ def write(
     if losses is not None:
         report = replace(report, examples=over_examples(study, losses))
     elif all(items(run.folder, report.metric) for run in study.runs if run.finished):
-        read = lambda run: items(run.folder, report.metric)  # noqa: E731
-        report = replace(report, examples=over_examples(study, read, report.mode))
+        name = report.metric
+        of_items = over_examples(study, lambda run: items(run.folder, name), report.mode)
+        report = replace(report, examples=of_items)
     return write_report(report, allow)
 
 
