@@ -172,6 +172,8 @@ NEEDS = {
     "task=recall": ["data=recall"],
     **rows_of_systems("NEEDS"),
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=256"],
+    "optimizer=modded_adamw": ["model.tie_embeddings=false"],
+    "optimizer=modded_muon": ["model.tie_embeddings=false"],
     "optimizer=schedule_free": ["schedule=constant"],
     "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},

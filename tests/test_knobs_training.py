@@ -29,7 +29,7 @@ from ablate.training.train import prepare
 # Where the first other value changes nothing in four steps.
 OTHERS: dict[str, Any] = {
     "optimizer.lr": 0.01,
-    "optimizer.matrix.adjust_lr_fn": "original",
+    "optimizer.matrix.ns_coefficients": [3.4445, -4.775, 2.0315],
     "optimizer.matrix.precondition_frequency": 1,
     "schedule.decay": 3,
 }

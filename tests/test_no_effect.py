@@ -33,6 +33,8 @@ IGNORED = [
     ("model.mask=window model.mask.size=16", "model.mask=window has no effect on this model"),
     ("model.depth=2 model.layers.dropout=[0.1,0.2] model.heads=1 model.layers.heads=[4,8]",
      "model.heads=1 has no effect"),
+    ("optimizer=modded_muon optimizer.head.lr=0.5",
+     "optimizer.head.lr=0.5 has no effect: no parameter of this model has the role head"),
 ]  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
         "model.ffn=moe model.ffn.balance=0.5",  # a loss of the layers
         "model.normalizer=hard model.normalizer.temperature=2.0",  # the gradient alone
         "model.depth=2 model.kv_heads=1 model.layers.mixer=[none,attention]",
+        "optimizer=modded_muon optimizer.head.lr=0.5 model.tie_embeddings=false",
     ],
 )
 def test_what_acts_in_training_alone_is_accepted(tmp_path: Path, given: str) -> None:

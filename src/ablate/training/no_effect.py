@@ -20,7 +20,7 @@ from ablate.config.run_id import EXCLUDED, content
 from ablate.config.tree import config_file
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.model.base import Model
+from ablate.model.base import ROLES, Model
 from ablate.training.build import model_on_meta
 from ablate.training.same_model import SameModel
 
@@ -47,7 +47,10 @@ def refuse_without_effect(composition: Composition, data: Data, model: Model | N
     Arms of a study are not rejected: its plan lists the arms that equal the baseline's model.
     """
     is_arm = composition.cfg.study.arm is not None
-    lines = [] if is_arm else [*_without_effect(composition, data, model)]
+    lines = [] if is_arm else [
+        *_without_effect(composition, data, model),
+        *_rules_of_no_parameter(composition.cfg, data, model),
+    ]
     if lines:
         raise UserError("; ".join(lines))
 
@@ -70,6 +73,24 @@ def _without_effect(composition: Composition, data: Data, model: Model | None) -
             yield f"{name} has no effect on this model; leave it out, or set {default}"
         else:
             ACTS.add(question)
+
+
+def _rules_of_no_parameter(cfg: DictConfig, data: Data, model: Model | None) -> Iterator[str]:
+    """Values of an optimizer's rule for a role that no parameter of the model has."""
+    file = config_file(f"optimizer/{cfg.choices.optimizer}.yaml")
+    if not file.is_file():
+        return
+    roles: set[str] = set()
+    for key, default in flatten(option_content(file)[0]).items():
+        role = key.split(".")[0]
+        value = plain(OmegaConf.select(cfg, f"optimizer.{key}"))
+        if role in ROLES and value != default:
+            roles = roles or set((model or model_on_meta(cfg, data)).roles().values())
+            if role not in roles:
+                yield (
+                    f"optimizer.{key}={shown(value)} has no effect: no parameter of this model has"
+                    f" the role {role}"
+                )
 
 
 def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
