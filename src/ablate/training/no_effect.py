@@ -46,11 +46,10 @@ def refuse_without_effect(composition: Composition, data: Data, model: Model | N
 
     Arms of a study are not rejected: its plan lists the arms that equal the baseline's model.
     """
-    is_arm = composition.cfg.study.arm is not None
-    lines = [] if is_arm else [
-        *_without_effect(composition, data, model),
-        *_rules_of_no_parameter(composition.cfg, data, model),
-    ]
+    if composition.cfg.study.arm is not None:
+        return
+    cfg = composition.cfg
+    lines = [*_without_effect(composition, data, model), *_rules_without_role(cfg, data, model)]
     if lines:
         raise UserError("; ".join(lines))
 
@@ -75,7 +74,7 @@ def _without_effect(composition: Composition, data: Data, model: Model | None) -
             ACTS.add(question)
 
 
-def _rules_of_no_parameter(cfg: DictConfig, data: Data, model: Model | None) -> Iterator[str]:
+def _rules_without_role(cfg: DictConfig, data: Data, model: Model | None) -> Iterator[str]:
     """Values of an optimizer's rule for a role that no parameter of the model has."""
     file = config_file(f"optimizer/{cfg.choices.optimizer}.yaml")
     if not file.is_file():
