@@ -3,7 +3,7 @@
 import json
 from contextlib import nullcontext
 from itertools import product
-from math import log
+from math import inf, log
 from types import SimpleNamespace
 
 import pytest
@@ -183,6 +183,7 @@ def test_five_rungs_predict_the_last_and_tell_the_trend(tmp_path):
                   "The law of the smaller sizes predicts", "Loss by compute"):  # fmt: skip
         assert words in page
     assert (root / "figures/ladder.png").exists()
+    assert not (root / "figures/cost.png").exists()
     for path in root.glob("*=256/*/result.json"):
         path.unlink()  # the largest has not run
     waiting = ladder(collect(root), "val/loss", "min")
@@ -210,6 +211,27 @@ def test_claims_about_effective_compute(tmp_path):
     for path in root.glob(f"*=32/{ROTARY}*/result.json"):
         path.unlink()
     assert {each.verdict for each in assemble(collect(root)).claims} == {"not tested"}
+
+
+@pytest.mark.usefixtures("no_pdf")
+def test_a_loss_below_the_floor_of_the_law_has_no_bound_and_is_reported(tmp_path):
+    """At one size the speed-up is unlimited, of several there is no trend."""
+    claim = {"arm": ROTARY, "statement": "It is so.", "metric": "effective_compute_growth"}
+    claims = [claim | {"versus": 0, "direction": "lower"}]
+    *small, last = SIZES
+    root = blocks(tmp_path / "one", dict.fromkeys(small, 0.2) | {last: 1e3}, claims=claims, sd=0.01)
+    (climb,) = ladder(collect(root), "val/loss", "min").climbs
+    assert climb.speedups[last].factor == climb.growth == climb.growth_interval.high == inf
+    assert [entry.verdict for entry in assemble(collect(root)).claims] == ["refuted"]
+    root = blocks(tmp_path / "all", dict.fromkeys(SIZES, 1e3), claims=claims, sd=0.01)
+    (climb,) = ladder(collect(root), "val/loss", "min").climbs
+    assert (climb.growth, climb.speedups[last].factor) == (None, inf)
+    assert [entry.verdict for entry in assemble(collect(root)).claims] == ["not tested"]
+    page = write(root).files[0].read_text()
+    assert "inf times" in page
+    (climb,) = load_study(root).report["ladder"]["climbs"]
+    assert climb["growth_interval"] == {"low": None, "high": None}
+    assert climb["growth"] is None
 
 
 NO_LADDER = [

@@ -6,6 +6,7 @@ from scipy.optimize import curve_fit
 
 from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.scaling_law import Law, effective, predicted
+from ablate.study.analysis.stats import Interval
 
 COMPUTE = np.array([1e12, 3e12, 9e12, 27e12, 81e12])
 
@@ -72,6 +73,14 @@ def test_a_gain_that_grows_is_shown():
     found, _ = judged(np.random.default_rng(2), (COMPUTE / COMPUTE[0]) ** 0.15)
     assert found.growth_interval.low > 0
     assert found.growth == pytest.approx(0.15, abs=0.06)
+
+
+def test_what_has_no_growth_widens_its_interval_on_both_sides():
+    losses, small = loss(COMPUTE)[:, None] + [[0.001, -0.001]], np.array([0.001, -0.001])
+    below = np.array([-3.0, -0.01, -0.01, -0.01, -3.0])
+    found = effective(COMPUTE, losses, below, [error(small, None)] * 5)
+    assert (found.growth, found.growth_interval) == (None, Interval(-np.inf, np.inf))
+    assert not np.isnan(found.growths).any()
 
 
 def test_fewer_than_four_sizes_or_a_flat_loss_have_no_law():

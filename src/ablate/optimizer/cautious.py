@@ -15,6 +15,9 @@ class Cautious(ByRole):
     @torch.no_grad()
     def advance(self, rule: torch.optim.Optimizer) -> None:
         (group,) = rule.param_groups
+        if not group["weight_decay"]:
+            rule.step()
+            return
         weights = [p for p in group["params"] if p.grad is not None]
         before = [p.clone() for p in weights]
         decay, group["weight_decay"] = group["weight_decay"], 0.0

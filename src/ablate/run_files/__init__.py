@@ -184,7 +184,7 @@ def write_text(path: Path, text: str, *, flush: bool = True) -> None:
 
 def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:
     """Strict JSON: a number that is not finite, or beyond LARGEST, becomes null."""
-    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", flush=flush)
+    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n", flush=flush)
 
 
 def read_json(path: Path) -> Any:
@@ -218,11 +218,11 @@ def _number(digits: str) -> float:
     return int(digits) if digits.lstrip("-").isdigit() else value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not abs(value) <= LARGEST:
         return None
     return value

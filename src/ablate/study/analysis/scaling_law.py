@@ -73,12 +73,12 @@ class Law:
 @dataclass(frozen=True)
 class Effective:
     """An arm's effective compute as multiples of the baseline's, by size, and how the logarithm
-    to base 2 of that multiple changes with each doubling of the compute. samples, growths: of the
-    bootstrap."""
+    to base 2 of that multiple changes with each doubling of the compute: None if several sizes have
+    losses below the floor of the law. samples, growths: of the bootstrap."""
 
     multiples: tuple[float, ...]
     intervals: tuple[Interval, ...]
-    growth: float
+    growth: float | None
     growth_interval: Interval
     samples: Float[np.ndarray, "n sizes"]
     growths: Numbers
@@ -113,15 +113,20 @@ def effective(
     x = np.log(sizes) - np.log(sizes).mean()
     weights = x / (x**2).sum()
     with np.errstate(invalid="ignore"):
-        growths = np.nan_to_num(logs @ weights, nan=np.inf)
-    ends = np.quantile(growths, [LEVEL / 2, 1 - LEVEL / 2], method="nearest")
+        growth, growths = float(found @ weights), logs @ weights
+    # What has no growth could have any: it widens the interval on both sides.
+    unknown = np.isnan(growths)
+    ends = [
+        float(np.quantile(np.where(unknown, end, growths), share, method="nearest"))
+        for end, share in ((-np.inf, LEVEL / 2), (np.inf, 1 - LEVEL / 2))
+    ]
     return Effective(
         tuple(np.exp(found).tolist()),
         tuple(Interval(*ends) for ends in np.exp([low, high]).T.tolist()),
-        float(found @ weights),
-        Interval(*ends.tolist()),
+        None if np.isnan(growth) else growth,
+        Interval(*ends),
         np.exp(logs),
-        growths,
+        np.where(unknown, -np.copysign(np.inf, growth), growths),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
@@ -84,7 +85,8 @@ def _ladder(found: Ladder, report: Report) -> Iterator[Table]:
         ],
         "Slope: how much the difference grows with each doubling of the baseline's training FLOPs,"
         " by seed. Speed-up (effective compute): the FLOPs that the baseline needs for the arm's"
-        f" value, as a multiple of the arm's; * extrapolated. {_basis(found, report)}",
+        f" value, as a multiple of the arm's; * extrapolated; inf: its law never reaches that"
+        f" value. {_basis(found, report)}",
     )  # fmt: skip
     if any(each and each.clock for climb in found.climbs for each in climb.speedups.values()):
         yield Table(
@@ -112,7 +114,8 @@ def _growth(climb: ScalingSlope) -> str:
     if climb.growth is None or (ends := climb.growth_interval) is None:
         return NOTHING
     word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "shows no trend"
-    low, middle, high = (f"{2**each:.3g}" for each in (ends.low, climb.growth, ends.high))
+    three = (ends.low, climb.growth, ends.high)
+    low, middle, high = (f"{inf if each > 1000 else 2**each:.3g}" for each in three)
     return f"{word}: {middle} times (95 % {low} to {high}) per doubling"
 
 

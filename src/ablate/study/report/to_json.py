@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from ablate.run_files import finite
 from ablate.study.analysis.crossed import in_short
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.judged_claims import JudgedClaim
@@ -16,9 +17,9 @@ VERSION = 2
 
 
 def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
-    """The content of report.json."""
+    """The content of report.json. What is not finite, such as a speed-up without bound, is null."""
     study = report.study
-    return {
+    content = {
         "version": VERSION,
         "study": study.name,
         "question": study.plan.get("asks") or "",
@@ -52,6 +53,7 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "effects": in_short(report, crossed),
         "warnings": [*report.remarks, *certainty(report)],
     }
+    return finite(content)
 
 
 def _ladder(found: Ladder) -> dict[str, Any]:
