@@ -29,7 +29,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.mixer.output_gate": [None, "head", "element"],
     "model.ffn_dim": [None, 5],
     "model.share_layers": [False, True],
-    "model.activation_checkpointing": [False, True],
+    "model.activation_checkpointing": [False, True, "selective"],
     "model.tie_embeddings": [True, False],
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],

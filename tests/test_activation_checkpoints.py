@@ -5,6 +5,7 @@ import torch
 from make_model import Each, bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.model.base import outputs
 from ablate.model.layers import stack
@@ -44,7 +45,8 @@ def step(model, inputs):
         ("transformer", "dropped blocks"),
     ],
 )
-def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch):
+@pytest.mark.parametrize("how", [True, "selective"])
+def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, how, monkeypatch):
     make, inputs = MODELS[name]
     calls = []
 
@@ -55,7 +57,7 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch
     again = stack.recomputed
     monkeypatch.setattr(stack, "recomputed", counted)
     found = []
-    for on in (False, True):
+    for on in (False, how):
         assert not calls
         changes = {"dropout": 0.3} | CHANGES[change]
         model = random_parts(make(activation_checkpointing=on, **changes))
@@ -84,7 +86,22 @@ def test_a_block_keeps_its_input_alone():
     for shared in (False, True):
         on = {"activation_checkpointing": True, "share_layers": shared}
         assert kept(5, **on) - kept(4, **on) == one
-    assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
+    everything = kept(5) - kept(4)
+    assert everything > 10 * one  # the measure sees what a block keeps
+    on = {"activation_checkpointing": "selective"}
+    assert one < kept(5, **on) - kept(4, **on) < everything
+
+
+def test_selective_checkpoints_compute_no_linear_map_again():
+    def products(how):
+        model = random_parts(gpt(activation_checkpointing=how))
+        with FlopCounterMode(display=False) as counter:
+            model(tokens(2, 7)).sum().backward()
+        kept = {op.overloadpacket for op in stack.KEPT}
+        return sum(n for op, n in counter.get_flop_counts()["Global"].items() if op in kept)
+
+    none, every, selective = map(products, (False, True, "selective"))
+    assert selective == none < every
 
 
 def test_a_cache_is_filled_once():

@@ -133,6 +133,10 @@ INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random"
             ("gpt", CHECKPOINTED, "model.dropout=0.1", "model.normalizer=sparsemax"),
             marks=pytest.mark.ci,
         ),
+        pytest.param(
+            ("gpt", "model.activation_checkpointing=selective", "model.dropout=0.1"),
+            marks=pytest.mark.ci,
+        ),
         *list_of_systems("CAPTURED"),
     ],
     ids=str,

@@ -131,8 +131,9 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("model.activation_checkpointing") and c("model.freeze") == "encoder",
-        "model.activation_checkpointing=true has no effect with model.freeze=encoder, whose blocks"
-        " keep nothing for a gradient; set model.activation_checkpointing=false",
+        "model.activation_checkpointing={model.activation_checkpointing} has no effect with"
+        " model.freeze=encoder, whose blocks keep nothing for a gradient; set"
+        " model.activation_checkpointing=false",
     ),
     # training
     Conflict(

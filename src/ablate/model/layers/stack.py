@@ -1,7 +1,8 @@
 """Stacks: position encoding, blocks one after another, and the final norm.
 
 Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/abs/1807.03819.
-Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
+Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174; selective: Korthikanti
+et al. 2022, https://arxiv.org/abs/2205.05198.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ablate.config.rules import Depth, Positive, Share
 from ablate.errors import UserError
@@ -26,6 +28,17 @@ from ablate.model.mask import Mask
 from ablate.pos_enc import PosEnc, acts_in
 from ablate.random.dropout import Dropout
 
+# What takes long to compute for its memory: linear maps and fused attention. Written-out scores,
+# whose memory grows with the square of the length, and pointwise operations are computed again.
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+]
+
 
 class SharedKeys(BlockKeys):
     """The keys of a model's YAML that several stacks of it share."""
@@ -34,7 +47,7 @@ class SharedKeys(BlockKeys):
     drop_path: Share
     share_layers: bool
     embedding_scale: NotRequired[Positive | Literal["sqrt"]]
-    activation_checkpointing: NotRequired[bool]
+    activation_checkpointing: NotRequired[bool | Literal["selective"]]
 
 
 class StackKeys(SharedKeys):
@@ -56,7 +69,7 @@ class Stack(nn.Module):
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
     (Vaswani et al. 2017, section 3.4).
     `activation_checkpointing` stores only the input of each block for the backward pass, which
-    recomputes the rest.
+    recomputes the rest; "selective" stores the results of `KEPT`, too.
     """
 
     def __init__(
@@ -77,7 +90,7 @@ class Stack(nn.Module):
         source: int = 0,
         embedding_norm: bool = False,
         embedding_scale: float | Literal["sqrt"] = 1.0,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | Literal["selective"] = False,
         cross_attention: Callable[..., Score] | None = None,
         memory_length: int = 0,
         modulation: MakeModulation | None = None,
@@ -180,6 +193,9 @@ class Stack(nn.Module):
         x = self.dropout(self.embedding_norm(x))
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        how: dict[str, Any] = {"use_reentrant": False}
+        if self.activation_checkpointing == "selective":
+            how["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
         self.losses = []
         first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
@@ -203,8 +219,7 @@ class Stack(nn.Module):
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None
             # Recomputing drops the same units: a draw depends only on its place.
-            apply = partial(recomputed, block, use_reentrant=False) if again else block
-            x = apply(x, context)
+            x = partial(recomputed, block, **how)(x, context) if again else block(x, context)
         if cache is not None:
             cache.tokens = start + count
         if self.streams > 1:

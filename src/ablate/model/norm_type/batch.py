@@ -28,9 +28,9 @@ class BatchNorm(nn.Module):
         ),
         Conflict(
             lambda c: c("model.norm") != "none" and c("model.activation_checkpointing"),
-            "model.activation_checkpointing=true computes blocks twice, and model.norm_type=batch"
-            " would count every batch twice; use model.norm_type=layer or rms, or"
-            " model.activation_checkpointing=false",
+            "model.activation_checkpointing={model.activation_checkpointing} computes blocks twice,"
+            " and model.norm_type=batch would count every batch twice; use model.norm_type=layer or"
+            " rms, or model.activation_checkpointing=false",
         ),
         Conflict(
             lambda c: c("model.freeze") != "none",
