@@ -28,7 +28,7 @@ from ablate.model.mask import Mask
 from ablate.pos_enc import PosEnc, acts_in
 from ablate.random.dropout import Dropout
 
-# What takes long to compute for its memory: linear maps and fused attention. Written-out scores,
+# Operations that take long for the memory of their results: linear maps and fused attention. Written-out scores,
 # whose memory grows with the square of the length, and pointwise operations are computed again.
 KEPT = [
     torch.ops.aten.mm.default,
@@ -69,7 +69,7 @@ class Stack(nn.Module):
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
     (Vaswani et al. 2017, section 3.4).
     `activation_checkpointing` stores only the input of each block for the backward pass, which
-    recomputes the rest; "selective" stores the results of `KEPT`, too.
+    recomputes the rest; "selective" also stores the results of `KEPT`.
     """
 
     def __init__(

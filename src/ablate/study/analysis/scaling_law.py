@@ -114,7 +114,7 @@ def effective(
     weights = x / (x**2).sum()
     with np.errstate(invalid="ignore"):
         growth, growths = float(found @ weights), logs @ weights
-    # What has no growth could have any: it widens the interval on both sides.
+    # A draw without a value may have any: it widens the interval on both sides.
     unknown = np.isnan(growths)
     ends = [
         float(np.quantile(np.where(unknown, end, growths), share, method="nearest"))

@@ -91,7 +91,7 @@ def draw(
         "effects": (options, lambda: _effects(report, points.panels)),
         "interactions": (pairs, lambda: _interactions(report, pairs)),
         "ladder": (found, lambda: _ladder(found, report)),  # type: ignore[arg-type]
-        # Means over sizes would say nothing: a ladder has its own figure by FLOPs.
+        # A mean over sizes is not informative: a ladder has its own figure by FLOPs.
         "cost": ([] if found else _sides(points.costs), lambda: _costs(report, points.costs)),
     }
     if folder is not None:

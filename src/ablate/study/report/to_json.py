@@ -17,7 +17,7 @@ VERSION = 2
 
 
 def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
-    """The content of report.json. What is not finite, such as a speed-up without bound, is null."""
+    """The content of report.json. Numbers that are not finite are null."""
     study = report.study
     content = {
         "version": VERSION,
