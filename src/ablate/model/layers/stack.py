@@ -28,8 +28,9 @@ from ablate.model.mask import Mask
 from ablate.pos_enc import PosEnc, acts_in
 from ablate.random.dropout import Dropout
 
-# Operations that take long for the memory of their results: linear maps and fused attention. Written-out scores,
-# whose memory grows with the square of the length, and pointwise operations are computed again.
+# Operations that take long for the memory of their results: linear maps and fused attention.
+# Written-out scores, whose memory grows with the square of the length, and pointwise operations are
+# computed again.
 KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
