@@ -77,89 +77,101 @@ class JudgedClaim:
         return "; ".join(parts)
 
 
+class Evidence:
+    """The values of a study for the terms of its claims, or the reasons why there are none.
+
+    broken: by metric and arm, the rules of `objections` that the arm breaks, each with its reason.
+    """
+
+    def __init__(self, study: Study, claims: Collection[Claim], allow: Collection[str]) -> None:
+        self.study = study
+        self.left_out = {each["arm"]: each["reason"] for each in study.plan.get("illegal") or ()}
+        self.broken: dict[tuple[str, str], dict[str, str]] = {}
+        for metric in {study.metric, *(name for claim in claims for name in claim.metrics)}:
+            for objection in objections(study, metric, allow):
+                # A claim may be that the loss of an arm which sees its targets is lower.
+                if not objection.allowed and objection.rule != LEAKAGE:
+                    rules = self.broken.setdefault((metric, objection.arm), {})
+                    rules[objection.rule] = objection.reason
+
+    def part(self, block: str | None) -> Study:
+        return self.study if block is None else self.study.blocks[block]
+
+    def arm(self, term: Term) -> str:
+        return term.arm or self.study.planned_baseline
+
+    def metric(self, term: Term) -> str:
+        return self.study.metric if term.metric in (None, COMPUTE, GROWTH) else term.metric
+
+    def values(self, term: Term) -> dict[int, float]:
+        """By seed; none of an arm that has no runs."""
+        if self._missing(term):
+            return {}
+        return self.part(term.block).by_seed(self.arm(term), self.metric(term))
+
+    def _missing(self, term: Term) -> str:
+        """Return why a term's arm has no runs, or ""."""
+        if any(arm.name == term.arm for arm in self.part(term.block).arms):
+            return ""
+        return self.left_out.get(term.arm or "", "")
+
+    def seeds(self, claim: Claim) -> list[int]:
+        """The first seeds, as far as they are planned for every arm of the claim."""
+        planned = [self.part(term.block).planned(self.arm(term)) for term in claim.terms]
+        every = self.study.plan["seeds"]
+        return [*takewhile(lambda seed: all(seed in of for of in planned), every)]
+
+    def refused(self, claim: Claim) -> str:
+        """Why a claim is not judged, or "". Arms of another budget than the baseline's may be
+        compared with each other."""
+        for term in claim.terms:
+            if why := self._missing(term):
+                return f"{term.arm} was left out: {why}"
+        for arm, than in claim.differences:
+            mine, others = self._rules(arm), self._rules(than) if than else {}
+            for rule, why in mine.items():
+                if rule != "budget" or (than and others.get("budget") != why):
+                    return f"{arm.arm} is not compared: {why}"
+            if than and "budget" in others and "budget" not in mine:
+                return f"{than.arm} is not compared: {others['budget']}"
+        return ""
+
+    def _rules(self, term: Term) -> dict[str, str]:
+        return self.broken.get((self.metric(term), self.arm(term)), {})
+
+    def noise(self, metric: str | None, block: str | None) -> Noise:
+        """The noise of the arms that are comparable on the metric, each with its own runs."""
+        part, name = self.part(block), metric or self.study.metric
+        return Noise.of(
+            {
+                arm.name: part.by_seed(arm.name, name)
+                for arm in part.arms
+                if arm.same_as in (None, arm.name) and (name, arm.name) not in self.broken
+            },
+            self.study.planned_baseline,
+            known.pooled(known.files(part.plan), name),
+        )
+
+
 def judged_claims(
     study: Study, allow: Collection[str] = ()
 ) -> tuple[tuple[JudgedClaim, ...], list[str]]:
     """The claims of a study with their verdicts, and those dropped after the first run."""
     recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
     kept = [entry for entry in recorded if not entry["dropped"]]
-    left_out = {entry["arm"]: entry["reason"] for entry in study.plan.get("illegal") or ()}
+    left_out = [entry["arm"] for entry in study.plan.get("illegal") or ()]
     arms = [*(arm.name for arm in study.arms), *left_out]
     claims = parse_claims(
         [entry["claim"] for entry in kept], arms, study.planned_baseline, study.blocks
     )
-    # Arms with the same runs: of all blocks, or of one.
-    same: dict[str | None, dict[str, str]] = {
-        of: {arm.name: arm.same_as or arm.name for arm in part.arms}
-        for of, part in [(None, study), *study.blocks.items()]
-    }
-
-    def metric_of(term: Term) -> str:
-        return study.metric if term.metric in (None, COMPUTE, GROWTH) else term.metric
-
-    def gone(term: Term) -> str:
-        """Return why a term's arm has no runs, or ""."""
-        return left_out.get(term.arm or "", "") if term.arm not in same[term.block] else ""
-
-    def values(term: Term) -> dict[int, float]:
-        if gone(term):
-            return {}
-        part = study if term.block is None else study.blocks[term.block]
-        return part.by_seed(term.arm or study.planned_baseline, metric_of(term))
-
-    def seeds(claim: Claim) -> list[int]:
-        """The first seeds, as far as they are planned for every arm of the claim."""
-        parts = [(study.blocks[t.block] if t.block else study, t.arm) for t in claim.terms]
-        planned = [part.planned(arm or study.planned_baseline) for part, arm in parts]
-        return [*takewhile(lambda seed: all(seed in of for of in planned), study.plan["seeds"])]
-
-    metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
-    broken: dict[tuple[str, str], dict[str, str]] = {}
-    for metric in metrics:
-        for objection in objections(study, metric, allow):
-            # A claim may be that the loss of an arm which sees its targets is lower.
-            if not objection.allowed and objection.rule != LEAKAGE:
-                of_arm = broken.setdefault((metric, objection.arm), {})
-                of_arm[objection.rule] = objection.reason
-
-    def reasons(term: Term) -> dict[str, str]:
-        arm = term.arm or study.planned_baseline
-        return broken.get((metric_of(term), arm), {})
-
-    def refused(claim: Claim) -> str:
-        """Arms of another budget than the baseline's may be compared with each other."""
-        for term in claim.terms:
-            if why := gone(term):
-                return f"{term.arm} was left out: {why}"
-        for arm, than in claim.differences:
-            for rule, why in reasons(arm).items():
-                if rule != "budget" or (than and reasons(than).get("budget") != why):
-                    return f"{arm.arm} is not compared: {why}"
-            if than and "budget" in reasons(than) and "budget" not in reasons(arm):
-                return f"{than.arm} is not compared: {reasons(than)['budget']}"
-        return ""
-
-    @cache
-    def noise(metric: str | None, block: str | None) -> Noise:
-        """The noise of the arms that are comparable on the metric, each with its own runs."""
-        part, name = study if block is None else study.blocks[block], metric or study.metric
-        return Noise.of(
-            {
-                arm: part.by_seed(arm, name)
-                for arm, first in same[block].items()
-                if arm == first and (name, arm) not in broken
-            },
-            study.planned_baseline,
-            known.pooled(known.files(part.plan), name),
-        )
-
+    evidence = Evidence(study, claims, allow)
     settled = settle(
         claims,
-        values,
-        noise,
-        seeds=seeds,
+        evidence.values,
+        cache(evidence.noise),
+        seeds=evidence.seeds,
         mode=study.mode,
-        refused=refused,
+        refused=evidence.refused,
         looks=study.looks,
         sampled=partial(sampled, study),
     )
