@@ -13,6 +13,8 @@ import ablate
 from ablate import export, lm_eval
 from ablate.config.composition import Composition
 from ablate.study.analysis.results import read_results
+from ablate.study.plan.planned_study import metric_of
+from ablate.training.build import build_data
 
 pytest.importorskip("lm_eval")
 
@@ -98,6 +100,20 @@ def test_a_finished_run_is_measured_by_the_harness(run, tmp_path, capsys):
     (tmp_path / "rows.json").unlink()
     with refused("cannot be read: FileNotFoundError"):
         measured(f"{{core: 'lm_eval:{tmp_path}/./cats.yaml'}}")
+
+
+def test_the_metric_of_a_study_may_be_that_of_a_task(run, tmp_path):
+    """Its name is checked before the first run."""
+    (tmp_path / "rows.json").write_text(json.dumps({"context": "the", "answer": 0}))
+    (tmp_path / "cats.yaml").write_text(TASK.replace("FILE", str(tmp_path / "rows.json")))
+    node = f"evaluate={{core: 'lm_eval:{tmp_path}/cats.yaml'}}"
+    cfg = ablate.compose(*overrides(run.parents[2], *SMALL, "data.tokenizer=byte", node))
+    found = metric_of({"metric": "core/cats/acc", "mode": None}, cfg, build_data)
+    assert found == {"name": "core/cats/acc", "mode": "max"}
+    with refused("study.metric=core/cats/ac: a run of the baseline measures", "'core/cats/acc'?"):
+        metric_of({"metric": "core/cats/ac", "mode": None}, cfg, build_data)
+    with refused("must be a name that begins with val/ or test/"):
+        metric_of({"metric": "cats/acc", "mode": None}, cfg, build_data)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Metrics and directions in words."""
 
+import re
+
 from ablate.errors import UserError
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
@@ -30,7 +32,7 @@ def direction(mode: str) -> str:
 def mode_of(metric: str, *, typed: str = "--metric ", by: str = "--mode ") -> str:
     """Return min or max if the metric's name tells its direction; UserError otherwise. typed, by:
     the text before the metric and before the direction in its message."""
-    for part in metric.partition("@")[0].split("/"):  # val/accuracy/CLASS, for any class
+    for part in re.split("[@,]", metric)[0].split("/"):  # val/accuracy/CLASS, for any class
         names = {part, part.rpartition("_")[2]}
         if names & HIGHER or part.startswith(NUMBERED):
             return "max"

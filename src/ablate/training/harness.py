@@ -148,18 +148,30 @@ class Harness(TemplateLM):
 
 
 @cache
-def require_tasks(names: tuple[str, ...]) -> None:
-    """Read the data of tasks. Raises UserError for a name that is neither a task, nor a YAML file
-    of one, and for a task without its data."""
+def metrics_of(names: tuple[str, ...]) -> list[str]:
+    """Read the data of tasks and return their metrics, TASK/METRIC or TASK/METRIC,FILTER; a group
+    has those of its tasks. Raises UserError for a name that is neither a task, nor a YAML file of
+    one, and for a task without its data."""
     for name in names:
         if name not in tasks().all_tasks and not Path(name).is_file():
             near = suggest(name, tasks().all_tasks)
             raise UserError(f"{name} is neither a task of lm-evaluation-harness nor a file{near}")
     try:
-        tasks().load([*names])
+        loaded = tasks().load([*names])
     except Exception as error:  # of any code of the task
         line = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{', '.join(names)} cannot be read: {shortened(line, 200)}") from error
+    of_tasks = {
+        name: [
+            metric if each.name == "none" else f"{metric},{each.name}"
+            for each in task._filters
+            for metric in task.aggregation()
+        ]
+        for name, task in loaded["tasks"].items()
+    }
+    every = [*dict.fromkeys(metric for metrics in of_tasks.values() for metric in metrics)]
+    of_groups = dict.fromkeys(loaded["groups"], every)
+    return [f"{name}/{metric}" for name, of in (of_tasks | of_groups).items() for metric in of]
 
 
 @cache

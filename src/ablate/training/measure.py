@@ -138,13 +138,13 @@ def _require_harness(name: str, changes: str, config: DictConfig) -> None:
     if name in ("val", "test", "train") or not re.fullmatch(r"[\w.-]+", name):
         raise UserError(f"evaluate.{name}: use another name, such as core")
     try:
-        from ablate.training.harness import require_tasks
+        from ablate.training.harness import metrics_of
     except ImportError as error:
         raise UserError(f"evaluate.{name}: {error}: {install('lm-eval')}") from None
     if not issubclass(locate(config.model._target_), LanguageModel):
         raise UserError(f"evaluate.{name}: lm-evaluation-harness needs a language model of text")
     try:
-        require_tasks((*harness_tasks(changes),))
+        metrics_of((*harness_tasks(changes),))
     except UserError as error:
         raise UserError(f"evaluate.{name}: {error}") from None
 

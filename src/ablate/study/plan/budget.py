@@ -88,7 +88,12 @@ def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
     task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
     splits = ["val", *(["test"] if data.has_test else [])]
     names = [f"{split}/{name}" for split in splits for name in names_of_measures(task, split)]
-    wanted = conditions(cfg)
-    if any(harness_tasks(changes) for changes in wanted.values()):
-        return []  # a task of lm-evaluation-harness names its metrics when it has read its data
-    return names + [f"{name}@{condition}" for condition in wanted for name in names]
+    found = [*names]
+    for condition, changes in conditions(cfg).items():
+        if tasks := harness_tasks(changes):
+            from ablate.training.harness import metrics_of
+
+            found += [f"{condition}/{name}" for name in metrics_of((*tasks,))]
+        else:
+            found += [f"{name}@{condition}" for name in names]
+    return found

@@ -282,7 +282,8 @@ def metric_name(node: Mapping[str, Any], baseline: DictConfig) -> str:
     usual = locate(baseline.task._target_).metric
     name = str(node["metric"] or usual)
     derived.require_known(name)
-    if not name.startswith(("val/", "test/", "cost/", *derived.UNITS)):
+    under = [f"{condition}/" for condition in baseline.get("evaluate") or ()]
+    if not name.startswith(("val/", "test/", "cost/", *derived.UNITS, *under)):
         near = suggest(name, [usual]) or f", such as {usual}"
         raise UserError(f"study.metric={name}: must be a name that begins with val/ or test/{near}")
     return name
