@@ -16,7 +16,18 @@ from make_rules import rules_of_keys
 from refusals import refused
 from tiny import in_a_process, overrides
 
-from ablate import diff, evaluate, export, generate, judge, lm_eval, prepare, report, show
+from ablate import (
+    coordinates,
+    diff,
+    evaluate,
+    export,
+    generate,
+    judge,
+    lm_eval,
+    prepare,
+    report,
+    show,
+)
 from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
 from ablate.cli.command import command
@@ -266,7 +277,10 @@ def test_flags_of_hydra_that_would_be_ignored_are_rejected(ablate_command, flags
 
 def test_every_command_is_a_word_of_ablate(ablate_command, monkeypatch):
     """`ablate show RUN_DIR` hands `show` what `python -m ablate.show RUN_DIR` would."""
-    modules = (diff, evaluate, export, generate, judge, lm_eval, prepare, report, show)
+    modules = (
+        *(coordinates, diff, evaluate, export, generate),
+        *(judge, lm_eval, prepare, report, show),
+    )
     for word, module in zip(sorted(COMMANDS), modules, strict=True):
         assert module.__name__ == f"ablate.{word}"
         monkeypatch.setattr(module, "main", lambda: print(sys.argv[1:]))

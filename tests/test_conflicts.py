@@ -52,8 +52,12 @@ REFUSED = """
 3 model=bert model.embedding_scale=2 task.random_share=0.3 data.seq_len=7
 3 model=vit model.activation_checkpointing=true model.freeze=encoder model.norm_type=batch
 1 model=transformer data=multi30k data.joint=false model.share_embeddings=true
-5 model.ffn=none model.ffn_dim=64 model.base_dim=64 optimizer=muon model.attention=dot kernel=flex
+5 model.ffn=none model.ffn_dim=64 model.base_dim=64 optimizer=soap model.attention=dot kernel=flex
 4 model.base_dim=64 model.mixer=latent model.ffn=moe model.ffn_dim=8 model.init_std=0.1
+1 model.base_heads=2
+1 model.base_dim=64 optimizer=adam optimizer.weight_decay=0.1
+4 model.base_depth=2 model.norm=post model.connection=rezero optimizer=soap
+3 model.base_depth=2 model.residual=false optimizer=adam optimizer.weight_decay=0.1
 4 model.base_dim=64 model.output_gate=head pos_enc=relative model.ffn=moe model.ffn.top_k=9
 5 model=gpt model.ffn=moe model.ffn.top_k=1 compile=true model.mask=source trainer.strategy=fsdp
 3 model=rnn_seq2seq model.dim=9 model.decoder=bahdanau model.input_feeding=true

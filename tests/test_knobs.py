@@ -48,7 +48,7 @@ BESIDE: dict[str, Row] = {
 # test_pretrained.py, test_activation_checkpoints.py, test_transformer.py, test_mup.py
 ELSEWHERE = {
     *("model.pretrained", "model.activation_checkpointing", "model.share_embeddings"),
-    "model.base_dim",
+    *("model.base_dim", "model.base_heads", "model.base_depth"),
 }
 
 

@@ -79,7 +79,8 @@ def test_mup_changes_only_the_width():
         rung = mup(size, GIVEN)
         assert (rung.shape.depth, rung.shape.dim // rung.shape.heads) == (4, 32)
         assert rung.shape.parameters == pytest.approx(size, rel=0.25)
-        assert (rung.batch, rung.keys) == (GIVEN.batch, {"model.base_dim": 128})
+        assert rung.batch == GIVEN.batch
+        assert rung.keys == {"model.base_dim": 128, "model.base_heads": 4}
 
 
 @pytest.mark.parametrize("size", [2e4, 7e4, 4e5, 3e6, 1e7, 3e7, 1.24e8, 2e9])

@@ -34,6 +34,7 @@ from ablate.machine.version import described
 
 NO_TRIAL = "No trials are completed yet."  # Optuna's, of a search for the best
 COMMANDS = (
+    "coordinates",
     "diff",
     "evaluate",
     "export",

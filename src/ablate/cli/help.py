@@ -63,6 +63,7 @@ Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.show RUN_DIR                                attention maps
   python -m ablate.export RUN_DIR OUT                          for Hugging Face transformers
   python -m ablate.diff "model.attention=dot" "model.attention=cosine"    compares two configs
+  python -m ablate.coordinates model.dim=64,128,256 model.base_dim=64     coordinate check of muP
   python -m ablate.report STUDY_DIR                            the report again, or --status
   python -m ablate.prepare SOURCE... --to DIR                  token shards of text, for data=tokens
   python -m ablate.lm_eval RUN_DIR --tasks NAMES               by lm-evaluation-harness

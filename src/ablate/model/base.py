@@ -69,6 +69,10 @@ class Model(nn.Module):
     # The name of an input position in figures.
     item: ClassVar[str] = "token"
 
+    # Of the base to the model, if it is trained with the optimizer of a base width and depth (muP).
+    width_ratio: float = 1.0
+    depth_ratio: float = 1.0
+
     # The name of the pretrained weights that the model starts from (ablate.training.pretrained).
     pretrained: str | None = None
     # A record of the weights that the model starts from, if they are another run's or pretrained.
@@ -106,10 +110,6 @@ class Model(nn.Module):
         if name.startswith(self.heads):
             return "head"
         return "matrix" if parameter.dim() == 2 else "tensor"
-
-    def rate_factors(self) -> dict[str, float]:
-        """The factor of the learning rate of roles if it is not 1."""
-        return {}
 
     def freeze(self, part: Freeze) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection

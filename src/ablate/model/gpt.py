@@ -6,6 +6,7 @@ map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -13,20 +14,42 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import HubName, Positive, Width
+from ablate.config.keys import targets
+from ablate.config.rules import Depth, HubName, Positive, Width
 from ablate.config.view import CompositionView
 from ablate.kernel.interface.documents import Documents
 from ablate.model.base import Freeze, LanguageModel, ModelTraits
+from ablate.model.connection.scaled import Scaled
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Linear, logits
 from ablate.model.layers.stack import Stack, StackKeys
 
-# Configs whose model.base_dim is rejected, each with the options that it requires.
+# Configs for which muP is not defined here: by the optimizer, over the width (model.base_dim), and
+# over the depth (model.base_depth), each with the options that are required.
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
-UNLIKE: dict[Callable[[CompositionView], bool], str] = {
-    lambda c: c("optimizer._target_") not in ADAMS: "optimizer=adam, adamw and lion",
+BY_ROLE = ("ablate.optimizer.ByRole", "ablate.optimizer.cautious.Cautious")
+Undefined = dict[Callable[[CompositionView], bool], str]
+
+
+def _other_optimizer(c: CompositionView) -> bool:
+    """Whether a rule of the optimizer is not Adam's or Lion's, nor Muon's of matrices."""
+    rules = targets(c("optimizer"))
+    if rules[""] in BY_ROLE:
+        del rules[""]
+    if rules.get("matrix") == "torch.optim.Muon":
+        del rules["matrix"]
+    return not all(rule in ADAMS for rule in rules.values())
+
+
+OPTIMIZERS: Undefined = {
+    _other_optimizer: "Adam, AdamW and Lion, also by role, with Muon for matrices",
+    lambda c: c("optimizer._target_") == ADAMS[0] and c("optimizer.weight_decay") != 0: (
+        "optimizer.weight_decay=0 with Adam, whose decay is not decoupled; or optimizer=adamw"
+    ),
+}
+OVER_WIDTH: Undefined = {
     lambda c: c.option("model.attention") != "scaled_dot": "model.attention=scaled_dot",
     lambda c: c.option("model.mixer") != "attention": "model.mixer=attention",
     lambda c: c.option("model.ffn") == "moe": "a model.ffn without a router",
@@ -35,6 +58,22 @@ UNLIKE: dict[Callable[[CompositionView], bool], str] = {
     lambda c: c("model.mixer.output_gate") is not None: "model.mixer.output_gate=null",
     lambda c: c.option("pos_enc") == "relative": "positions other than pos_enc=relative",
 }
+OVER_DEPTH: Undefined = {
+    lambda c: c("model.norm") != "pre": "model.norm=pre",
+    lambda c: not c("model.residual"): "model.residual=true",
+    lambda c: c.option("model.connection") != "plain": "model.connection=plain",
+    lambda c: c("model.init_depth_scale") is True: "model.init_depth_scale=false or zero",
+}
+
+
+def _undefined(key: str, table: Undefined) -> list[Conflict]:
+    return [
+        Conflict(
+            lambda c, undefined=undefined: c(key) is not None and undefined(c),  # type: ignore[misc]
+            f"{key}={{{key}}}: muP is defined here for {defined}",
+        )
+        for undefined, defined in (OPTIMIZERS | table).items()
+    ]
 
 
 class GPT(LanguageModel):
@@ -42,10 +81,14 @@ class GPT(LanguageModel):
     the output at its last token (Radford et al. 2018, section 3.2); one class is a score of the
     text.
 
-    base_dim: b, the width that the learning rate was tuned at; it then applies to width d (muP for
-    Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466). The rate of matrices within
-    the blocks is times b / d, logits are times b / d, and scores times sqrt(b / d); None: the
-    standard parametrization.
+    base_dim: b, the width that the optimizer was tuned at; it then applies to width d (muP: Yang et
+    al. 2022, table 8, https://arxiv.org/abs/2203.03466). Logits are times b / d, scores times the
+    root of the ratio of the head widths; the rate of matrices within the blocks and their weight
+    decay are those of `ablate.task.optimizing.optimizer_of`; None: the standard parametrization.
+    base_heads: heads at width b; None: as many.
+    base_depth: the depth that it was tuned at; it then applies to other depths (CompleteP with
+    alpha = 1: Dey et al. 2025, https://arxiv.org/abs/2505.01618). Outputs of sublayers are
+    times base_depth / depth before they are added; None: times 1.
     """
 
     outputs = ("next tokens", "classes", "scores")
@@ -59,12 +102,12 @@ class GPT(LanguageModel):
             " since with model.tie_embeddings=true the output map is the table of tokens; set"
             " model.tie_embeddings=false",
         ),
-        *(
-            Conflict(
-                lambda c, unlike=unlike: c("model.base_dim") is not None and unlike(c),  # type: ignore[misc]
-                f"model.base_dim={{model.base_dim}}: muP is defined here for {defined}",
-            )
-            for unlike, defined in UNLIKE.items()
+        *_undefined("model.base_dim", OVER_WIDTH),
+        *_undefined("model.base_depth", OVER_DEPTH),
+        Conflict(
+            lambda c: c("model.base_heads") is not None and c("model.base_dim") is None,
+            "model.base_heads={model.base_heads} is of the model of width model.base_dim; set that,"
+            " or model.base_heads=null",
         ),
     )
     positions = "layers"
@@ -83,6 +126,8 @@ class GPT(LanguageModel):
         classes: int | None = None,
         logit_softcap: Positive | None = None,
         base_dim: Width | None = None,
+        base_heads: Width | None = None,
+        base_depth: Depth | None = None,
         embedding: MakeEmbedding = Learned,
         **stack: Unpack[StackKeys],
     ):
@@ -90,10 +135,12 @@ class GPT(LanguageModel):
         self.length, self.classes, self.pretrained = length, classes, pretrained
         self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
-        self.width_ratio = (base_dim or dim) / dim
-        self.stack = Stack(
-            dim, length=length, causal=True, query_scale=self.width_ratio**0.5, **stack
-        )
+        heads, depth = stack["heads"], stack["depth"]
+        self.width_ratio, self.depth_ratio = (base_dim or dim) / dim, (base_depth or depth) / depth
+        if base_depth is not None:
+            stack["connection"] = partial(Scaled, factor=self.depth_ratio)
+        of_heads = self.width_ratio * heads / (base_heads or heads)
+        self.stack = Stack(dim, length=length, causal=True, query_scale=of_heads**0.5, **stack)
         tied = tie_embeddings and classes is None
         std = 0.0 if stack.get("init_depth_scale") == "zero" else STD
         self.head = None if tied else Linear(dim, classes or vocab_size, bias=False, std=std)
@@ -126,9 +173,6 @@ class GPT(LanguageModel):
         """Of the next tokens, or of the classes."""
         table, cap = self.embedding.weight, self.logit_softcap
         return logits(states, self.head, table, cap, scale=self.width_ratio)
-
-    def rate_factors(self) -> dict[str, float]:
-        return {role: self.width_ratio for role in ("matrix",) if self.width_ratio != 1}
 
     def new_cache(self) -> Cache | None:
         return Cache() if self.stack.cacheable else None

@@ -19,7 +19,7 @@ from ablate.random.draws import Draws
 from ablate.random.seeding import derive
 from ablate.task.accumulation import Accumulated, added_losses, total
 from ablate.task.measures import require_numbers
-from ablate.task.optimizing import MakeOptimizer, Schedule, groups_of, scheduled
+from ablate.task.optimizing import MakeOptimizer, Schedule, optimizer_of, scheduled
 from ablate.task.presenter import Presenter
 
 Trained = TypeVar("Trained", bound=nn.Module)
@@ -178,8 +178,7 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer = self.make_optimizer(groups_of(self))
-        return scheduled(optimizer, self.schedule, self.trainer.max_steps)
+        return scheduled(optimizer_of(self), self.schedule, self.trainer.max_steps)
 
 
 def frozen(model: Trained) -> Trained:

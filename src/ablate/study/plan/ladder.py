@@ -141,13 +141,14 @@ def nanochat(size: float, given: Given) -> Rung:
 def mup(size: float, given: Given) -> Rung:
     """Maximal update parametrization (Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466):
     only the width grows, in heads of equal width. optimizer.lr was tuned at model.dim;
-    model.base_dim transfers it. Batch, depth and weight decay are those of the configuration."""
+    model.base_dim transfers it, with the weight decay. Batch and depth are the configuration's."""
     base = given.shape
     each = base.dim // base.heads
     heads = max(1, round(sqrt(size / 12 / base.depth) / each))
     shape = Shape(each * heads, base.depth, heads)
     tokens = int(given.ratio * shape.parameters)
-    return Rung(shape, given.batch, tokens, {"model.base_dim": base.dim})
+    keys = {"model.base_dim": base.dim, "model.base_heads": base.heads}
+    return Rung(shape, given.batch, tokens, keys)
 
 
 RULES: dict[str, Callable[[float, Given], Rung]] = {"olmo": olmo, "nanochat": nanochat, "mup": mup}
@@ -161,7 +162,7 @@ def as_blocks(request: StudyRequest, baseline: Callable[[], DictConfig]) -> Stud
     if request.node["blocks"]:
         raise UserError("study.ladder with study.blocks: each size is a block; leave one out")
     keys = [key_of(text) for text in request.fixed]
-    if fixed := [key for key in (*SHAPE, "model.base_dim") if key in keys]:
+    if fixed := [key for key in (*SHAPE, "model.base_dim", "model.base_heads") if key in keys]:
         raise UserError(f"study.ladder: sets {fixed[0]}; leave '{fixed[0]}=' out")
     sizes = [_size(text) for text in ladder["sizes"]]
     cfg, rule = baseline(), RULES[ladder["rules"]]
