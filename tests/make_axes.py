@@ -33,6 +33,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.tie_embeddings": [True, False],
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],
+    "model.smear": [False, True],
     "model.bias": [True, False],
     "model.patch": [2, 4],
     "model.stride": [None, 2],

@@ -19,6 +19,7 @@ from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
 from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.layers.recurrence import recurrence
+from ablate.model.layers.smear import Smear
 from ablate.pos_enc.none import NoPosEnc
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +120,12 @@ def read(**own: Any) -> Any:
         for parameter in made.parameters():
             parameter.fill_(1.0)
     return made(tensor([1.0], [3.0])[None], context())
+
+
+def smeared() -> Any:
+    """Embeddings of width 1, 1 and 3, with a weight of 1 and a factor of 2."""
+    made = fill(Smear(1), share=2.0, gate_weight=[1.0])
+    return made(tensor([1.0], [3.0])[None])
 
 
 def connected(name: str) -> Any:
@@ -267,6 +274,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "sink": lambda: attention(sink=tensor(log(3.0))),
     "output gate": lambda: read(output_gate="head"),
     "key shift": lambda: read(key_shift=True),
+    "smear": smeared,
     "exclusive self-attention": lambda: read(exclusive=True),
     "short convolution": lambda: read(short_conv=2),
     "fixed weights": lambda: mixed(

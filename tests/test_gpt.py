@@ -47,6 +47,23 @@ def test_tied_embeddings_are_the_output_map():
     assert_close(free(text), free.stack(free.embedding(text)) @ free.head.weight.T)
 
 
+def test_smear_adds_the_embedding_of_the_token_before():
+    model, text = random_gpt(smear=True, dim=18), tokens(2, LENGTH)
+    embedded, (gate, share) = model.embedding(text), (model.smear.gate.weight, model.smear.share)
+    expected = embedded.clone()
+    for t in range(1, LENGTH):
+        strength = share * torch.sigmoid((embedded[:, t, :12] * gate).sum(-1, keepdim=True))
+        expected[:, t] += strength * embedded[:, t - 1]
+    assert_close(model(text), model.stack(expected) @ model.embedding.weight.T)
+
+
+def test_smear_starts_as_the_model_without_it():
+    models = [gpt(smear=smear) for smear in (False, True)]
+    for model in models:
+        model.initialize(0)
+    assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
+
+
 def test_without_biases_there_are_none():
     names = [name for name, _ in gpt(bias=False, ffn="swiglu").named_parameters()]
     assert not [name for name in names if "bias" in name]

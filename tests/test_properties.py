@@ -116,6 +116,7 @@ LANGUAGE = [
     *(case("gpt", mixer=name, pos_enc="rotary") for name in (*RECURRENT, "latent")),
     *(case("gpt", pos_enc=name, **GROUPED) for name in ("rotary", "alibi")),
     case("gpt", layers=HYBRID, pos_enc="rotary"),
+    case("gpt", smear=True, pos_enc="rotary"),
     *(case("gpt", normalizer=name) for name in ("hard", "sigmoid")),
 ]
 WRITERS = [

@@ -24,6 +24,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Linear, logits
+from ablate.model.layers.smear import Smear
 from ablate.model.layers.stack import Stack, StackKeys
 
 # Configs for which muP is not defined here: by the optimizer, over the width (model.base_dim), and
@@ -129,12 +130,14 @@ class GPT(LanguageModel):
         base_heads: Width | None = None,
         base_depth: Depth | None = None,
         embedding: MakeEmbedding = Learned,
+        smear: bool = False,
         **stack: Unpack[StackKeys],
     ):
         super().__init__()
         self.length, self.classes, self.pretrained = length, classes, pretrained
         self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
+        self.smear = Smear(dim) if smear else None
         heads, depth = stack["heads"], stack["depth"]
         self.width_ratio, self.depth_ratio = (base_dim or dim) / dim, (base_depth or depth) / depth
         if base_depth is not None:
@@ -163,6 +166,8 @@ class GPT(LanguageModel):
         x, within = self.embedding(tokens), None
         if documents is not None:
             within = Documents.numbered(documents)
+        if self.smear is not None:
+            x = self.smear(x, documents=within, cache=cache)
         x = self.stack(x, keep=keep, documents=within, positions=positions, cache=cache)
         if self.classes is not None:
             assert keep is not None

@@ -78,13 +78,13 @@ class LayerSpec:
 class Cache:
     """The layers' state after the tokens so far, such as their keys and values (KV cache).
 
-    `states` contains the tensors of each application of a layer; their first dimension is the
-    batch.
+    `states` contains the tensors of each application of a layer, or of another module that reads
+    earlier tokens; their first dimension is the batch.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
-        self.states: dict[tuple[int, Layer], State] = {}
+        self.states: dict[tuple[int, nn.Module], State] = {}
 
     def length(self) -> int:
         """Tokens read so far."""

@@ -39,6 +39,7 @@ NEUTRAL: dict[str, Any] = {
     "model.mixer.key_shift": False,
     "model.mixer.value_residual": False,
     "model.parallel": False,
+    "model.smear": False,
     "pos_enc.factor": 2.0,
     "pos_enc.share": 1.0,
 }

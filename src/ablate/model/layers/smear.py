@@ -1,0 +1,43 @@
+"""Smear: a part of the embedding of the token before is added to each embedding (token shift).
+
+x[t] + lambda sigmoid(w x[t]) x[t - 1]: modded-nanogpt, record 34,
+https://github.com/KellerJordan/modded-nanogpt/pull/130; the gate reads 12 channels of x[t].
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ablate.kernel.interface.documents import Documents
+from ablate.model.layers.channel_gate import ChannelGate
+from ablate.model.layers.layer import Cache
+
+
+class Smear(nn.Module):
+    """`share` is lambda, which starts at 0, so that the embeddings are at first unchanged."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.gate = ChannelGate(dim, 1)
+        self.share = nn.Parameter(torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.share)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b i d"],
+        *,
+        documents: Documents | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "b i d"]:
+        """x: with a cache only the new tokens. Nothing is added to the first token of a row or of
+        a document."""
+        before = x.new_zeros(len(x), 1, x.shape[2])
+        if cache is not None:
+            (before,) = cache.states.get((0, self), (before,))
+            cache.states[0, self] = (x[:, -1:],)
+        previous = torch.cat([before, x[:, :-1]], dim=1)
+        if documents is not None:
+            previous = previous.masked_fill(documents.position[..., None] == 0, 0.0)
+        return x + self.share * self.gate(x) * previous
