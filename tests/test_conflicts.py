@@ -71,6 +71,7 @@ REFUSED = """
 3 model=vit data=mnist model.patch=4 model.stride=5 task.mixup=0.2 data.batch_size=5
 2 model=resnet model.norm_type=rms kernel=sdpa
 1 model=timm pos_enc=alibi
+1 model=bert model.mixer.value_embedding=true
 1 model=gpt_seq2seq model.mixer=fixed
 2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution

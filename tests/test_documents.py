@@ -71,6 +71,7 @@ def test_every_mixer_stays_within_documents(mixer, chunk, monkeypatch):
 
 @pytest.mark.parametrize("own", [{"short_conv": 4}, {"key_shift": True}, {"sink": "learned"},
     {"short_conv": 3, "key_shift": True, "value_residual": True, "exclusive": True, "kv_heads": 1},
+    {"value_embedding": True, "short_conv": 2},
 ])  # fmt: skip
 def test_every_key_of_attention_stays_within_documents(own):
     assert_equal(model(own=own))

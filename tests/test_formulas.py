@@ -128,6 +128,16 @@ def smeared() -> Any:
     return made(tensor([1.0], [3.0])[None])
 
 
+def value_embedded() -> Any:
+    """Inputs 1 and 0 of width 1, embeddings 5 and 7; all maps are 1."""
+    here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False)
+    made = part("model.mixer", "attention", value_embedding=True)(here)
+    fill(made, **{f"{name}_weight": [1.0] for name in ("query", "key", "value", "out")},
+         value_gate_weight=[1.0])  # fmt: skip
+    given = {made: tensor([5.0], [7.0])[None]}
+    return made(tensor([1.0], [0.0])[None], context(value_embeddings=given))
+
+
 def connected(name: str) -> Any:
     """x = 3, the output of the sublayer 5, the embedding 7; every learned number is 2."""
     made = part("model.connection", name)(1, depth=2, index=0).double()
@@ -275,6 +285,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "output gate": lambda: read(output_gate="head"),
     "key shift": lambda: read(key_shift=True),
     "smear": smeared,
+    "value embedding": value_embedded,
     "exclusive self-attention": lambda: read(exclusive=True),
     "short convolution": lambda: read(short_conv=2),
     "fixed weights": lambda: mixed(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from make_model import SIZES, gpt, options, random_parts, tokens
+from make_model import SIZES, context, gpt, options, part, random_parts, tokens
 from torch.testing import assert_close
 
 import ablate
@@ -62,6 +62,36 @@ def test_smear_starts_as_the_model_without_it():
     for model in models:
         model.initialize(0)
     assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
+
+
+def test_value_embeddings_are_added_to_the_values():
+    """Of every other layer, with two heads of queries for each head of values."""
+    own = part("model.mixer", "attention", value_embedding=True, kv_heads=1)
+    plain = part("model.mixer", "attention")
+    model = random_gpt(dim=18, heads=2, mixer=plain, layers=[{}, {"mixer": own}])
+    assert [table.weight.shape for table in model.value_embeddings] == [(VOCAB, 9)]
+    text = tokens(2, LENGTH)
+    x = model.embedding(text)
+    for block in model.stack.blocks:
+        layer, read = block.attention.function, block.attention.norm_before(x)
+        v = layer.values(read)
+        if layer.value_gate is not None:
+            strength = 2 * torch.sigmoid((read[..., :12] * layer.value_gate.weight).sum(-1))
+            v = v + (strength[..., None] * model.value_embeddings[0](text))[:, None]
+        read_values = layer.context(layer.queries(read), layer.keys(read), v, context().pos)
+        x = x + layer.join(read_values, read)
+        x = x + block.feed_forward.function(block.feed_forward.norm_before(x))
+    assert_close(model(text), model.stack.final_norm(x) @ model.embedding.weight.T)
+
+
+def test_value_embeddings_are_embeddings_and_their_gates_no_matrices():
+    mixers = [part("model.mixer", "attention", value_embedding=embeds) for embeds in (True, False)]
+    model, without = (gpt(mixer=mixer) for mixer in mixers)
+    roles = model.roles()
+    more = {name: roles[name] for name in roles.keys() - without.roles().keys()}
+    assert len(more) == 4
+    for name, role in more.items():
+        assert role == ("embedding" if name.startswith("value_embeddings.") else "vector")
 
 
 def test_without_biases_there_are_none():

@@ -37,7 +37,7 @@ class ModelTraits:
     padded. source_first: one stack reads the source and then the target. has_grid: its positions
     are the patches of an image, in rows and columns. documents: its layers can stay within the
     documents of a row. returns_states: forward(read=False) returns the states that `logits`
-    reads.
+    reads. embeds_values: its attention can have model.mixer.value_embedding.
     """
 
     causal: bool | None = None
@@ -48,6 +48,7 @@ class ModelTraits:
     has_grid: bool = False
     documents: bool = False
     returns_states: bool = False
+    embeds_values: bool = False
 
 
 class Model(nn.Module):

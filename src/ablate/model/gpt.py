@@ -11,7 +11,7 @@ from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.config.keys import targets
@@ -23,9 +23,10 @@ from ablate.model.connection.scaled import Scaled
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
-from ablate.model.layers.linear import STD, Linear, logits
+from ablate.model.layers.linear import STD, Embedding, Linear, logits
 from ablate.model.layers.smear import Smear
 from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.mixer.attention import Attention
 
 # Configs for which muP is not defined here: by the optimizer, over the width (model.base_dim), and
 # over the depth (model.base_depth), each with the options that are required.
@@ -93,7 +94,7 @@ class GPT(LanguageModel):
     """
 
     outputs = ("next tokens", "classes", "scores")
-    traits = ModelTraits(causal=True, documents=True, returns_states=True)
+    traits = ModelTraits(causal=True, documents=True, returns_states=True, embeds_values=True)
     conflicts = (
         Conflict(
             lambda c: (
@@ -113,7 +114,7 @@ class GPT(LanguageModel):
     )
     positions = "layers"
     kinds = ("text", "texts with classes", "recall")
-    embeddings = ("embedding.", "stack.pos_enc.")
+    embeddings = ("embedding.", "value_embeddings.", "stack.pos_enc.")
 
     def __init__(
         self,
@@ -144,6 +145,14 @@ class GPT(LanguageModel):
             stack["connection"] = partial(Scaled, factor=self.depth_ratio)
         of_heads = self.width_ratio * heads / (base_heads or heads)
         self.stack = Stack(dim, length=length, causal=True, query_scale=of_heads**0.5, **stack)
+        self.embeds_values = [
+            layer
+            for layer in self.stack.modules()
+            if isinstance(layer, Attention) and layer.value_gate is not None
+        ]
+        self.value_embeddings = nn.ModuleList(
+            Embedding(vocab_size, layer.value.out_features) for layer in self.embeds_values
+        )
         tied = tie_embeddings and classes is None
         std = 0.0 if stack.get("init_depth_scale") == "zero" else STD
         self.head = None if tied else Linear(dim, classes or vocab_size, bias=False, std=std)
@@ -168,7 +177,18 @@ class GPT(LanguageModel):
             within = Documents.numbered(documents)
         if self.smear is not None:
             x = self.smear(x, documents=within, cache=cache)
-        x = self.stack(x, keep=keep, documents=within, positions=positions, cache=cache)
+        values = {
+            layer: table(tokens)
+            for layer, table in zip(self.embeds_values, self.value_embeddings, strict=True)
+        }
+        x = self.stack(
+            x,
+            keep=keep,
+            documents=within,
+            positions=positions,
+            cache=cache,
+            value_embeddings=values,
+        )
         if self.classes is not None:
             assert keep is not None
             x = x[torch.arange(x.shape[0]), keep.sum(1) - 1]

@@ -130,7 +130,8 @@ class Context:
     applied before in this pass, which shared layers are several times. pos: the position encoding
     of the block. condition: input of sublayers with a `Modulation`. embedded: the input of the
     first block. first_values: the values of the first block of this pass with
-    model.mixer.value_residual, by its `step`.
+    model.mixer.value_residual, by its `step`. value_embeddings: of the tokens, for each layer with
+    model.mixer.value_embedding.
     """
 
     pos: PosEnc
@@ -146,6 +147,7 @@ class Context:
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
     first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
+    value_embeddings: Mapping[Layer, Float[Tensor, "b i _"]] = field(default_factory=dict)
 
     def positions(self, x: Float[Tensor, "b i d"]) -> Int[Tensor, " i"]:
         """The positions of the rows of the input."""

@@ -173,11 +173,12 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         memory: Memory | None = None,
         condition: Float[Tensor, "b d"] | None = None,
+        value_embeddings: Mapping[Layer, Float[Tensor, "b i _"]] | None = None,
         position: int | None = None,
     ) -> Float[Tensor, " b #i d"]:
         """x: with a cache only the new tokens; keep: True = real. documents: those that no layer
         crosses. positions: of the tokens, for an encoding that is added to them; None: those in
-        the row.
+        the row. value_embeddings: as in Context.
 
         position: return the state of only this position. If possible, the last block does
         not compute the others. `losses` then contains the layers' losses of a training step.
@@ -216,6 +217,7 @@ class Stack(nn.Module):
                 use=use,
                 losses=self.losses,
                 first_values=first_values,
+                value_embeddings=value_embeddings or {},
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None

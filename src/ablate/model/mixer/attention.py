@@ -16,6 +16,7 @@ from ablate.config.rules import Width
 from ablate.errors import UserError
 from ablate.kernel import every_head
 from ablate.kernel.interface.documents import Documents
+from ablate.model.layers.channel_gate import ChannelGate
 from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
@@ -59,18 +60,30 @@ class Attention(MultiHeadAttention):
     https://arxiv.org/abs/2209.11895).
     value_residual: the values of the first block are added to those of later ones (Zhou et al.
     2024, https://arxiv.org/abs/2410.17897).
+    value_embedding: the values of a head gain 2 sigmoid(w x) E[token]; w reads 12 channels of
+    x and each layer has its own table E (modded-nanogpt, records 14 and 55; nanochat has them in
+    every other layer).
     exclusive: the output of a head loses its part along the value of the query's position, o -
     (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
     """
 
     traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
-    conflicts = tuple(
+    conflicts = (
+        *(
+            Conflict(
+                lambda c, key=key: c.trait("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
+                f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
+                f" model={{model}} reads an image; leave it out",
+            )
+            for key in ("short_conv", "key_shift")
+        ),
         Conflict(
-            lambda c, key=key: c.trait("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
-            f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
-            f" model={{model}} reads an image; leave it out",
-        )
-        for key in ("short_conv", "key_shift")
+            lambda c: (
+                bool(c("model.mixer.value_embedding")) and not c.trait("model", "embeds_values")
+            ),
+            "model.mixer.value_embedding=true: the layers of model={model} get no tokens; leave it"
+            " out, or use model=gpt",
+        ),
     )
 
     def __init__(
@@ -81,11 +94,14 @@ class Attention(MultiHeadAttention):
         key_shift: bool = False,
         exclusive: bool = False,
         value_residual: bool = False,
+        value_embedding: bool = False,
         **keys: Unpack[AttentionKeys],
     ):
         super().__init__(place, **keys)
         self.shift, self.exclusive = int(key_shift and self.score.key), exclusive
         self.value_residual = ValueResidual() if value_residual else None
+        # The model has the tables: value_embeddings of Context.
+        self.value_gate = ChannelGate(place.dim, self.kv_heads) if value_embedding else None
         self.size = short_conv or 1
         # Positions before the first one that its query, key and value depend on.
         self.reach = self.size - 1 + self.shift
@@ -109,6 +125,12 @@ class Attention(MultiHeadAttention):
             q, k, v = self.projected(x)
         else:
             q, k, v = self.queries(x[:, first:last]), self.keys(x), self.values(x)
+        if self.value_gate is not None:
+            embedded = rearrange(
+                context.value_embeddings[self], "b i (g k) -> b g i k", g=self.kv_heads
+            )
+            gates = rearrange(self.value_gate(x), "b i g -> b g i 1")
+            v = v + 2 * gates * embedded.to(v.dtype)
         if self.value_residual is not None:
             v = self.value_residual(v, context)
         self_value = v[:, :, first:last]

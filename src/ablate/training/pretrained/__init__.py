@@ -37,6 +37,7 @@ NEUTRAL: dict[str, Any] = {
     "model.embedding_scale": 1.0,
     "model.mixer.exclusive": False,
     "model.mixer.key_shift": False,
+    "model.mixer.value_embedding": False,
     "model.mixer.value_residual": False,
     "model.parallel": False,
     "model.smear": False,
