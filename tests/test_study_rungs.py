@@ -5,9 +5,10 @@ import re
 import pytest
 from make_sweep import asked, tiny_for, write_sweep
 
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.study.plan.blocks import Blocks
-from ablate.study.plan.ladder import OLMO, Given, Shape, as_blocks, mup, nanochat, olmo
+from ablate.study.plan.ladder import OLMO, Given, Shape, as_blocks, completep, mup, nanochat, olmo
 
 pytest_plugins = ["command_line"]
 
@@ -83,6 +84,17 @@ def test_mup_changes_only_the_width():
         assert rung.keys == {"model.base_dim": 128, "model.base_heads": 4}
 
 
+def test_completep_changes_width_and_depth_in_one_proportion():
+    assert completep(GIVEN.shape.parameters, GIVEN).shape == GIVEN.shape
+    for size in (1e6, 1e7, 1e8):
+        rung = completep(size, GIVEN)
+        assert rung.shape.dim == 32 * rung.shape.heads == 32 * rung.shape.depth
+        assert rung.shape.parameters == pytest.approx(size, rel=0.5)
+        assert rung.tokens == 20 * rung.shape.parameters
+        depth = {"model.base_depth": 4, "model.init_depth_scale": False}
+        assert rung.keys == {"model.base_dim": 128, "model.base_heads": 4, **depth}
+
+
 @pytest.mark.parametrize("size", [2e4, 7e4, 4e5, 3e6, 1e7, 3e7, 1.24e8, 2e9])
 def test_a_size_between_published_models_is_met(size):
     shape = olmo(size, GIVEN).shape
@@ -107,6 +119,14 @@ def test_typed_values_take_the_place_of_the_rules(tmp_path):
     assert keys.isdisjoint({"optimizer.lr", "trainer.max_steps", "data.batch_size"})  # typed
     blocks = blocks_of(tmp_path, "{sizes: [20K, 80K]}", "schedule=cosine")
     assert not any(text.startswith("schedule") for text in blocks.options["20K"])
+
+
+@pytest.mark.parametrize("rules", ["mup", "completep"])
+def test_rungs_of_transferred_rates_can_be_composed_with_muon(tmp_path, rules):
+    blocks = blocks_of(tmp_path, f"{{sizes: [20K, 3M], rules: {rules}}}", left_out=OWN)
+    for overrides in blocks.options.values():
+        cfg = compose("optimizer=muon", *overrides)
+        assert cfg.model.base_dim != cfg.model.dim
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ Strings = Annotated[list[str], ListOf(String(), least=0)]
 class LadderKeys(TypedDict):
     sizes: list[str] | None
     tokens_per_parameter: Positive
-    rules: Literal["olmo", "nanochat", "mup"]
+    rules: Literal["olmo", "nanochat", "mup", "completep"]
 
 
 class StudyKeys(TypedDict):

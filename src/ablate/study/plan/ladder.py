@@ -24,6 +24,7 @@ from ablate.errors import UserError
 from ablate.study.plan.request import StudyRequest
 
 SHAPE = ("model.dim", "model.depth", "model.heads")
+BASES = ("model.base_dim", "model.base_heads", "model.base_depth")
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 
 
@@ -151,7 +152,28 @@ def mup(size: float, given: Given) -> Rung:
     return Rung(shape, given.batch, tokens, keys)
 
 
-RULES: dict[str, Callable[[float, Given], Rung]] = {"olmo": olmo, "nanochat": nanochat, "mup": mup}
+def completep(size: float, given: Given) -> Rung:
+    """muP over the width, and CompleteP over the depth (Dey et al. 2025, table 1 with alpha = 1,
+    https://arxiv.org/abs/2505.01618): both grow in one proportion, in heads of equal width.
+    optimizer.lr was tuned at model.dim and model.depth, with model.init_depth_scale=false."""
+    base = given.shape
+    each = base.dim // base.heads
+    shapes = (
+        Shape(each * heads, max(1, round(base.depth * heads / base.heads)), heads)
+        for heads in range(1, 500)
+    )
+    shape = nearest(shapes, size)
+    keys = {"model.base_depth": base.depth, "model.init_depth_scale": False}
+    tokens = int(given.ratio * shape.parameters)
+    return Rung(shape, given.batch, tokens, {**mup(size, given).keys, **keys})
+
+
+RULES: dict[str, Callable[[float, Given], Rung]] = {
+    "olmo": olmo,
+    "nanochat": nanochat,
+    "mup": mup,
+    "completep": completep,
+}
 
 
 def as_blocks(request: StudyRequest, baseline: Callable[[], DictConfig]) -> StudyRequest:
@@ -162,7 +184,7 @@ def as_blocks(request: StudyRequest, baseline: Callable[[], DictConfig]) -> Stud
     if request.node["blocks"]:
         raise UserError("study.ladder with study.blocks: each size is a block; leave one out")
     keys = [key_of(text) for text in request.fixed]
-    if fixed := [key for key in (*SHAPE, "model.base_dim", "model.base_heads") if key in keys]:
+    if fixed := [key for key in (*SHAPE, *BASES) if key in keys]:
         raise UserError(f"study.ladder: sets {fixed[0]}; leave '{fixed[0]}=' out")
     sizes = [_size(text) for text in ladder["sizes"]]
     cfg, rule = baseline(), RULES[ladder["rules"]]
