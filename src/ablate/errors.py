@@ -62,6 +62,11 @@ def one_line(error: BaseException, most: int = SCREEN) -> str:
     return "; ".join([*(shortened(line, share) for line in lines[:SHOWN]), *more])
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of another library's error, or the name of its class."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def shortened(text: str, most: int) -> str:
     """Cut a text that is longer than `most` characters: at the end if that is a list of valid
     values after the nearest name, else in the middle."""

@@ -24,12 +24,12 @@ from ablate.data import digest, source
 from ablate.data.split import (
     BOUNDS,
     HELD_OUT,
-    SPOKEN,
     VALIDATION,
     hold_out,
     stratified,
     text_key,
     three_way,
+    warn_of_copies,
 )
 from ablate.errors import UserError, suggest
 from ablate.machine.terminal.bar import progress
@@ -63,8 +63,7 @@ class ClassFolders:
         for split, files in given.items():
             for path in progress(files, f"reading {split or 'files'}", "files"):
                 content.update(f"{split}/{self._key(path)}\0".encode())
-                raw = source.contents(path, key="data.root")
-                content.update(bytes.fromhex(source.hashed([raw])))
+                content.update(sha256(source.contents(path, key="data.root")).digest())
         for path in beside:
             content.update(sha256(source.contents(path, key="data.root")).digest())
         by_class = [] if self.only or "val" in given else ["by class"]
@@ -92,19 +91,12 @@ class ClassFolders:
         )
         keys = {
             split: [
-                (size, _start(path))
+                (size, _start(path)) if size and size in common else path
                 for path, size in zip(paths, sizes[split], strict=True)
-                if size and size in common
             ]
             for split, paths in splits.items()
         }
-        training = set(keys.pop("train", ()))
-        for split, of_split in keys.items():
-            if copies := sum(key in training for key in of_split):
-                on_first_process(log.warning)(
-                    "ablate: data.root=%s: %d of the %d %s %s are also in the training split",
-                    *(self.root, copies, len(splits[split]), SPOKEN[split], self.what),
-                )
+        warn_of_copies(keys, self.what)
 
     def labels(
         self, splits: dict[str, list[Path]], known: Sequence[str] = ()

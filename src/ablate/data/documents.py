@@ -20,14 +20,13 @@ from functools import partial
 from glob import glob
 from itertools import chain, islice
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any, NamedTuple, cast
 
 from ablate.config.rules import HUGGING_FACE
 from ablate.data import source, split
 from ablate.data.pieces import recut
-from ablate.errors import UserError, suggest
-from ablate.machine.version import install
+from ablate.errors import UserError, first_line, suggest
+from ablate.machine.version import require
 
 SAVED_TO_DISK = ("dataset_dict.json", "dataset_info.json", "state.json")
 LINES = (".jsonl", ".ndjson")
@@ -212,17 +211,6 @@ def sha256(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def require(library: str, what: object) -> ModuleType:
-    """Import an optional library; UserError with the command that installs it."""
-    from importlib import import_module
-
-    try:
-        return import_module(library)
-    except ImportError:
-        name = library.partition(".")[0]
-        raise UserError(f"{what} needs the library {name}: {install('data')}") from None
-
-
 def _has_columns(path: Path) -> bool:
     return is_hub(path) or path.is_dir() or kind(path) in (*TABLES, ".json")
 
@@ -247,7 +235,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             with gzip.open(path, "rb") as file:
                 yield cast(IO[bytes], file)
         elif path.suffix == ".zst":
-            arrow = require("pyarrow", path)
+            arrow = require("pyarrow", path, "data")
             with arrow.input_stream(str(path), compression="zstd") as stream:
                 yield cast(IO[bytes], io.BufferedReader(stream, source.CHUNK))
         else:
@@ -303,8 +291,8 @@ def _whole(text: object, where: str) -> Document:
 
 
 def _parquet(path: Path, column: str, start: int) -> Iterator[Document]:
-    parquet = require("pyarrow.parquet", path)
-    arrow = require("pyarrow", path)
+    parquet = require("pyarrow.parquet", path, "data")
+    arrow = require("pyarrow", path, "data")
     try:
         file = parquet.ParquetFile(path)
         _require_column(path, column, file.schema_arrow.names)
@@ -323,7 +311,7 @@ def _parquet(path: Path, column: str, start: int) -> Iterator[Document]:
 
 
 def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]:
-    datasets = require("datasets", path)
+    datasets = require("datasets", path, "data")
     try:
         saved = datasets.load_from_disk(str(path))
     except Exception as error:  # its errors are of many classes
@@ -343,7 +331,7 @@ def _saved(path: Path, column: str, name: str, start: int) -> Iterator[Document]
 
 
 def _streamed(path: Path, column: str, name: str, start: int) -> Iterator[Document]:
-    datasets = require("datasets", path)
+    datasets = require("datasets", path, "data")
     data_set, _, config = str(path).removeprefix(HUGGING_FACE).partition(":")
     try:
         rows = datasets.load_dataset(data_set, config or None, split=name, streaming=True)
@@ -363,7 +351,3 @@ def _require_column(path: Path, column: str, names: Sequence[str]) -> None:
             f"{path}: has no column {column!r}{suggest(column, names)} (it has"
             f" {', '.join(names)}); python -m ablate.prepare --column names it"
         )
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0]

@@ -10,12 +10,13 @@ from PIL import Image
 from ablate.config.rules import HUGGING_FACE
 from ablate.data import digest, image_file, source
 from ablate.data.class_folders import OTHER_NAMES
-from ablate.data.documents import ROWS, first_line, is_saved, require
+from ablate.data.documents import ROWS, is_saved
 from ablate.data.image_folder import Encoded, EncodedImages
 from ablate.data.images import Source
 from ablate.data.split import HELD_OUT, stratified
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError, first_line, suggest
 from ablate.machine.terminal.bar import progress
+from ablate.machine.version import require
 
 
 class Rows(Encoded):
@@ -49,7 +50,7 @@ class HFImages(EncodedImages):
     @cached_property
     def tables(self) -> dict[str, Any]:
         """The rows of each split, opened but not read, with encoded images."""
-        datasets = require("datasets", f"data.root={self.root}")
+        datasets = require("datasets", f"data.root={self.root}", "data")
         folder = source.local(self.root)
         on_hub = self.root.startswith(HUGGING_FACE)
         if not on_hub and not folder.exists():

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ablate.data import source
-from ablate.errors import UserError
+from ablate.errors import UserError, first_line
 
 SCREEN = 2.2  # the exponent of a display; a PNG's gamma is compared with it
 TOLERANCE = 0.05  # a smaller difference from it is none, as in libpng
@@ -59,8 +59,7 @@ def decoded(
             f"{key}: cannot decode the {what} {path} (it is damaged, or in no known format)"
         ) from None
     except Exception as error:  # Pillow's decoders raise anything on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{key}: cannot decode the {what} {path} ({reason})") from None
+        raise UserError(f"{key}: cannot decode the {what} {path} ({first_line(error)})") from None
 
 
 def _converted(image: Image.Image, background: str | None) -> Image.Image:

@@ -5,8 +5,8 @@ of Python to the next, and so do the fingerprint and the results.
 """
 
 from collections.abc import Iterator
+from hashlib import sha256
 
-from ablate.data import source
 from ablate.data.text import TextData
 from ablate.errors import UserError
 
@@ -31,4 +31,4 @@ class Pydoc(TextData):
         yield "\n\n".join(f"{name}\n\n{texts[name].strip()}" for name in sorted(texts)) + "\n"
 
     def content_hash(self) -> str:
-        return source.hashed(piece.encode() for piece in self.pieces())
+        return sha256("".join(self.pieces()).encode()).hexdigest()

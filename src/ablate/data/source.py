@@ -16,9 +16,9 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from io import FileIO
+from io import BufferedReader, FileIO
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
@@ -94,14 +94,6 @@ def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
         return b"".join(iter(partial(file.read, CHUNK), b""))
 
 
-def _require_hash(found: str, sha256: str, path: str, key: str) -> None:
-    if found != sha256:
-        raise UserError(
-            f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
-            "set data.sha256=null to use it anyway"
-        )
-
-
 def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
     """A file of a published data set: from the folder `root`, or downloaded if that is null."""
     if root is None:
@@ -120,15 +112,16 @@ def opened(path: str, sha256: str | None = None, *, key: str = KEY) -> Iterator[
     """A local file or a download to read in pieces, decompressed if it is gzip; `read` has its
     content. sha256: as there."""
     file = fetch(path, sha256, key=key) if is_url(path, key=key) else local(path)
-    with ExitStack() as stack:
-        with _readable(file, path, key):
-            require_file(file, path, key)
-            raw = stack.enter_context(open(file, "rb"))
-            if sha256 is not None:
-                _require_hash(hashlib.file_digest(raw, "sha256").hexdigest(), sha256, path, key)
-            raw.seek(0)
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
+    with _regular(file, path, key) as raw:
+        found = sha256 and hashlib.file_digest(raw, "sha256").hexdigest()
+        if found != sha256:
+            raise UserError(
+                f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
+                "set data.sha256=null to use it anyway"
+            )
+        raw.seek(0)
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
         yield cast(IO[bytes], _Gunzipped(raw, path, key)) if packed else raw
 
 
@@ -153,23 +146,11 @@ class _Gunzipped:
 
 def content_hash(path: str, sha256: str | None) -> str:
     """The sha256 of the file before decompression; of a download, its expected sha256, if any."""
-    file: str | Path = path
-    if is_url(path):
-        if sha256 is not None:
-            return sha256
-        file = fetch(path, None)
-    with _readable(local(file), path, KEY):
-        require_file(local(file), path, KEY)
-        with open(local(file), "rb") as raw:
-            return hashed(iter(partial(raw.read, CHUNK), b""))
-
-
-def hashed(pieces: Iterable[bytes]) -> str:
-    """The sha256 of a file for a fingerprint."""
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
+    if is_url(path) and sha256 is not None:
+        return sha256
+    file = fetch(path, None) if is_url(path) else local(path)
+    with _regular(file, path, KEY) as raw:
+        return hashlib.file_digest(raw, "sha256").hexdigest()
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:
@@ -307,10 +288,22 @@ def hidden(name: str) -> bool:
 
 def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> bytes:
     """The bytes of a regular file as they lie there. shown: the path in messages, if not `path`."""
-    shown, file = shown or str(path), local(path)
-    with _readable(file, shown, key):
+    with _regular(local(path), shown or str(path), key) as raw:
+        return raw.read()
+
+
+def _regular(file: Path, shown: str, key: str) -> BufferedReader:
+    """A regular file, opened. UserError for one that cannot be opened."""
+    try:
         require_file(file, shown, key)
-        return file.read_bytes()
+        return open(file, "rb")
+    except FileNotFoundError:
+        near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise UserError(f"{key}={shown}: no such file{suggest(file.name, near)}") from None
+    except OSError as error:
+        raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # a NUL in the path
+        raise UserError(f"{key}={shown!a}: is not a path ({error})") from None
 
 
 def require_file(file: Path, shown: str, key: str) -> None:
@@ -321,20 +314,6 @@ def require_file(file: Path, shown: str, key: str) -> None:
     if status.st_size == 0:  # files of /proc too: reading some of them never ends
         raise UserError(f"{key}={shown}: the file is empty")
     require_room(status.st_size, shown, key=key)
-
-
-@contextmanager
-def _readable(file: Path, shown: str, key: str) -> Iterator[None]:
-    """Raise UserError for a file that cannot be opened."""
-    try:
-        yield
-    except FileNotFoundError:
-        near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise UserError(f"{key}={shown}: no such file{suggest(file.name, near)}") from None
-    except OSError as error:
-        raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # a NUL in the path
-        raise UserError(f"{key}={shown!a}: is not a path ({error})") from None
 
 
 def require_room(size: float, path: str, *, key: str = KEY) -> None:

@@ -7,7 +7,7 @@ Reordering examples leaves them in their splits, and so does adding others, but 
 import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -59,13 +59,17 @@ def three_way(keys: list[bytes]) -> dict[str, list[int]]:
 def warn_of_shared(texts: Mapping[str, Iterable[str]], what: str) -> None:
     """Warn of texts of the other splits that are also in training. what: the noun for them."""
     keys = {split: list(map(text_key, of_split)) for split, of_split in texts.items()}
-    training = set(keys.pop("train"))
+    warn_of_copies(keys, what, " (ignoring letter case, spaces and Unicode form)")
+
+
+def warn_of_copies(keys: Mapping[str, Sequence[Hashable]], what: str, how: str = "") -> None:
+    """Warn of examples of the other splits with the key of a training example."""
+    training = set(keys.get("train", ()))
     for split, of_split in keys.items():
-        if shared := sum(key in training for key in of_split):
+        if split != "train" and (copies := sum(key in training for key in of_split)):
             on_first_process(log.warning)(
-                "ablate: %d of the %d %s %s are also in the training split (ignoring letter case,"
-                " spaces and Unicode form)",
-                *(shared, len(of_split), SPOKEN[split], what),
+                "ablate: %d of the %d %s %s are also in the training split%s",
+                *(copies, len(of_split), SPOKEN[split], what, how),
             )
 
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
 from ablate.data.pieces import Pieces, batches, characters, evenly, interruptible, recut
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError, first_line, suggest
 from ablate.machine.terminal.say import say
-from ablate.machine.version import install
+from ablate.machine.version import require
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
@@ -196,7 +196,17 @@ class Byte(Tokenizer):
         return cls()
 
 
-class Bpe(Tokenizer):
+class InPieces(Tokenizer):
+    """A tokenizer that encodes several pieces of a text at once."""
+
+    def array(self, text: str) -> NDArray[np.int32]:
+        return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
+
+    @abstractmethod
+    def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]: ...
+
+
+class Bpe(InPieces):
     """Byte-level byte pair encoding (BPE) of the `tokenizers` library.
 
     Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. It has no special
@@ -242,9 +252,6 @@ class Bpe(Tokenizer):
             )
         return made
 
-    def array(self, text: str) -> NDArray[np.int32]:
-        return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
-
     def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
         for batch in batches(pieces):
             for encoding in self.model.encode_batch_fast(batch):
@@ -269,7 +276,7 @@ class Bpe(Tokenizer):
         return cls(Model.from_str(state["model"]), reserved=state["reserved"])
 
 
-class HuggingFace(Tokenizer):
+class HuggingFace(InPieces):
     """The tokenizer of a Hugging Face model, without the special tokens around a text.
 
     One that puts a blank before every text, as SentencePiece's do, has it before each piece.
@@ -279,21 +286,16 @@ class HuggingFace(Tokenizer):
 
     def __init__(self, name: str, *, shown: str | None = None) -> None:
         what = shown or f"data.tokenizer={HUGGING_FACE}{name}"
+        transformers = require("transformers", what, "hf")
+        transformers.logging.set_verbosity_error()
         try:
-            from transformers import AutoTokenizer, logging
-        except ImportError:
-            raise UserError(f"{what} needs the library transformers: {install('hf')}") from None
-        logging.set_verbosity_error()
-        try:
-            self.model: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            self.model: Any = transformers.AutoTokenizer.from_pretrained(
+                name, trust_remote_code=False
+            )
         except (OSError, ValueError) as error:
-            line = str(error).strip().splitlines()[0]
-            raise UserError(f"{what} could not be loaded: {line}") from error
+            raise UserError(f"{what} could not be loaded: {first_line(error)}") from error
         self.vocab_size = len(self.model)
         self.unknown_id, self.end_id = self.model.unk_token_id, self.model.eos_token_id
-
-    def array(self, text: str) -> NDArray[np.int32]:
-        return np.concatenate([*self.arrays(recut([text])), np.empty(0, np.int32)])
 
     def arrays(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
         for batch in batches(pieces):
@@ -341,7 +343,7 @@ class Tiktoken(Tokenizer):
 
     @classmethod
     def named(cls, name: str) -> "Tiktoken":
-        library = _tiktoken(f"tokenizer {TIKTOKEN}{name}")
+        library = require("tiktoken", f"tokenizer {TIKTOKEN}{name}", "data")
         try:
             return cls(library.get_encoding(name))
         except ValueError:
@@ -384,7 +386,7 @@ class Tiktoken(Tokenizer):
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Tiktoken":
         return cls(
-            _tiktoken("the tokenizer of the run").Encoding(
+            require("tiktoken", "the tokenizer of the run", "data").Encoding(
                 state["name"],
                 pat_str=state["pattern"],
                 mergeable_ranks={word.encode("latin-1"): n for word, n in state["ranks"].items()},
@@ -422,14 +424,6 @@ class Numbers(Tokenizer):
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Numbers":
         return cls(state["vocab_size"])
-
-
-def _tiktoken(what: str) -> Any:
-    try:
-        import tiktoken
-    except ImportError:
-        raise UserError(f"{what} needs the library tiktoken: {install('data')}") from None
-    return tiktoken
 
 
 def _codes(text: str) -> NDArray[np.uint32]:

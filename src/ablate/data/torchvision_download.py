@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 from ablate.data.source import PATIENCE, cache
-from ablate.errors import UserError
+from ablate.errors import UserError, first_line
 
 
 def download(name: str) -> Path:
@@ -19,7 +19,7 @@ def download(name: str) -> Path:
         with FileLock(folder.with_suffix(".lock")):
             getattr(torchvision.datasets, name)(folder, download=True)
     except (OSError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(": ")
+        reason = first_line(error).rstrip(": ")
         raise UserError(
             f"cannot download {name} ({reason}); data.root=FOLDER uses a local copy"
         ) from None

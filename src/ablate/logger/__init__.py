@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.public import public
-from ablate.errors import UserError
+from ablate.errors import UserError, first_line
 from ablate.machine.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -123,7 +123,3 @@ def refuse_secrets(cfg: DictConfig) -> None:
                 f"{place}.{key}={value}: W&B writes it into its files, and a value of oc.env is not"
                 f" to be written; {str(value).replace('oc.env:', 'environment:')} may be"
             )
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -11,8 +11,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from ablate.config.rules import Keys
-from ablate.errors import UserError
-from ablate.logger import RunLogger, first_line
+from ablate.errors import UserError, first_line
+from ablate.logger import RunLogger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

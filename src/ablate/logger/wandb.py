@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from ablate.config.rules import ListOf, String
 from ablate.config.short_name import short_name
-from ablate.errors import UserError
-from ablate.logger import OFF, RunLogger, first_line
+from ablate.errors import UserError, first_line
+from ablate.logger import OFF, RunLogger
 from ablate.machine.redact import without_credentials
 from ablate.run_files import CHECKSUMS, PREDICTIONS, RESULT, best_weights, read_text
 

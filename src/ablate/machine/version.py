@@ -2,9 +2,13 @@
 
 import re
 import subprocess
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from ablate.errors import UserError
 
 NAME = "ablate-attention"  # of the distribution: see ablate_attention.py
 PACKAGE = Path(__file__).parents[1]
@@ -36,6 +40,15 @@ def extra_with(module: str) -> str | None:
 def install(extra: str) -> str:
     """The command that installs the packages of an optional feature."""
     return f"pip install '{NAME}[{extra}]'"
+
+
+def require(library: str, what: object, extra: str) -> ModuleType:
+    """Import a library of an extra; UserError with the command that installs it. what: needs it."""
+    try:
+        return import_module(library)
+    except ImportError:
+        name = library.partition(".")[0]
+        raise UserError(f"{what} needs the library {name}: {install(extra)}") from None
 
 
 def checkout(package: Path) -> dict[str, Any] | None:

@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ablate.errors import RunFailed, UserError
-from ablate.logger import first_line
+from ablate.errors import RunFailed, UserError, first_line
 from ablate.logger.wandb import START, TRAIN, has_key, open_run, settings
 from ablate.machine.version import install
 from ablate.run_files import read_json, write_json

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from ablate.config.rules import HUGGING_FACE
-from ablate.errors import UserError
-from ablate.machine.version import install
+from ablate.errors import UserError, first_line
+from ablate.machine.version import require
 from ablate.training.pretrained.values import known
 
 ACTIVATIONS = {
@@ -27,10 +27,7 @@ def fetch(name: str) -> tuple[ModuleType, Any]:
     """The module of this folder that reads a saved network, and the network, of the class that
     saved it, so that no part is left random."""
     what = f"model.pretrained={name}"
-    try:
-        import transformers
-    except ImportError:
-        raise UserError(f"{what} needs the library transformers: {install('hf')}") from None
+    transformers = require("transformers", what, "hf")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     repository = name.removeprefix(HUGGING_FACE)
@@ -39,8 +36,7 @@ def fetch(name: str) -> tuple[ModuleType, Any]:
         saved = (config.architectures or ["AutoModel"])[0]
         network = getattr(transformers, saved).from_pretrained(repository)
     except (OSError, ValueError, RuntimeError, AttributeError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise UserError(f"{what} could not be loaded: {line}") from error
+        raise UserError(f"{what} could not be loaded: {first_line(error)}") from error
     kind, saved = config.model_type, type(network).__name__
     if find_spec(f"{__name__}.{kind}") is None:
         raise UserError(f"{what}: is a {kind}; only gpt2, bert and vit can be loaded")

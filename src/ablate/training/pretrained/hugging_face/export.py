@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from ablate.data import Data
 from ablate.errors import UserError, few
-from ablate.machine.version import install
+from ablate.machine.version import require
 from ablate.model.base import Model
 from ablate.training.load import Run
 from ablate.training.pretrained import COMMON, require_parts
@@ -48,10 +48,7 @@ def write(run: Run, folder: Path) -> float:
 
 def network_of(model: Model, cfg: DictConfig, data: Data) -> Any:
     """The network with the weights of a model; UserError if it has no equal there."""
-    try:
-        import transformers
-    except ImportError:
-        raise UserError(f"ablate.export needs the library transformers: {install('hf')}") from None
+    transformers = require("transformers", "ablate.export", "hf")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if (name := cfg.choices.model) not in FAMILIES:
