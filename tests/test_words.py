@@ -69,7 +69,7 @@ ALLOWED = {
     r"of (?:your|one's|its|their) own|own parts?|of ours": (1, 0, 0, 2),
     r"(?:is|are) no(?! longer| more)": (1, 0, 0, 5),
     r"there (?:is|are) no|is not there": (1, 0, 0, 5),
-    r"holds?|held": (2, 1, 0, 6),
+    r"holds?|held": (2, 1, 0, 5),
     r"gives?": (0, 0, 0, 0),
     r"asks?": (0, 0, 4, 0),
     r"where": (7, 2, 3, 8),

@@ -269,9 +269,8 @@ class Data(LightningDataModule):
     def amount(self) -> str:
         """The size of the training split with its unit; after `setup`."""
         amount = f"{self.length('train'):,} training {self.unit}"
-        names = getattr(self, "class_names", None)
-        targets = getattr(self.splits["train"], "targets", None)
-        if names is None or targets is None:
+        names, targets = self.class_names, getattr(self.splits["train"], "targets", None)
+        if not names or targets is None:
             return amount
         counts = targets.bincount(minlength=len(names))
         few, many = int(counts.argmin()), int(counts.argmax())

@@ -4,42 +4,27 @@ Krizhevsky 2009, "Learning multiple layers of features from tiny images", chapte
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from ablate.data import digest, source
-from ablate.data.images import Arrays, Images, Source
-from ablate.data.split import VALIDATION, hold_out
-from ablate.data.torchvision_download import download
+from ablate.data import source
+from ablate.data.images import Arrays, Source
+from ablate.data.torchvision_download import TorchvisionImages, download
 from ablate.errors import UserError
 
 
-class Cifar10(Images):
-    """root: the folder that contains the unpacked archive's folder; null downloads.
+class Cifar10(TorchvisionImages):
+    """root: the folder that contains the unpacked archive's folder; null downloads."""
 
-    The official test split is the test split; the validation split is held out of the training
-    split by a hash of each image's number.
-    """
-
-    side: ClassVar[int] = 32  # pixels
-    title: ClassVar[str] = "CIFAR10"
+    side = 32
+    title = "CIFAR10"
     folder: ClassVar[str] = "cifar-10-batches-py"
-    # Of the archive; identifies the data set. torchvision checks each file it reads.
-    md5: ClassVar[str] = "c58f30108f718f92721af3b95e74349a"
-
-    def __init__(self, *, root: str | None, **options: Any) -> None:
-        super().__init__(**options)
-        self.root = root
-
-    def fingerprint(self) -> str:
-        return digest(self.title, self.md5, "hold_out", VALIDATION)
+    md5 = "c58f30108f718f92721af3b95e74349a"  # of the archive; torchvision checks each file
 
     def read(self) -> dict[str, Source]:
         root = download(self.title) if self.root is None else source.local(self.root)
-        everything, test = self._part(root, train=True), self._part(root, train=False)
-        train, val = hold_out([f"{self.title}/{n}".encode() for n in range(len(everything.labels))])
-        return {"train": everything.subset(train), "val": everything.subset(val), "test": test}
+        return self.divided(self._part(root, train=True), self._part(root, train=False))
 
     def _part(self, root: Path, *, train: bool) -> Arrays:
         import torchvision

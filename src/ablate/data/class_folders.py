@@ -106,25 +106,10 @@ class ClassFolders:
         files = self._given_files()
         found = {self.class_of(path) for path in files.get("train", files.get("", []))}
         names = list(known) or sorted(found)
-        if len(names) < 2:
-            raise UserError(
-                f"data.root={self.root}: only one class found ({names[0]}); classification needs"
-                " at least two"
-            )
-        for split, paths in splits.items():
-            for path in paths:
-                if (name := self.class_of(path)) not in names:
-                    raise UserError(
-                        f"data.root={self.root}: class {name} of {split} is not in training"
-                        f"{suggest(name, names)}"
-                    )
-        files_of = Counter(self.class_of(path) for paths in splits.values() for path in paths)
-        warn_of_spellings(files_of, f"data.root={self.root}")
-        numbers = {name: number for number, name in enumerate(names)}
-        return names, {
-            split: [numbers[self.class_of(path)] for path in paths]
-            for split, paths in splits.items()
-        }
+        classes = {split: [*map(self.class_of, paths)] for split, paths in splits.items()}
+        labels = class_numbers(names, classes, f"data.root={self.root}")
+        warn_of_spellings(Counter(chain(*classes.values())), f"data.root={self.root}")
+        return names, labels
 
     def class_of(self, path: Path) -> str:
         return self.folder_of(path).name
@@ -216,6 +201,25 @@ def _start(path: Path) -> bytes:
     """A hash of the first bytes; with the size, it identifies an image."""
     with path.open("rb") as file:
         return sha256(file.read(2**16)).digest()
+
+
+def class_numbers(
+    names: Sequence[str], classes: Mapping[str, Sequence[str]], where: str
+) -> dict[str, list[int]]:
+    """The number of the class of each example of each split. names: of all classes. classes: of
+    each example, by name. UserError for a single class, and for one that is not among the names."""
+    if len(names) < 2:
+        raise UserError(
+            f"{where}: only one class found ({', '.join(names)}); classification needs at least two"
+        )
+    numbers = {name: number for number, name in enumerate(names)}
+    for split, of_split in classes.items():
+        if unknown := {*of_split} - {*names}:
+            raise UserError(
+                f"{where}: class {min(unknown)} of {split} is not in training"
+                f"{suggest(min(unknown), names)}"
+            )
+    return {split: [numbers[name] for name in of_split] for split, of_split in classes.items()}
 
 
 def warn_of_spellings(classes: Mapping[str, int], where: str) -> None:

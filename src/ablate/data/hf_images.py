@@ -9,7 +9,7 @@ from PIL import Image
 
 from ablate.config.rules import HUGGING_FACE
 from ablate.data import digest, image_file, source
-from ablate.data.class_folders import OTHER_NAMES
+from ablate.data.class_folders import OTHER_NAMES, class_numbers
 from ablate.data.documents import ROWS, is_saved
 from ablate.data.image_folder import Encoded, EncodedImages
 from ablate.data.images import Source
@@ -104,26 +104,19 @@ class HFImages(EncodedImages):
     def read(self) -> dict[str, Source]:
         tables, labels = dict(self.tables), {split: self._labels(split) for split in self.tables}
         self.class_names = [*(self.known_classes or self._names or sorted({*labels["train"]}))]
-        numbers = {name: number for number, name in enumerate(self.class_names)}
-        for split, of_split in labels.items():
-            if unknown := {*of_split} - {*numbers}:
-                raise UserError(
-                    f"data.root={self.root}: class {min(unknown)} of {split} is not in training"
-                    f"{suggest(min(unknown), numbers)}"
-                )
+        targets = class_numbers(self.class_names, labels, f"data.root={self.root}")
         if self.whole and "val" not in tables:
-            tables, labels = {"val": tables["train"]}, {"val": labels["train"]}
+            tables, targets = {"val": tables["train"]}, {"val": targets["train"]}
         elif "val" not in tables:
-            own, keys = labels["train"], [f"{row}".encode() for row in range(len(labels["train"]))]
-            for split, rows in stratified(keys, own, HELD_OUT).items():
+            own, keys = targets["train"], [f"{row}".encode() for row in range(len(tables["train"]))]
+            for split, rows in stratified(keys, labels["train"], HELD_OUT).items():
                 tables[split] = self.tables["train"].select(rows)
-                labels[split] = [own[row] for row in rows]
+                targets[split] = [own[row] for row in rows]
         self.require_room(len(next(iter(tables.values()))))
         sources: dict[str, Source] = {}
         for split, table in tables.items():
-            targets = [numbers[name] for name in labels[split]]
             images = table.select_columns([self.image])
-            sources[split] = Rows(images, targets, self.size, self.background, split)
+            sources[split] = Rows(images, targets[split], self.size, self.background, split)
         return sources
 
     @property

@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ablate.data import digest, source
+from ablate.data import source
 from ablate.data.augment import Pixels
-from ablate.data.images import Arrays, Images, Source
-from ablate.data.split import VALIDATION, hold_out
-from ablate.data.torchvision_download import download
+from ablate.data.images import Arrays, Source
+from ablate.data.torchvision_download import TorchvisionImages, download
 from ablate.errors import UserError
 
 FILES = [
@@ -26,16 +25,12 @@ FILES = [
 ]
 
 
-class Mnist(Images):
-    """root: a folder with the four files, plain or .gz, or torchvision's root; null downloads.
+class Mnist(TorchvisionImages):
+    """root: a folder with the four files, plain or .gz, or torchvision's root; null downloads."""
 
-    The official test split is the test split; the validation split is held out of the training
-    split by a hash of each image's number.
-    """
-
-    side: ClassVar[int] = 28  # pixels
-    title: ClassVar[str] = "MNIST"
-    # Of the unpacked files; identify the data set and are checked when it is read.
+    side = 28
+    title = "MNIST"
+    # Of the unpacked files; checked when they are read.
     md5: ClassVar[list[str]] = [
         "6bbc9ace898e44ae57da46a324031adb",
         "a25bea736e30d166cdddb491f175f624",
@@ -45,25 +40,19 @@ class Mnist(Images):
     classes: ClassVar[list[str]] = [str(digit) for digit in range(10)]
 
     def __init__(self, *, root: str | None, **options: Any) -> None:
-        super().__init__(**options)
-        self.root = root
+        super().__init__(root=root, **options)
         self.class_names = list(self.classes)
-
-    def fingerprint(self) -> str:
-        return digest(self.title, self.md5, "hold_out", VALIDATION)
 
     def read(self) -> dict[str, Source]:
         paths = self._files()
         images, labels, test_images, test_labels = (
             self._array(path, expected) for path, expected in zip(paths, self.md5, strict=True)
         )
-        everything = Arrays(images[..., None], labels)
-        train, val = hold_out([f"{self.title}/{n}".encode() for n in range(len(labels))])
-        return {
-            "train": everything.subset(train),
-            "val": everything.subset(val),
-            "test": Arrays(test_images[..., None], test_labels),
-        }
+        everything, test = (
+            Arrays(images[..., None], labels),
+            Arrays(test_images[..., None], test_labels),
+        )
+        return self.divided(everything, test)
 
     def _files(self) -> list[Path]:
         root = source.cache() / "torchvision" if self.root is None else source.local(self.root)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ablate.config.rules import ListOf, OneOf
 from ablate.data import source
 from ablate.data.pairs import Pair
-from ablate.data.parallel import Translations, split_lines
+from ablate.data.parallel import Translations, aligned, split_lines
 from ablate.errors import UserError
 
 URL = (
@@ -59,13 +59,9 @@ class Multi30k(Translations):
         return f"line {number + 1} of {source} and {target}"
 
     def _split_of(self, name: str) -> list[Pair]:
-        sides = [self._lines(f"{name}.{language}.gz") for language in self.pair]
-        if len(sides[0]) != len(sides[1]):
-            raise UserError(
-                f"data.root={self.root}: {name}.{self.pair[0]} has {len(sides[0])} lines and "
-                f"{name}.{self.pair[1]} has {len(sides[1])}; they must be aligned line by line"
-            )
-        return [self.learned(Pair(*both)) for both in zip(*sides, strict=True)]
+        source, target = (f"{name}.{language}" for language in self.pair)
+        read = self._lines(f"{source}.gz"), self._lines(f"{target}.gz")
+        return [*map(self.learned, aligned(*read, f"data.root={self.root}: {source}", target))]
 
     def _lines(self, file: str) -> list[str]:
         raw = source.member(self.root, file, url=f"{URL}{file}", sha256=SHA256[file])

@@ -79,13 +79,12 @@ class Files(NamedTuple):
 
     def pairs(self) -> list[Pair]:
         keys = f"data.{self.prefix}source", f"data.{self.prefix}target"
-        source, target = lines(self.source, keys[0]), lines(self.target, keys[1])
-        if len(source) != len(target):
-            raise UserError(
-                f"{keys[0]}={self.source} has {len(source)} lines and {keys[1]}={self.target} has "
-                f"{len(target)}; they must be aligned line by line"
-            )
-        return [Pair(*both) for both in zip(source, target, strict=True)]
+        return aligned(
+            lines(self.source, keys[0]),
+            lines(self.target, keys[1]),
+            f"{keys[0]}={self.source}",
+            f"{keys[1]}={self.target}",
+        )
 
 
 class Parallel(Translations):
@@ -179,6 +178,16 @@ class Parallel(Translations):
                 shares = ", ".join(f"data.{s}_fraction={v}" for s, v in self.shares.items() if v)
                 raise UserError(f"{shares}: the {split} split of {len(pairs)} pairs would be empty")
         return divided
+
+
+def aligned(source: list[str], target: list[str], first: str, second: str) -> list[Pair]:
+    """Line n of one file with line n of the other. first, second: the files, for messages."""
+    if len(source) != len(target):
+        raise UserError(
+            f"{first} has {len(source)} lines and {second} has {len(target)}; they must be aligned"
+            " line by line"
+        )
+    return [Pair(*both) for both in zip(source, target, strict=True)]
 
 
 def lines(path: str, key: str) -> list[str]:

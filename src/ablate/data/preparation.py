@@ -274,13 +274,9 @@ def _plan(
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
-    return {
+    return asdict(corpus) | {
         "files": [*map(file, corpus.files)],
         "val_files": [*map(file, corpus.val_files)],
-        "column": corpus.column,
-        "val_share": corpus.val_share,
-        "train_split": corpus.train_split,
-        "val_split": corpus.val_split,
         "tokenizer": tokenizer,
         "vocab_size": vocab_size,
         "learned": [LEARNED, version("tokenizers")] if tokenizer in TRAINED else None,

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count, Vocabulary
 from ablate.data import digest, source
 from ablate.data.chapters import paragraphs
-from ablate.data.class_folders import ClassFolders, warn_of_spellings
+from ablate.data.class_folders import ClassFolders, class_numbers, warn_of_spellings
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
@@ -41,7 +41,7 @@ from ablate.data.split import (
 from ablate.data.table import read_texts
 from ablate.data.text import Tokenized
 from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError
 from ablate.machine.terminal.bar import progress
 
 log = logging.getLogger(__name__)
@@ -184,12 +184,8 @@ class TextFiles(Tokenized):
         """Of a table or the chapters."""
         texts, names = paragraphs() if self.table is None else _rows(self.table)
         self.class_names = list(self.known_classes) or sorted(set(names))
-        number = {name: label for label, name in enumerate(self.class_names)}
-        if strange := sorted(set(names) - set(number)):
-            raise UserError(
-                f"data.root={self.table}: the label {strange[0]} is none of the model's classes"
-                f"{suggest(strange[0], number)}"
-            )
+        every = {"the table": names}
+        labels = class_numbers(self.class_names, every, f"data.root={self.table}")["the table"]
         if self.whole:
             splits = {"val": list(range(len(texts)))}
         elif self.table is None:
@@ -204,7 +200,7 @@ class TextFiles(Tokenized):
                     " empty; add texts, or provide splits (DIR/train/CLASS/*.txt)"
                 )
         return {
-            split: ([texts[n] for n in numbers], [number[names[n]] for n in numbers])
+            split: ([texts[n] for n in numbers], [labels[n] for n in numbers])
             for split, numbers in splits.items()
         }
 
@@ -252,13 +248,8 @@ def _rows(path: str) -> tuple[list[str], list[str]]:
             raise UserError(f"data.root={path}: line {line} has no {'label' if text else 'text'}")
         texts.append(text)
         names.append(name.strip())
-    if len(set(names)) < 2:
-        raise UserError(
-            f"data.root={path}: only one class found ({names[0]}); classification needs at least"
-            " two"
-            if names
-            else f"data.root={path}: has no rows"
-        )
+    if not names:
+        raise UserError(f"data.root={path}: has no rows")
     return texts, names
 
 

@@ -42,13 +42,14 @@ def install(extra: str) -> str:
     return f"pip install '{NAME}[{extra}]'"
 
 
-def require(library: str, what: object, extra: str) -> ModuleType:
-    """Import a library of an extra; UserError with the command that installs it. what: needs it."""
+def require(library: str, needed_by: object, extra: str) -> ModuleType:
+    """Import a library of an extra; UserError with the command that installs it. needed_by:
+    the key, file or command, for the message."""
     try:
         return import_module(library)
     except ImportError:
         name = library.partition(".")[0]
-        raise UserError(f"{what} needs the library {name}: {install(extra)}") from None
+        raise UserError(f"{needed_by} needs the library {name}: {install(extra)}") from None
 
 
 def checkout(package: Path) -> dict[str, Any] | None:
