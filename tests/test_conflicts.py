@@ -72,6 +72,7 @@ REFUSED = """
 2 model=resnet model.norm_type=rms kernel=sdpa
 1 model=timm pos_enc=alibi
 1 model=bert model.mixer.value_embedding=true
+1 task.multi_token=9 data.seq_len=8
 1 model=gpt_seq2seq model.mixer=fixed
 2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution

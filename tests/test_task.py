@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+from itertools import product
 from types import SimpleNamespace
 
 import make_files
@@ -32,7 +33,7 @@ from ablate.task.accumulation import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.task.measures import names_of_measures
-from ablate.training.build import build, build_data
+from ablate.training.build import build, build_data, make_task
 from ablate.training.leakage import caution
 from ablate.training.measure import full_pass
 from ablate.training.steps import FiniteLosses
@@ -203,8 +204,9 @@ def test_chunks_of_the_loss_have_the_loss_and_the_weights_of_whole_batches(tmp_p
     """64 tokens in chunks of 5, with every term; no call computes the logits of more."""
     parts, seen = GPT.logits, []
     monkeypatch.setattr(GPT, "logits", lambda self, x: seen.append(x.numel()) or parts(self, x))
-    terms = ["task.z_loss=0.1", "task.label_smoothing=0.1", "model.logit_softcap=2"]
+    terms = ["task.z_loss=0.1", "task.label_smoothing=0.1", "task.multi_token=3"]
     more = ["trainer.precision=64-true", "trainer.accumulate_grad_batches=2", *terms]
+    more.append("model.logit_softcap=2")
     whole, chunks = (
         ablate.run(
             ablate.compose(
@@ -219,6 +221,28 @@ def test_chunks_of_the_loss_have_the_loss_and_the_weights_of_whole_batches(tmp_p
     weights = [ablate.load(run["folder"]).task.state_dict() for run in (whole, chunks)]
     torch.testing.assert_close(*weights, rtol=1e-9, atol=1e-9)
     assert seen.count(5 * 16) > seen.count(64 * 16) > 0
+
+
+def test_tokens_further_ahead_add_half_as_much_each(tmp_path):
+    """Up to the end of the row and of a document, whose last position has no target."""
+    cfg = ablate.compose(*overrides(tmp_path, "task.multi_token=3", "model.dropout=0"))
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    task.trainer = SimpleNamespace(world_size=1)
+    batch = next(iter(data.train_dataloader()))
+    batch["targets"] = targets = batch["targets"].clone()  # of the tokens, one position on
+    targets[0, 4] = targets[1, 9:] = IGNORED
+    scores = task.model(batch["tokens"]).log_softmax(-1)
+    sums = [torch.tensor(0.0)] * 3
+    for b, i, n in product(range(len(targets)), range(targets.shape[1]), range(3)):
+        row = targets[b, i : i + n + 1]
+        if len(row) == n + 1 and (row != IGNORED).all():
+            sums[n] = sums[n] - scores[b, i, row[-1]]
+    first, second, third = (loss / (targets != IGNORED).sum() for loss in sums)
+    found = task.losses(batch)
+    torch.testing.assert_close(found, {"loss": first, "multi_token": second / 2 + third / 4})
+    validated = (task.evaluate(batch), task.measures("val"))[1]
+    torch.testing.assert_close(validated["loss"], first.detach())
 
 
 def test_only_some_models_have_states_for_chunks_of_the_loss():

@@ -127,7 +127,11 @@ class CausalLM(Task):
     spread it over the text of the tokens, so that tokenizers can be compared. Of a mixture of
     sources these are means over the sources, with those of each as loss/NAME.
 
-    label_smoothing, z_loss: of `TokenLoss`, in training. loss_chunk: tokens whose logits are in
+    label_smoothing, z_loss: of `TokenLoss`, in training. multi_token: tokens that the logits of a
+    position predict in training, each with half the weight of the one before (multi-token
+    prediction without further heads, of modded-nanogpt, record 53; Gloeckle et al. 2024,
+    https://arxiv.org/abs/2404.19737, have a head for each): train/multi_token is the loss of those
+    after the first, in sum over the number of first ones. loss_chunk: tokens whose logits are in
     memory at once, and are computed again for the gradient; None: those of the whole batch.
     """
 
@@ -137,6 +141,11 @@ class CausalLM(Task):
             lambda c: c("task.loss_chunk") is not None and not c.trait("model", "returns_states"),
             "task.loss_chunk={task.loss_chunk}: model={model} computes its logits for the whole"
             " batch; set task.loss_chunk=null",
+        ),
+        Conflict(
+            lambda c: (c("task.multi_token") or 1) > (c("data.seq_len") or math.inf),
+            "task.multi_token={task.multi_token} is more than the tokens of a row,"
+            " data.seq_len={data.seq_len}; set task.multi_token=1",
         ),
     )
     output = "next tokens"
@@ -148,11 +157,13 @@ class CausalLM(Task):
         *args: Any,
         label_smoothing: Share = 0.0,
         z_loss: Positive | None = None,
+        multi_token: Count = 1,
         loss_chunk: Count | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.criterion, self.loss_chunk = TokenLoss(label_smoothing, z_loss), loss_chunk
+        self.multi_token = multi_token
         self.mean_losses = MeanLosses(len(self._sources))
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -163,7 +174,17 @@ class CausalLM(Task):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         share = self.step_so_far.share(batch["targets"] != IGNORED, self.trainer.world_size)
-        return self._terms(batch, lambda logits, t: self.criterion.terms(logits, t, share))
+
+        def terms(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+            first, *later = targets.unbind(-1)
+            found = self.criterion.terms(logits, first, share)
+            weighted = [
+                0.5**n * self.criterion.loss(logits, target, share)
+                for n, target in enumerate(later, 1)
+            ]
+            return found | ({"multi_token": torch.stack(weighted).sum()} if later else {})
+
+        return self._terms(batch | {"targets": ahead(batch["targets"], self.multi_token)}, terms)
 
     def evaluate(self, batch: Batch) -> None:
         targets, exact = batch["targets"], TokenLoss(label_smoothing=0.0, z_loss=None)
@@ -195,7 +216,7 @@ class CausalLM(Task):
             return terms(model.logits(states[None]), targets[None])
 
         states = model(*inputs, **within, read=False).flatten(0, 1).split(self.loss_chunk)
-        chunks = zip(states, targets.flatten().split(self.loss_chunk), strict=True)
+        chunks = zip(states, targets.flatten(0, 1).split(self.loss_chunk), strict=True)
         found = [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks]
         return {name: torch.stack([one[name] for one in found]).sum(0) for name in found[0]}
 
@@ -220,6 +241,15 @@ class CausalLM(Task):
         if isinstance(self.data, Mixture):
             found |= {f"{key}/{name}": of[key] for name, of in every.items() for key in of}
         return found
+
+
+def ahead(targets: Int[Tensor, "b i"], count: int) -> Int[Tensor, "b i {count}"]:
+    """The next `count` tokens of each position, as far as the row and the document go."""
+    found = [targets]
+    for _ in range(count - 1):
+        later = F.pad(found[-1][:, 1:], (0, 1), value=IGNORED)
+        found.append(later.where(targets != IGNORED, IGNORED))
+    return torch.stack(found, dim=-1)
 
 
 def opening(data: Data) -> str:

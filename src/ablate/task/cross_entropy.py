@@ -34,16 +34,20 @@ class TokenLoss(CrossEntropy):
         super().__init__()
         self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
-    def terms(self, logits: Tensor, targets: Tensor, share: Tensor) -> dict[str, Tensor]:
-        """The terms of the loss. share: divisor of the sums (`Accumulated.share`)."""
-        total = self(
+    def loss(self, logits: Tensor, targets: Tensor, share: Tensor) -> Tensor:
+        """share: divisor of the sum (`Accumulated.share`)."""
+        total: Tensor = self(
             logits.flatten(0, 1),
             targets.flatten(),
             ignore_index=IGNORED,
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
-        terms = {"loss": total / share}
+        return total / share
+
+    def terms(self, logits: Tensor, targets: Tensor, share: Tensor) -> dict[str, Tensor]:
+        """The terms of the loss. share: as of `loss`."""
+        terms = {"loss": self.loss(logits, targets, share)}
         if self.z_loss is not None:
             squares = logits[targets != IGNORED].float().logsumexp(-1).square().sum()
             terms["z_loss"] = self.z_loss * squares / share
