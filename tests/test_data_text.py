@@ -286,6 +286,13 @@ def test_spellings_of_one_class_and_texts_of_two_splits_are_counted(tmp_path, ca
     assert "3 of the 9 validation texts are also in the training split" in caplog.text
 
 
+def test_a_folder_without_splits_is_measured_whole(folder):
+    data = make("text_files", root=str(folder), tokenizer="byte")
+    data.whole = True
+    data.setup()
+    assert {split: data.length(split) for split in data.splits} == {"val": 60}
+
+
 def test_special_tokens_leave_room_for_a_text(folder):
     data = make("text_files", root=str(folder), tokenizer="char", seq_len=2)
     data.specials = True

@@ -344,6 +344,13 @@ class Data(LightningDataModule):
         return 0 if done >= self.trainer.num_training_batches else done
 
 
+def padded(flat: Tensor, starts: Tensor, lengths: Tensor, fill: int) -> Tensor:
+    """Sequences of a concatenation, b i: each from a start on, and `fill` behind it."""
+    column, lengths = torch.arange(int(lengths.max())), lengths[:, None]
+    positions = starts[:, None] + column.minimum(lengths - 1)
+    return flat[positions].long().where(column < lengths, fill)
+
+
 def rows(tensors: dict[str, Tensor], indices: Tensor) -> Batch:
     """The batch of these rows."""
     return {name: tensor[indices] for name, tensor in tensors.items()}

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count
-from ablate.data import IGNORED, digest
+from ablate.data import IGNORED, digest, padded
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import (
@@ -70,10 +70,7 @@ class Sentences:
 
     def rows(self, indices: Tensor, *, shift: int, fill: int) -> Tensor:
         """`lengths` tokens of each, from BOS (shift 0) or the token after it (shift 1), padded."""
-        lengths = self.lengths[indices, None]
-        column = torch.arange(int(lengths.max()))
-        positions = self.starts[indices, None] + shift + column.minimum(lengths - 1)
-        return self.flat[positions].long().where(column < lengths, fill)
+        return padded(self.flat, self.starts[indices] + shift, self.lengths[indices], fill)
 
 
 class Split(Dataset[Batch]):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count, Vocabulary
-from ablate.data import digest, source
+from ablate.data import digest, padded, source
 from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders, class_numbers, warn_of_spellings
 from ablate.data.interface import Sizes
@@ -68,13 +68,10 @@ class Labeled(Dataset[Batch]):
         return self.lengths.argmax(keepdim=True)
 
     def __getitem__(self, request: Request) -> Batch:
-        lengths = self.lengths[request.indices, None]
-        positions = torch.arange(int(lengths.max()))
-        keep = positions < lengths
-        positions = self.starts[request.indices, None] + positions
-        tokens = self.tokens[torch.where(keep, positions, 0)].long()
+        lengths = self.lengths[request.indices]
+        keep = torch.arange(int(lengths.max())) < lengths[:, None]
         return {
-            "tokens": torch.where(keep, tokens, 0),
+            "tokens": padded(self.tokens, self.starts[request.indices], lengths, 0),
             "keep": keep,
             "targets": self.targets[request.indices],
         }
