@@ -54,7 +54,10 @@ def test_smear_adds_the_embedding_of_the_token_before():
     for t in range(1, LENGTH):
         strength = share * torch.sigmoid((embedded[:, t, :12] * gate).sum(-1, keepdim=True))
         expected[:, t] += strength * embedded[:, t - 1]
-    assert_close(model(text), model.stack(expected) @ model.embedding.weight.T)
+    made = [model(text), model.stack(expected) @ model.embedding.weight.T]
+    assert_close(*made)
+    gradients = [torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in made]
+    assert_close(*gradients)
 
 
 def test_smear_starts_as_the_model_without_it():
