@@ -48,11 +48,8 @@ class Mnist(TorchvisionImages):
         images, labels, test_images, test_labels = (
             self._array(path, expected) for path, expected in zip(paths, self.md5, strict=True)
         )
-        everything, test = (
-            Arrays(images[..., None], labels),
-            Arrays(test_images[..., None], test_labels),
-        )
-        return self.divided(everything, test)
+        test = Arrays(test_images[..., None], test_labels)
+        return self.divided(Arrays(images[..., None], labels), test)
 
     def _files(self) -> list[Path]:
         root = source.cache() / "torchvision" if self.root is None else source.local(self.root)
