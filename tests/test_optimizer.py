@@ -121,6 +121,50 @@ def test_cautious_decay_spares_the_weights_that_move_away_from_zero(
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.5}
 
 
+@pytest.mark.parametrize("rule", ["muon", "adam"])
+def test_hyperball_turns_matrices_by_a_fixed_length_and_keeps_their_norm(
+    rule: str, tmp_path: Path
+) -> None:
+    """Against the step of the rule alone, whose length and rate do not matter."""
+    typed = overrides(tmp_path, f"optimizer={rule}h")
+    model, optimizer = made(ablate.compose(*typed, "optimizer.matrix.lr=0.05"))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    for name, role in model.roles().items():
+        old, new = before[name], model.get_parameter(name).detach()
+        alone = torch.nn.Parameter(old.clone())
+        alone.grad = model.get_parameter(name).grad
+        if role != "matrix":
+            torch.optim.AdamW([alone], lr=2e-3, weight_decay=0.0).step()
+            torch.testing.assert_close(new, alone.detach(), rtol=0, atol=1e-6)
+            continue
+        getattr(torch.optim, rule.title())([alone], lr=1e-2, weight_decay=0.0).step()
+        u = old - alone.detach()
+        w = old - 0.05 * old.norm() * u / u.norm()
+        torch.testing.assert_close(new, old.norm() * w / w.norm(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(new.norm(), old.norm())
+    for group in optimizer.param_groups:  # the end of a schedule
+        group["lr"] = 0.0
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer.step()
+    torch.testing.assert_close(dict(model.named_parameters()), before, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("model.init_depth_scale=zero", "one that starts at zero would stay zero"),
+        ("+optimizer.matrix.weight_decay=0.1", r"optimizer\.matrix\.weight_decay: Hyperball keeps"),
+    ],
+)
+def test_what_hyperball_cannot_train_is_refused(typed: str, message: str, tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer=muonh", typed))
+    with pytest.raises(UserError, match=message):
+        made(cfg)
+
+
 def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
     wrong = "optimizer.matrix.adjust_lr_fn=none"
     with pytest.raises(UserError, match=r"optimizer\.matrix\.adjust_lr_fn=none: must be original"):
