@@ -1,6 +1,8 @@
 """What a person can get wrong with data: each mistake is one line."""
 
+import errno
 import gzip
+import io
 
 import make_files
 import pytest
@@ -118,6 +120,19 @@ def test_a_file_without_permission_is_refused(monkeypatch):
 
     monkeypatch.setattr(source, "require_file", denied)
     assert "cannot be read (Permission denied)" in refusal("text")
+
+
+class FailingDisk(io.FileIO):
+    def read(self, size=-1):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("name", ["text", "mnist", "parallel"])
+def test_a_disk_that_fails_is_said_with_the_file(monkeypatch, name):
+    monkeypatch.setattr(source, "open", lambda file, _: FailingDisk(file), raising=False)
+    line = refusal(name)
+    assert line.startswith("data.")
+    assert line.endswith("cannot be read (Input/output error)")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from errno import EIO, ESTALE
 from functools import partial
 from io import BufferedReader, FileIO
 from itertools import chain
@@ -292,11 +293,12 @@ def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> b
         return raw.read()
 
 
-def _regular(file: Path, shown: str, key: str) -> BufferedReader:
-    """A regular file, opened. UserError for one that cannot be opened."""
+@contextmanager
+def _regular(file: Path, shown: str, key: str) -> Iterator[BufferedReader]:
+    """A regular file, opened. UserError for one that cannot be opened, or of a disk that fails."""
     try:
         require_file(file, shown, key)
-        return open(file, "rb")
+        raw = open(file, "rb")  # noqa: SIM115  # closed below
     except FileNotFoundError:
         near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise UserError(f"{key}={shown}: no such file{suggest(file.name, near)}") from None
@@ -304,6 +306,14 @@ def _regular(file: Path, shown: str, key: str) -> BufferedReader:
         raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # a NUL in the path
         raise UserError(f"{key}={shown!a}: is not a path ({error})") from None
+    try:
+        with raw:
+            yield raw
+    except OSError as error:
+        # An error of `read` names no file; others are those of what is done with the content.
+        if error.filename or error.errno not in (EIO, ESTALE):
+            raise
+        raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
 
 
 def require_file(file: Path, shown: str, key: str) -> None:
