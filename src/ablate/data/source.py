@@ -310,7 +310,7 @@ def _regular(file: Path, shown: str, key: str) -> Iterator[BufferedReader]:
         with raw:
             yield raw
     except OSError as error:
-        # An error of `read` names no file; others are those of what is done with the content.
+        # An error of `read` names no file; others come from the use of the content.
         if error.filename or error.errno not in (EIO, ESTALE):
             raise
         raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
