@@ -23,6 +23,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.kernel.flex import Flex
 from ablate.kernel.reference import Reference
+from ablate.training.float8 import CAPABILITY
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")
@@ -42,6 +43,15 @@ def require_near(one: dict[str, Any], other: dict[str, Any]) -> None:
     losses = [result["metrics"]["val/loss"] for result in (one, other)]
     assert all(map(math.isfinite, losses))
     assert losses[0] == pytest.approx(losses[1], rel=2e-4)
+
+
+@on_a_gpu
+def test_float8_trains_as_it_is_emulated(tmp_path: Path) -> None:
+    if torch.cuda.get_device_capability() < CAPABILITY:
+        pytest.skip("this GPU has no float8")
+    typed = overrides(tmp_path, "trainer.precision=fp8-mixed", "data.val_fraction=0.2")
+    emulated, real = measured(tmp_path / "cpu", typed), measured(tmp_path, typed, "trainer=gpu")
+    assert real["metrics"]["val/loss"] == pytest.approx(emulated["metrics"]["val/loss"], rel=0.02)
 
 
 @on_a_gpu

@@ -1,10 +1,12 @@
 """bfloat16: every part computes in it, and what comes out is near what float32 gives."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib import reload
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +24,19 @@ from make_model import (
     tokens,
     vit,
 )
+from tiny import overrides
 from torch import Tensor, nn
+from torchao.float8.float8_linear import Float8Linear
 
+import ablate
+from ablate.config.composition import Composition
+from ablate.errors import UserError
+from ablate.evaluate import evaluate
 from ablate.model.vit import ViT
 from ablate.training import quiet
+from ablate.training.float8 import Float8
+from ablate.training.load import load
+from ablate.training.trainer import precision_of
 
 LENGTH = SIZES["gpt"]["length"]
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
@@ -128,3 +139,61 @@ def test_an_rms_norm_under_autocast_is_one_in_float32_rounded_without_a_warning(
             torch.set_warn_always(False)
     assert not said
     assert torch.equal(rounded, norm(x.float()).bfloat16())
+
+
+def rounded(x: Tensor, kind: torch.dtype) -> Tensor:
+    """To float8, scaled by the largest number of the tensor, and back."""
+    scale = torch.finfo(kind).max / x.abs().max().double()
+    return (x.double() * scale).float().to(kind).double() / scale
+
+
+def test_float8_rounds_inputs_weights_and_gradients_of_products() -> None:
+    """Products of numbers that were rounded, against products of doubles."""
+    network = gpt(dim=32, heads=2).bfloat16().float()
+    names = [*network.state_dict()]
+    plain = network.stack.blocks[0].attention.function.out
+    Float8("cpu").convert_module(nn.Sequential(network))
+    linear = network.stack.blocks[0].attention.function.out
+    assert linear.weight is plain.weight
+    assert [*network.state_dict()] == names
+    x, g = normal(2, 5, 32).bfloat16().requires_grad_(), normal(2, 5, 32, seed=3).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = linear(x)
+    y.backward(g)
+    x8, w8 = (rounded(t.detach(), torch.float8_e4m3fn) for t in (x, linear.weight))
+    g8 = rounded(g, torch.float8_e5m2)
+    assert y.dtype == torch.bfloat16
+    near = {"rtol": 2**-7, "atol": 2**-7}  # bfloat16
+    torch.testing.assert_close(y.double(), x8 @ w8.T + linear.bias.double(), **near)
+    torch.testing.assert_close(x.grad.double(), g8 @ w8, **near)
+    torch.testing.assert_close(
+        linear.weight.grad.double(), torch.einsum("bio,bij->oj", g8, x8), rtol=2**-6, atol=2**-5
+    )
+
+
+def test_float8_is_of_the_maps_in_blocks_whose_sizes_allow_it() -> None:
+    network = gpt(dim=32, heads=2, tie_embeddings=False, ffn_dim=40)
+    Float8("cpu").convert_module(nn.Sequential(network))
+    Float8("cpu").convert_module(nn.Sequential(network))  # for the evaluation
+    found = {n for n, part in network.named_modules() if isinstance(part, Float8Linear)}
+    maps = ("query", "key", "value", "out")
+    blocks = range(len(network.stack.blocks))
+    assert found == {f"stack.blocks.{n}.attention.function.{name}" for n in blocks for name in maps}
+    with pytest.raises(UserError, match="no linear map of this model's blocks has sizes that are"):
+        Float8("cpu").convert_module(nn.Sequential(gpt(dim=24, heads=2)))
+
+
+def test_a_run_in_float8_is_evaluated_as_it_was_measured(tmp_path: Path) -> None:
+    typed = overrides(tmp_path, "trainer.precision=fp8-mixed")
+    result = ablate.run(cfg := ablate.compose(*typed))
+    bfloat16 = ablate.run(ablate.compose(*overrides(tmp_path, "trainer.precision=bf16-mixed")))
+    assert result["metrics"] != bfloat16["metrics"]
+    assert result["metrics"]["val/loss"] == pytest.approx(bfloat16["metrics"]["val/loss"], rel=0.02)
+    again = evaluate(load(Composition(cfg).folder), {})
+    assert again["val/loss"] == pytest.approx(result["metrics"]["val/loss"], rel=1e-6)
+
+
+def test_float8_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(UserError, match=r"fp8-mixed needs the library torchao: pip install"):
+        precision_of("fp8-mixed", "cpu")

@@ -175,7 +175,8 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: (
-            c("trainer.strategy") == "fsdp" and c("trainer.precision") in ("16-mixed", "64-true")
+            c("trainer.strategy") == "fsdp"
+            and c("trainer.precision") in ("16-mixed", "fp8-mixed", "64-true")
         ),
         "trainer.precision={trainer.precision} is not supported with trainer.strategy=fsdp; use"
         " bf16-mixed or 32-true",

@@ -79,7 +79,9 @@ class TrainerKeys(TypedDict):
     num_nodes: Annotated[int, Int(1, 2**16)]
     strategy: Literal["auto", "ddp", "fsdp"]
     shards: Annotated[int, Int(2, PROCESSES)] | None
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"]
+    precision: Literal[
+        "32-true", "16-mixed", "bf16-mixed", "fp8-mixed", "16-true", "bf16-true", "64-true"
+    ]  # fmt: skip
     max_steps: Count | Literal[-1]
     max_epochs: Count | None
     val_check_interval: Count | None

@@ -26,6 +26,7 @@ from ablate.training.build import make_task
 from ablate.training.load import model_of
 from ablate.training.progress import ProgressBar, progress
 from ablate.training.same_model import same_function
+from ablate.training.trainer import precision_of
 
 
 def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
@@ -83,7 +84,7 @@ def measured_with(
     trainer = L.Trainer(
         callbacks=[shown],
         accelerator="auto",
-        precision=config.trainer.precision,
+        **precision_of(config.trainer.precision, "auto"),
         devices=1,
         logger=False,
         enable_progress_bar=isinstance(shown, ProgressBar),

@@ -25,10 +25,11 @@ from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
+from ablate.machine.version import require
 from ablate.optimizer.schedule import AUTO_STEPS, warmup_steps
 from ablate.training.compile import CompileNotice
 from ablate.training.parallel import Sharing
-from ablate.training.preflight import tasks_of_srun
+from ablate.training.preflight import accelerator, tasks_of_srun
 from ablate.training.progress import progress
 
 # It would kill the first process without a word; ablate.machine.processes reports the cause.
@@ -58,6 +59,7 @@ def make_trainer(
     shards = settings.pop("shards")
     if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
         settings |= {"strategy": Sharing(shards=shards), "inference_mode": False}
+    settings |= precision_of(settings.pop("precision"), settings["accelerator"])
     if (cluster := environment(settings["devices"])) is not None:
         settings["plugins"] = [*settings.get("plugins", ()), cluster]
     data.train_batches = steps * settings["accumulate_grad_batches"]
@@ -82,6 +84,21 @@ def make_trainer(
     # The run has its own handlers (ablate.machine.stop).
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer
+
+
+def precision_of(precision: str, wanted: str) -> dict[str, Any]:
+    """The argument of a Trainer for trainer.precision. wanted: trainer.accelerator. UserError
+    without the package that float8 needs."""
+    if precision != "fp8-mixed":
+        return {"precision": precision}
+    require("torchao", f"trainer.precision={precision}", "float8")
+    from ablate.training.float8 import Float8
+
+    plugin = Float8(accelerator(wanted)[0])
+    if plugin.emulated:
+        line = f"ablate: trainer.precision={precision}: emulated, since this machine has no float8"
+        on_first_process(print)(line)
+    return {"plugins": [plugin]}
 
 
 def environment(devices: int | list[int] | str) -> ClusterEnvironment | None:

@@ -111,7 +111,7 @@ class LinearMixer(Layer):
 
     def _near(
         self,
-        linear: Linear,
+        linear: nn.Linear,
         conv: ShortConvolution | None,
         wide: Float[Tensor, "b _ d"],
         context: Context,

@@ -157,10 +157,11 @@ class MultiHeadAttention(Layer):
         Under autocast by one product: it converts the input once, not three times, and adds up no
         gradients of it. In float32 that is not faster: docs/explanation/negative-results.md.
         """
-        maps: tuple[Linear | None, ...] = (self.query, self.key, self.value)
-        if not autocasts(x):
-            return self.queries(x), self.keys(x), self.values(x)
+        maps: tuple[nn.Linear | None, ...] = (self.query, self.key, self.value)
         there = [linear for linear in maps if linear is not None]
+        plain = all(type(linear) is Linear for linear in there)  # trainer.precision=fp8-mixed
+        if not (plain and autocasts(x)):
+            return self.queries(x), self.keys(x), self.values(x)
         weights: list[Tensor] = [linear.weight for linear in there]
         biases: list[Tensor] = [linear.bias for linear in there if linear.bias is not None]
         y = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
@@ -257,7 +258,7 @@ class MultiHeadAttention(Layer):
         return self.out(rearrange(context, "b h i k -> b i (h k)"))
 
     def _heads(
-        self, projection: Linear | None, x: Float[Tensor, "b i d"], heads: int
+        self, projection: nn.Linear | None, x: Float[Tensor, "b i d"], heads: int
     ) -> Float[Tensor, "b {heads} i k"]:
         """Width 0 without a projection."""
         if projection is None:

@@ -18,7 +18,6 @@ from ablate.kernel import every_head
 from ablate.kernel.interface.documents import Documents
 from ablate.model.layers.channel_gate import ChannelGate
 from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
-from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
 
@@ -158,7 +157,7 @@ class Attention(MultiHeadAttention):
         of_outputs = None if documents is None else documents.after(self.shift)
 
         def of(
-            projection: Linear | None, conv: ShortConvolution | None, heads: int, shift: int = 0
+            projection: nn.Linear | None, conv: ShortConvolution | None, heads: int, shift: int = 0
         ) -> Float[Tensor, "b {heads} i _"]:
             if projection is None:
                 return wide.new_zeros(len(wide), heads, count, 0)
