@@ -1,9 +1,14 @@
 """Scaling laws: what a ladder of sizes tells about an arm, and how sure it is."""
 
+from pathlib import Path
+from runpy import run_path
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import curve_fit
 
+from ablate.run_files import write_json
 from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.scaling_law import Law, effective, predicted
 from ablate.study.analysis.stats import Interval
@@ -96,3 +101,44 @@ def test_fewer_than_four_sizes_or_a_flat_loss_have_no_law():
 
 def test_the_largest_size_is_predicted_by_the_others():
     assert predicted(COMPUTE, loss(COMPUTE)) == pytest.approx(loss(COMPUTE)[-1], rel=1e-3)
+
+
+def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_path):
+    """Counted by hand: of two differences shown at 1M one is the same at 4M and one is not shown;
+    the signs of three of four agree; of the ten pairs of arms nine have the order of 4M."""
+    script = run_path(str(Path(__file__).parents[1] / "benchmarks" / "decisions.py"))
+    means = {"1M": [3.0, 2.5, 2.9, 3.4, 3.1], "4M": [2.0, 1.8, 2.01, 2.3, 2.02]}
+    verdicts = {
+        "1M": ["baseline", "better", "better", "inconclusive", "inconclusive"],
+        "4M": ["baseline", "better", "inconclusive", "worse", "inconclusive"],
+    }
+    blocks = {
+        size: {
+            "arms": [
+                {"name": name, "verdict": verdict, "mean": mean, "n": 3,
+                 "difference": mean - means[size][0] if n else None,
+                 "interval": [mean - 4, mean] if n else None}
+                for n, (name, verdict, mean) in enumerate(
+                    zip("abcde", verdicts[size], means[size], strict=True))
+            ]
+        }
+        for size in means
+    }  # fmt: skip
+    write_json(tmp_path / "report.json", {"study": "parts", "baseline": "a", "blocks": blocks})
+    every = pd.DataFrame(script["rows"](tmp_path))
+    assert script["agreement"](every, "1M", "4M") == {
+        "size": "1M",
+        "differences shown that hold": "1 of 2",
+        "that turn": "0 of 2",
+        "differences with the sign of that at 4M": "3 of 4",
+        "pairs of arms in the order at 4M": "9 of 10",
+    }
+    page = script["page"](every)
+    table = [" ".join(line.split()) for line in page.splitlines() if "| parts" in line]
+    assert table == [
+        "| parts | b | -0.500 ▲ | -0.200 ▲ | holds |",
+        "| parts | c | -0.100 ▲ | +0.010 | fades |",
+        "| parts | d | +0.400 | +0.300 ▼ | appears |",
+        "| parts | e | +0.100 | +0.020 | open |",
+    ]
+    assert script["outcome"]("worse", "better") == "turns"
