@@ -73,7 +73,7 @@ AREAS = {
     "model": """activation_checkpoints around_scores attention axes bert
         block draws embedding flops formulas gpt
         hugging_face init knobs layers local_attention loop mask mixer moe mup
-        normalizer one_position pairs pos_enc precision
+        ngpt normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* shapes timm transformer vit""",
     "kernel": "chunked compiled documents gpu kernel triton",
     "data": "data_* image_file knobs_data prepare",

@@ -34,6 +34,8 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],
     "model.smear": [False, True],
+    "model.unit_weights": [False, True],
+    "model.logit_scale": [False, True],
     "model.bias": [True, False],
     "model.patch": [2, 4],
     "model.stride": [None, 2],

@@ -44,6 +44,9 @@ FORMULAS = {
     "gatv2": lambda s, q, k, h, j: s.v[h] @ leaky_relu(hidden(s, q, k, h), 0.2),
     "cosine": lambda s, q, k, h, j: s.log_t[h].exp() * q @ k / (q.norm() * k.norm()),
     "cosine_fixed": lambda s, q, k, h, j: 15.36 * q @ k / (q.norm() * k.norm()),
+    "cosine_weighted": lambda s, q, k, h, j: (
+        math.sqrt(K) * (s.scale().view(H, K)[h] ** 2 * q) @ k / (q.norm() * k.norm())
+    ),
     "location": lambda s, q, k, h, j: q @ s.table[h, j],
     "uniform": lambda s, q, k, h, j: torch.zeros(()).double(),
 }

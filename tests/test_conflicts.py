@@ -35,6 +35,13 @@ REFUSED = """
 1 model.mixer=differential pos_enc=rotary model.dim=24
 1 model.kv_heads=3
 1 model.init_depth_scale=zero model.residual=false
+1 model.connection=sphere model.drop_path=0.1
+1 model.connection=sphere model.init_depth_scale=zero
+1 model.connection=sphere model.mixer.exclusive=true
+1 model.connection=sphere model.embedding_scale=2 pos_enc=rotary
+2 model.unit_weights=true model.mixer=fixed model.ffn=moe
+5 model.unit_weights=true model.embedding=normed model.init_std=1 model.base_dim=9 task.ema=0.9
+2 model.unit_weights=true model.init_depth_scale=zero optimizer=schedule_free schedule=constant
 2 model.mixer=latent model.attention=location model.connection=rezero model.residual=false
 3 model.norm_type=batch model.bias=false model.activation_checkpointing=true trainer.max_steps=-1
 3 model.mixer=differential model.dim=20 pos_enc=alibi model.softcap=2 kernel=sdpa

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from math import log
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,12 @@ def connected(name: str) -> Any:
     return made.write(*(torch.full((1, 1, 1), value).double() for value in (3, 5, 7)))
 
 
+def on_sphere() -> Any:
+    """a = 1 / depth."""
+    made = part("model.connection", "sphere")(2, depth=2, index=0).double()
+    return made.write(tensor([0.6, 0.8])[None], tensor([0.0, 2.0])[None], None)
+
+
 def local_p() -> Any:
     """A state that points to the middle of 4 source positions."""
     window = fill(part("model.window", "local_p", size=2)(dim=1), w=[[0.0]], v=[0.0])
@@ -163,6 +169,14 @@ def feed_forward(kind: str, x: float) -> Any:
     made = part("model.ffn", kind)(1, hidden=1, bias=False)
     return fill(made, **{f"{n}_weight": [[2.0 if n == "down" else 1.0]] for n in maps(made)})(
         tensor([x])[None]
+    )
+
+
+def scaled_network() -> Any:
+    made = part("model.ffn", "swiglu_scaled")(1, hidden=1, bias=False)
+    factors = {"up_scale_weight": [3.0], "gate_scale_weight": [0.5]}
+    return fill(made, up_weight=[[1.0]], gate_weight=[[1.0]], down_weight=[[2.0]], **factors)(
+        tensor([2.0])[None]
     )
 
 
@@ -240,6 +254,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "additive": lambda: score("additive", [1, 0], [-1, 2], v=[5, 3]),
     "cosine": lambda: score("cosine", [3, 4], [5, 12], log_t=[log(13)]),
     "cosine, fixed factor": lambda: score("cosine_fixed", [3, 4], [5, 12]),
+    "cosine, weighted": lambda: score(
+        "cosine_weighted", [3, 4], [5, 12], scale_weight=[sqrt(1 / 2), sqrt(2)]
+    ),
     "location": lambda: score("location", [1, 2], [9, 9], at=1, table=[[0, 0], [3, 4]]),
     "graph attention": lambda: score("gat", [1, 2], [3, 1], a=[1, 0], b=[-2, 1]),
     "graph attention, version 2": lambda: score("gatv2", [1, 0], [-3, 2], v=[5, 3]),
@@ -266,6 +283,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "feed-forward, relu2": lambda: feed_forward("relu2", 3.0),
     "feed-forward, gelu": lambda: feed_forward("gelu", 1.0),
     "feed-forward, swiglu": lambda: feed_forward("swiglu", 2.0),
+    "feed-forward, swiglu_scaled": scaled_network,
     "feed-forward, geglu": lambda: feed_forward("geglu", 2.0),
     "feed-forward, moe": mixture_of_experts,
     "post-norm": lambda: placed("post"),
@@ -276,6 +294,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "residual connection, rezero": lambda: connected("rezero"),
     "residual connection, layer_scale": lambda: connected("layer_scale"),
     "residual connection, x0": lambda: connected("x0"),
+    "residual connection, sphere": on_sphere,
     "QK norm, l2": lambda: qk_normed("l2"),
     "QK norm, rms": lambda: qk_normed("rms"),
     "QK norm, rms_all": lambda: qk_normed("rms_all", heads=2),

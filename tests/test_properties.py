@@ -107,6 +107,10 @@ NEAR = part("model.mixer", "attention", short_conv=3, key_shift=True)
 GROUPED = {"mixer": NEAR, "kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
 # One score of each kind: a product, a sum with prepared keys, places, and none.
 KINDS = ("scaled_dot", "additive", "location", "uniform")
+NGPT = {
+    "connection": "sphere", "attention": "cosine_weighted", "ffn": "swiglu_scaled", "norm": "none",
+    "pos_enc": "rotary", "kv_heads": 1, "unit_weights": True, "logit_scale": True,
+}  # fmt: skip
 # Models that write one token after another, from what they have read.
 LANGUAGE = [
     *(case("rnn_lm", cell=cell, depth=2, residual=True) for cell in options("model.cell")),
@@ -117,6 +121,7 @@ LANGUAGE = [
     *(case("gpt", pos_enc=name, **GROUPED) for name in ("rotary", "alibi")),
     case("gpt", layers=HYBRID, pos_enc="rotary"),
     case("gpt", smear=True, pos_enc="rotary"),
+    case("gpt", **NGPT),
     case("gpt", mixer=part("model.mixer", "attention", value_embedding=True), pos_enc="rotary"),
     *(case("gpt", normalizer=name) for name in ("hard", "sigmoid")),
 ]

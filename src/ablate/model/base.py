@@ -141,6 +141,9 @@ class Model(nn.Module):
         """Initialize every parameter, seeded by `seed` and the parameter's name."""
         draw_by_name(self, seed)
 
+    def after_step(self) -> None:
+        """Called after each step of the optimizer, for constraints on the weights."""
+
 
 def outputs(
     computed: Shaped[Tensor, " ..."] | tuple[Shaped[Tensor, " ..."] | None, ...],

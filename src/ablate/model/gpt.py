@@ -10,6 +10,7 @@ from functools import partial
 from typing import Unpack
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -22,8 +23,10 @@ from ablate.model.base import Freeze, LanguageModel, ModelTraits
 from ablate.model.connection.scaled import Scaled
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
+from ablate.model.ffn import FeedForward
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Embedding, Linear, logits
+from ablate.model.layers.scale import Scale
 from ablate.model.layers.smear import Smear
 from ablate.model.layers.stack import Stack, StackKeys
 from ablate.model.mixer.attention import Attention
@@ -59,6 +62,12 @@ OVER_WIDTH: Undefined = {
     lambda c: c("model.init_std") is not None: "model.init_std=null, which falls with the width",
     lambda c: c("model.mixer.output_gate") is not None: "model.mixer.output_gate=null",
     lambda c: c.option("pos_enc") == "relative": "positions other than pos_enc=relative",
+    lambda c: (
+        c("model.unit_weights")
+        or c("model.logit_scale")
+        or c.option("model.connection") == "sphere"
+        or c.option("model.ffn") == "swiglu_scaled"
+    ): "models without parts of nGPT (unit_weights, logit_scale, sphere, swiglu_scaled)",
 }
 OVER_DEPTH: Undefined = {
     lambda c: c("model.norm") != "pre": "model.norm=pre",
@@ -68,13 +77,32 @@ OVER_DEPTH: Undefined = {
 }
 
 
-def _undefined(key: str, table: Undefined) -> list[Conflict]:
+# As above, of model.unit_weights.
+WITH_UNITS: Undefined = {
+    lambda c: c.option("model.mixer") != "attention": "model.mixer=attention",
+    lambda c: c.option("model.ffn") == "moe": "networks without a router, unlike model.ffn=moe",
+    lambda c: c.option("model.embedding") in ("normed", "word2vec"): (
+        "model.embedding=learned or onehot"
+    ),
+    lambda c: c("model.init_std") is not None: "model.init_std=null: all rows have length 1",
+    lambda c: c("model.init_depth_scale") is not True: (
+        "model.init_depth_scale=true: all rows have length 1"
+    ),
+    # A mean of unit vectors is shorter.
+    lambda c: c("task.ema") is not None: "task.ema=null",
+    lambda c: c.declares("optimizer", "averages"): (
+        "optimizers that do not average the weights, unlike optimizer={optimizer}"
+    ),
+}
+
+
+def _undefined(key: str, what: str, table: Undefined) -> list[Conflict]:
     return [
         Conflict(
-            lambda c, undefined=undefined: c(key) is not None and undefined(c),  # type: ignore[misc]
-            f"{key}={{{key}}}: muP is defined here for {defined}",
+            lambda c, undefined=undefined: bool(c(key)) and undefined(c),  # type: ignore[misc]
+            f"{key}={{{key}}}: {what} defined here for {defined}",
         )
-        for undefined, defined in (OPTIMIZERS | table).items()
+        for undefined, defined in table.items()
     ]
 
 
@@ -91,6 +119,11 @@ class GPT(LanguageModel):
     base_depth: the depth that it was tuned at; it then applies to other depths (CompleteP with
     alpha = 1: Dey et al. 2025, https://arxiv.org/abs/2505.01618). Outputs of sublayers are
     times base_depth / depth before they are added; None: times 1.
+
+    unit_weights: the rows of tables and linear maps, and the columns of maps into the residual
+    stream, have length 1, at the start and after each step. logit_scale: every logit has a learned
+    factor, at first 1 (nGPT: Loshchilov et al. 2024, sections 2.1 and 2.6,
+    https://arxiv.org/abs/2410.01131).
     """
 
     outputs = ("next tokens", "classes", "scores")
@@ -104,8 +137,9 @@ class GPT(LanguageModel):
             " since with model.tie_embeddings=true the output map is the table of tokens; set"
             " model.tie_embeddings=false",
         ),
-        *_undefined("model.base_dim", OVER_WIDTH),
-        *_undefined("model.base_depth", OVER_DEPTH),
+        *_undefined("model.base_dim", "muP is", OPTIMIZERS | OVER_WIDTH),
+        *_undefined("model.base_depth", "muP is", OPTIMIZERS | OVER_DEPTH),
+        *_undefined("model.unit_weights", "unit weights are", WITH_UNITS),
         Conflict(
             lambda c: c("model.base_heads") is not None and c("model.base_dim") is None,
             "model.base_heads={model.base_heads} is of the model of width model.base_dim; set that,"
@@ -132,6 +166,8 @@ class GPT(LanguageModel):
         base_depth: Depth | None = None,
         embedding: MakeEmbedding = Learned,
         smear: bool = False,
+        unit_weights: bool = False,
+        logit_scale: bool = False,
         **stack: Unpack[StackKeys],
     ):
         super().__init__()
@@ -155,7 +191,10 @@ class GPT(LanguageModel):
         )
         tied = tie_embeddings and classes is None
         std = 0.0 if stack.get("init_depth_scale") == "zero" else STD
-        self.head = None if tied else Linear(dim, classes or vocab_size, bias=False, std=std)
+        outputs = classes or vocab_size
+        self.head = None if tied else Linear(dim, outputs, bias=False, std=std)
+        self.logit_scale = Scale(outputs, start=dim**-0.5) if logit_scale else None
+        self.unit_weights = unit_weights
         self.freeze(freeze)
 
     def forward(
@@ -197,7 +236,35 @@ class GPT(LanguageModel):
     def logits(self, states: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n outputs"]:
         """Of the next tokens, or of the classes."""
         table, cap = self.embedding.weight, self.logit_softcap
-        return logits(states, self.head, table, cap, scale=self.width_ratio)
+        scale = self.width_ratio if self.logit_scale is None else self.logit_scale()
+        return logits(states, self.head, table, cap, scale=scale)
+
+    def initialize(self, seed: int) -> None:
+        super().initialize(seed)
+        for weight, dim in self.along_width():
+            normalize(weight, dim)
+
+    def after_step(self) -> None:
+        for weight, dim in self.along_width():
+            if weight.requires_grad:  # model.freeze
+                normalize(weight, dim)
+
+    def along_width(self) -> list[tuple[Tensor, int]]:
+        """The weights of length 1, each with its axis along the width of the residual stream."""
+        if not self.unit_weights:
+            return []
+        apart = {*self.stack.pos_enc.modules(), *self.stack.other_pos_encs.modules()}
+        modules = [module for module in self.modules() if module not in apart]
+        into = {module.out for module in modules if isinstance(module, Attention)}
+        into |= {module.down for module in modules if isinstance(module, FeedForward)}
+        kinds = Linear, Embedding
+        return [(m.weight, 0 if m in into else 1) for m in modules if isinstance(m, kinds)]
 
     def new_cache(self) -> Cache | None:
         return Cache() if self.stack.cacheable else None
+
+
+@torch.no_grad()
+def normalize(weight: Float[Tensor, "n m"], dim: int) -> None:
+    """Scale the vectors along an axis to length 1, in place."""
+    weight.copy_(F.normalize(weight, dim=dim))

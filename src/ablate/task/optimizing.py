@@ -38,6 +38,7 @@ def optimizer_of(task: Any) -> torch.optim.Optimizer:
     """The optimizer; with muP its settings, tuned at the base width and depth, are those of the
     model's (Dey et al. 2025, table 1 with alpha = 1, https://arxiv.org/abs/2505.01618)."""
     optimizer: torch.optim.Optimizer = task.make_optimizer(groups_of(task))
+    optimizer.register_step_post_hook(lambda *_: task.model.after_step())
     width, depth = task.model.width_ratio, task.model.depth_ratio
     if width == depth == 1:
         return optimizer

@@ -28,6 +28,7 @@ REFUSED = """
 2 model=dit task.guidance=2 task.drop_caption=0 task.noise=ddpm task.sampling_steps=2000
 1 model=autoencoder data=digit_latents data.autoencoder=RUN
 3 model=dit model.condition=adaln_zero model.residual=false model.cross_attention=dot model.patch=5
+1 model=dit model.condition=adaln_zero model.connection=sphere
 """
 
 

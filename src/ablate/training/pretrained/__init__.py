@@ -35,12 +35,14 @@ COMMON: dict[str, Any] = {
 NEUTRAL: dict[str, Any] = {
     "model.connection": "plain",
     "model.embedding_scale": 1.0,
+    "model.logit_scale": False,
     "model.mixer.exclusive": False,
     "model.mixer.key_shift": False,
     "model.mixer.value_embedding": False,
     "model.mixer.value_residual": False,
     "model.parallel": False,
     "model.smear": False,
+    "model.unit_weights": False,
     "pos_enc.factor": 2.0,
     "pos_enc.share": 1.0,
 }

@@ -18,4 +18,9 @@ class AdaLNZero(AdaLN):
             " model.residual=false nothing would reach the output; set model.residual=true, or use"
             " model.condition=adaln",
         ),
+        Conflict(
+            lambda c: c.option("model.connection") == "sphere",
+            "model.condition=adaln_zero starts with outputs of zero, which model.connection=sphere"
+            " scales to length 1; use model.condition=adaln, or another model.connection",
+        ),
     )
