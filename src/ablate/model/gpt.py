@@ -149,6 +149,7 @@ class GPT(LanguageModel):
     positions = "layers"
     kinds = ("text", "texts with classes", "recall")
     embeddings = ("embedding.", "value_embeddings.", "stack.pos_enc.")
+    heads = ("head.", "logit_scale.")
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Learned factors whose learning rate has a scale of its own: the scaling parameters of nGPT.
+"""Learned factors with a scaled learning rate: the scaling parameters of nGPT.
 
 Loshchilov et al. 2024, "nGPT: normalized Transformer with representation learning on the
 hypersphere", section 2.5, https://arxiv.org/abs/2410.01131.
