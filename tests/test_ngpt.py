@@ -15,6 +15,7 @@ from torch.testing import assert_close
 import ablate
 from ablate.task.optimizing import optimizer_of
 from ablate.training.build import build, build_data, make_task
+from ablate.training.float8 import Float8, OnCPU
 from ablate.training.load import load
 
 HEADS, DIM, DEPTH = 2, 12, 2
@@ -146,6 +147,14 @@ def test_frozen_weights_are_left_as_they_are(tmp_path: Path) -> None:
     ended = load(tmp_path / "run").model
     assert torch.equal(ended.embedding.weight, start)
     assert_unit(ended, WEIGHTS)
+
+
+def test_maps_in_float8_are_normalized_as_well() -> None:
+    model = Float8("cpu").convert_module(gpt(**NGPT | {"dim": 16}))
+    assert sum(isinstance(part, OnCPU) for part in model.modules()) == DEPTH * 4
+    random_parts(model)
+    model.after_step()
+    assert_unit(model, WEIGHTS)
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:

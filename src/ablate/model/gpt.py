@@ -258,7 +258,7 @@ class GPT(LanguageModel):
         modules = [module for module in self.modules() if module not in apart]
         into = {module.out for module in modules if isinstance(module, Attention)}
         into |= {module.down for module in modules if isinstance(module, FeedForward)}
-        kinds = Linear, Embedding
+        kinds = nn.Linear, nn.Embedding  # also of trainer.precision=fp8-mixed
         return [(m.weight, 0 if m in into else 1) for m in modules if isinstance(m, kinds)]
 
     def new_cache(self) -> Cache | None:
