@@ -150,7 +150,7 @@ def test_frozen_weights_are_left_as_they_are(tmp_path: Path) -> None:
 
 
 def test_maps_in_float8_are_normalized_as_well() -> None:
-    model = Float8("cpu").convert_module(gpt(**NGPT | {"dim": 16}))
+    model: Any = Float8("cpu").convert_module(gpt(**NGPT | {"dim": 16}))
     assert sum(isinstance(part, OnCPU) for part in model.modules()) == DEPTH * 4
     random_parts(model)
     model.after_step()
