@@ -45,6 +45,7 @@ def measure(
     import torch.nn.functional as F
 
     import ablate
+    from ablate.data.interface import Sizes
     from ablate.model.layers.stack import kernels
 
     chosen = [f"model.attention={way.score}", f"kernel={way.kernel}"]
@@ -53,7 +54,7 @@ def measure(
     cfg = ablate.compose(
         *chosen, f"model.activation_checkpointing={str(way.checkpoint).lower()}", *sizes
     )
-    data: Any = SimpleNamespace(sizes={"vocab_size": VOCABULARY, "length": length})
+    data: Any = SimpleNamespace(sizes=Sizes(vocab_size=VOCABULARY, length=length))
     model = ablate.build(cfg, data).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCABULARY, (1, length + 1), device=device)

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ablate
+from ablate.data.interface import Sizes
 from ablate.data.pairs import BOS, PAD
 from ablate.decode.search import beam_search, greedy
 from ablate.model.base import Seq2Seq
@@ -35,8 +36,13 @@ SHORTEST = 6  # bpe tokens of a caption: 6 to 30, 14 in the middle
 
 
 def build(cfg: DictConfig) -> Seq2Seq:
-    sizes = {"source_vocab": VOCAB, "target_vocab": VOCAB, "joint": True,
-             "source_length": LONGEST, "target_length": LONGEST}  # fmt: skip
+    sizes = Sizes(
+        source_vocab=VOCAB,
+        target_vocab=VOCAB,
+        joint=True,
+        source_length=LONGEST,
+        target_length=LONGEST,
+    )
     model = make_model(cfg, SimpleNamespace(sizes=sizes), make(cfg.kernel))  # type: ignore[arg-type]
     model.initialize(0)
     return model

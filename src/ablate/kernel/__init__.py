@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -114,7 +114,7 @@ class AttentionInputs:
     def bias_and_mask(
         self,
     ) -> tuple[
-        Float[Tensor, "#b #h #i #j"] | None, Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None
+        Float[Tensor, "#b #h #i #j"] | None, Bool[Tensor, "i j"] | Bool[Tensor, "b 1 #i j"] | None
     ]:
         """The bias of the scores (None: none) and the mask, True = may attend (None: no mask)."""
         i, j = self.positions()
@@ -133,6 +133,12 @@ class AttentionInputs:
 def every_head(x: Float[Tensor, "b g j k"], heads: int) -> Float[Tensor, "b {heads} j k"]:
     """Each of the g heads for heads / g in turn."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def readable(x: Shaped[Tensor, ...]) -> bool:
+    """Whether a decision may depend on the values of x: a GPU would be waited for, and a compiled
+    graph would break."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 # Features that a layer may need of a kernel: a component names them in `needs`, or in `needs_if`

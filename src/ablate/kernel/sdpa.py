@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
+from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix, readable
 
 SHORT = 256  # keys
 
@@ -107,15 +107,19 @@ class SDPA(Kernel):
 Added = Shaped[Tensor, "#b #h i j"] | Shaped[Tensor, "i j"] | None
 
 
-def added(attend: AttentionInputs) -> tuple[Added, Bool[Tensor, "b 1 i 1"] | None]:
-    """The bias and the mask as torch takes them, and which queries have no key to attend to."""
+def added(attend: AttentionInputs) -> tuple[Added, Bool[Tensor, "b 1 #i 1"] | None]:
+    """The bias and the mask as torch takes them, and which queries have no key to attend to; None:
+    all have."""
     bias, allowed = attend.bias_and_mask()
     empty = None
     if allowed is not None and attend.keep is not None:
         # Only padding can mask every key of a query. Such a row is computed without the mask,
         # so that no backend gets an empty row, and then set to zero.
         empty = ~allowed.any(-1, keepdim=True)
-        allowed = allowed | empty
+        if readable(empty) and not empty.any():
+            empty = None
+        else:
+            allowed = allowed | empty
     if bias is None:
         where = allowed
     elif allowed is None:

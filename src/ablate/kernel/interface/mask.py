@@ -75,14 +75,14 @@ def combine(
     j: Int[Tensor, " j"],
     keep: Bool[Tensor, "b j"] | None,
     documents: Documents | None = None,
-) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None:
+) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 #i j"] | None:
     """The mask combined with the padding mask and the limits of documents; None: no mask. keep:
-    True = a real token."""
+    True = a real token. One row, if all queries attend to the same keys."""
     allowed = mask.allowed(i, j) if mask.restricts else None
     if documents is not None:
         same = documents.same(i, j)
         allowed = same if allowed is None else same & allowed
     if keep is None:
         return allowed
-    real = keep[:, None, None, :].expand(-1, 1, len(i), -1)
+    real = keep[:, None, None, :]
     return real if allowed is None else real & allowed

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.model.attention import Score, Summed
+from ablate.model.cell import wide_on_cpu
 
 SLOPE = 0.2  # negative slope of the LeakyReLU
 
@@ -40,16 +41,16 @@ class GAT(Score):
         return self.compare(q, self.keys(k))
 
     def keys(self, k: Float[Tensor, "b h j l"]) -> Float[Tensor, "b h j p"]:
-        return k @ self.b
+        return product(k, self.b)
 
     def compare(
         self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
     ) -> Float[Tensor, "b h i j"]:
-        return F.leaky_relu(q @ self.a + prepared.mT, SLOPE)
+        return F.leaky_relu(product(q, self.a) + prepared.mT, SLOPE)
 
     def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         """Sums of width 1."""
-        return Summed(q @ self.a, prepared, prepared.new_ones(self.heads, 1), SLOPE)
+        return Summed(product(q, self.a), prepared, prepared.new_ones(self.heads, 1), SLOPE)
 
     def along(
         self,
@@ -59,7 +60,14 @@ class GAT(Score):
         key: Int[Tensor, " e"],
     ) -> Float[Tensor, "e h"]:
         """Computes a number for each node, not for each edge."""
-        numbers = [x.squeeze(-1).mT.contiguous() for x in (q @ self.a, prepared)]
+        numbers = [x.squeeze(-1).mT.contiguous() for x in (product(q, self.a), prepared)]
         return F.leaky_relu(
             numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE
         )
+
+
+def product(
+    x: Float[Tensor, "*b h n k"], column: Float[Tensor, "h k 1"]
+) -> Float[Tensor, "*b h n 1"]:
+    """x @ column; on a CPU as a sum, in half the time of a product of a matrix and a column."""
+    return (x * column.mT).sum(-1, keepdim=True) if wide_on_cpu(x) else x @ column

@@ -131,7 +131,7 @@ class RNNAttention(nn.Module):
 
     def allowed(
         self, memory: Memory, start: int, steps: int
-    ) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None:
+    ) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 #i j"] | None:
         """Which source tokens each of the next steps may attend to; None: all of them."""
         padded = not bool(memory.keep.all())
         if not padded and not self.mask.restricts:

@@ -99,7 +99,7 @@ def unroll(
         allowed = attention.allowed(state.memory, state.position, steps)
         if allowed is not None:
             by_step = allowed[:, None] if allowed.dim() == 2 else allowed[:, 0].transpose(0, 1)
-            allowed = by_step.expand(-1, len(embedded), -1)
+            allowed = by_step.expand(steps, len(embedded), -1)
         if not isinstance(attention.kernel, InLoop):
             attention.kernel = InLoop(attention.kernel)
     of_layers, masks = layers_of(recurrent, layers, embedded, state)
