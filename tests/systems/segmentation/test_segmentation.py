@@ -96,10 +96,12 @@ def test_losses_are_their_formulas(tmp_path):
     torch.testing.assert_close(task.measured_losses(logits, iou, masks), expected)
 
 
-def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch, dtype):
     """The losses are those of the others alone, and no click lies there."""
     task = built(*rows.masks(tmp_path))
-    monkeypatch.setattr(task.model, "_full_size", lambda masks: torch.ones(len(masks), 3, 16, 16))
+    ones = torch.ones(8, 3, 16, 16, dtype=dtype)
+    monkeypatch.setattr(task.model, "_full_size", lambda masks: ones[: len(masks)])
     batch = task.data.splits["train"][Request(0, torch.arange(8))]
     half = batch["masks"].shape[2] // 2
     batch["masks"][..., half:] = False

@@ -35,6 +35,7 @@ from ablate.task.presenter import INDEX, Presenter, val_example
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
+NO_MASK = -1e4  # a logit whose sigmoid is 0 in any precision, and which any precision has
 
 
 class MaskPresenter(Presenter):
@@ -200,10 +201,8 @@ class Segmentation(Task):
         def known(logits: Tensor) -> Tensor:
             if void is None:
                 return logits
-            return logits.masked_fill(
-                void.view(len(void), *[1] * (logits.dim() - 3), *void.shape[1:]),
-                torch.finfo(logits.dtype).min,
-            )
+            of_all = void.view(len(void), *[1] * (logits.dim() - 3), *void.shape[1:])
+            return logits.masked_fill(of_all, NO_MASK)
 
         points, labels = prompt
         if correct is not None:
