@@ -97,6 +97,8 @@ def test_every_connection_is_its_formula(name):
                 sum((link.mixes[s, t] + of[1] * more[s][..., [1 + t]]) * streams[s] for s in n)
                 for t in n
             ]
+        elif name == "sphere":
+            y = torch.nn.functional.normalize(y, dim=-1)
         y = sublayer.function(sublayer.norm_before(y), *own)
         if name == "hyper":
             writes = [link.writes[s] + of[2] * more[s][..., -1:] for s in n]
@@ -237,7 +239,11 @@ def test_batch_norm_can_be_that_of_several_processes():
 
 def test_gated_networks_have_as_many_parameters():
     counts = [
-        sum(p.numel() for p in part("model.ffn", kind)(32, hidden=128, bias=True).parameters())
+        sum(
+            p.numel()
+            for name, p in part("model.ffn", kind)(32, hidden=128, bias=True).named_parameters()
+            if "scale" not in name  # factors of hidden features, which no width is taken for
+        )
         for kind in options("model.ffn")
         if kind not in ("none", "moe")
     ]

@@ -34,6 +34,7 @@ OTHERS = {
     "model.attention.max_length": 40,
     "model.cross_attention.max_length": 40,
     "model.connection.factor": 0.3,
+    "model.connection.initial": 0.3,
     "model.mixer.rank": 5,
     "model.mixer.rotary_dim": 4,
     "pos_enc.randomize": 300,

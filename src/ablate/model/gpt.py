@@ -250,7 +250,7 @@ class GPT(LanguageModel):
             if weight.requires_grad:  # model.freeze
                 normalize(weight, dim)
 
-    def along_width(self) -> list[tuple[Tensor, int]]:
+    def along_width(self) -> list[tuple[Float[Tensor, "n m"], int]]:
         """The weights of length 1, each with its axis along the width of the residual stream."""
         if not self.unit_weights:
             return []
