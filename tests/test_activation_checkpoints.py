@@ -36,6 +36,7 @@ def step(model, inputs):
     return found | gradients | {"next": torch.rand(1)}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "change"),
     [

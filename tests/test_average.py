@@ -19,6 +19,7 @@ from ablate.training.load import load
 FREE = ("optimizer=schedule_free", "schedule=constant", "optimizer.warmup_steps=2")
 
 
+@pytest.mark.ci
 def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> None:
     typed = tiny(tmp_path, *SHORT)
     result = ablate.run(ablate.compose(*typed, "task.ema=0.5"), tmp_path / "run")
@@ -79,6 +80,7 @@ def last(folder: Path) -> Any:
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
 
+@pytest.mark.ci
 def test_a_schedule_free_training_resumes_bit_for_bit(
     free: tuple[DictConfig, Path], tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def rows() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.ci
 def test_every_option_and_key_has_a_row() -> None:
     found = rows()
     assert set(found.pop("## Training")) == WHOLE

@@ -78,6 +78,7 @@ def test_a_callback_counts_in_the_id_of_a_run(own, tmp_path):
     assert len({Composition(cfg).id for cfg in composed}) == 4
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("typed", "says"),
     [

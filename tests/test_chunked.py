@@ -238,6 +238,7 @@ def test_what_is_no_number_stays_where_it_is():
     assert_close(tanh_sum(q, k, v), plain(q, k, v), equal_nan=True)
 
 
+@pytest.mark.ci
 def test_a_compiler_is_told_what_comes_out():
     """Values, shapes and strides, of numbers that lie in memory in another order."""
     turned = [x.detach().transpose(0, -2).contiguous().transpose(0, -2) for x in parts()]

@@ -78,6 +78,7 @@ def test_another_text_is_read_with_the_runs_tokens(finished, tmp_path):
     assert loss["other"] != loss["same"]
 
 
+@pytest.mark.ci
 def test_rotary_positions_are_scaled_without_training(finished, measured):
     run = finished("rotary")
     scaled = ("pos_enc.scaling=null,ntk,yarn", "pos_enc.factor=4")
@@ -189,6 +190,7 @@ def difference(base, *more):
     return difference_of(ablate.compose(*base), ablate.compose(*base, *more))
 
 
+@pytest.mark.ci
 def test_diff_says_what_a_change_does(tmp_path):
     found = difference(overrides(tmp_path), "model.attention=additive")
     assert found.only_second == ["stack.blocks.0.attention.function.score.v"]
@@ -203,6 +205,7 @@ def test_diff_says_what_a_change_does(tmp_path):
     assert found.output < 1e-6  # the function does not
 
 
+@pytest.mark.ci
 def test_diff_compares_the_folders_of_runs(finished, monkeypatch, capsys):
     run = finished("rotary")
     out = call(monkeypatch, capsys, diff, run, run)

@@ -32,6 +32,7 @@ from ablate.training.build import build
 pytest_plugins = ["command_line"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -71,6 +72,7 @@ model: {depth: 2}
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

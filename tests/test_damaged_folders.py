@@ -113,6 +113,7 @@ def keyed(path, count):
     ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "way", "damages"),
     [
@@ -150,6 +151,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_training(whole, folde
     assert (code, "parameters |" in told) == (2, False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "way", "count"),
     [
@@ -169,6 +171,7 @@ def test_a_file_of_a_run_with_other_keys(whole, folder, one_line, name, way, cou
         one_line(way, folder, whole, name, what)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("way", "count"), [("status", 60), slow("status", None), slow("report", 100)]
 )
@@ -235,6 +238,7 @@ def test_a_run_that_is_finished_needs_no_config(folder, whole, one_line):
     assert (code, f"{path} cannot be used: " in told) == (2, True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", ["load", "show", "init_from", "diff", "table"])
 def test_a_config_with_another_valid_value_is_refused(whole, folder, one_line, way):
     """But a value that the id of the run does not count may be edited, such as where data lie."""
@@ -282,6 +286,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", [k if k == "fifo" else slow(k) for k in SPECIAL])
 @pytest.mark.parametrize("name", [*RUN_FILES, "provenance.json", ".lock"])

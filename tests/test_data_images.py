@@ -115,6 +115,7 @@ def test_a_stratified_split_has_some_of_every_class_wherever_it_can(shares):
     ]
 
 
+@pytest.mark.ci
 def test_fashion_mnist_from_a_folder_of_idx_files(fashion):
     data = ready("fashion_mnist", root=str(fashion))
     counts = {split: np.bincount(everything(data, split)["targets"]) for split in data.splits}
@@ -210,6 +211,7 @@ def test_half_of_the_training_images_are_flipped(cifar):
     assert 90 < same.count(False) < 170
 
 
+@pytest.mark.ci
 def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar):
     random.seed(1)
     np.random.seed(1)
@@ -223,6 +225,7 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar):
     assert all(a.equal(b) for a, b in zip(resumed, before[9:], strict=True))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key", EVERY)
 def test_another_epoch_and_another_seed_augment_an_example_otherwise(cifar, key):
     def images(epoch, seed):

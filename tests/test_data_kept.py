@@ -38,6 +38,7 @@ def run(request, tmp_path):
     return trained(*overrides(tmp_path, *SMALL, f"data.tokenizer={request.param}", *size))
 
 
+@pytest.mark.ci
 def test_a_run_has_its_tokenizer_whatever_becomes_of_its_file(run, tmp_path, capsys):
     text = tmp_path / "tiny.txt"
     called(generate.main, run, "--prompt", "the", "--tokens", "20")
@@ -108,6 +109,7 @@ def _files(tmp_path_factory):
         yield
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("_files")
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_what_a_run_keeps_of_its_data_is_enough_without_them(name, tmp_path, monkeypatch):

@@ -104,6 +104,7 @@ def test_in_order_every_example_is_taken_and_no_process_left_without():
         assert sorted(flat(flat(shares))) == list(range(count))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("typed", ["data=copy model=rnn_seq2seq", "data=digits model=vit"])
 @pytest.mark.parametrize("world", [1, 3])
 def test_processes_share_out_the_same_part_of_the_validation_examples(typed, world, monkeypatch):

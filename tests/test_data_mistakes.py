@@ -82,6 +82,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "changes", "line"), MISTAKES)
 def test_a_value_that_cannot_be_is_refused(name, changes, line):
     assert line in refusal(name, **changes)

@@ -62,6 +62,7 @@ def tokenizers(texts):
 KNOWN = tokenizers(TEXTS)
 
 
+@pytest.mark.ci
 @settings(max_examples=60)
 @given(st.lists(st.text(), min_size=1, max_size=5))
 @example(["a ￭ ￭b c￭"])

@@ -384,6 +384,7 @@ def test_documents_need_an_index(shards, tmp_path):
         ready("tokens", root=str(tmp_path), vocab_size=400, documents="mask", **SMALL)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("documents", ["mask", "align", "pack"])
 def test_a_model_is_trained_within_documents(shards, documents):
     """Validation rows are the same for every layout, but attention is not."""

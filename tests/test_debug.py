@@ -38,6 +38,7 @@ def look(folder: Path, *more: str) -> dict[str, Any]:
     return ablate.run(ablate.compose(*overrides(folder, ARM, *more)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("model", MODELS)
 def test_fast_does_everything_once(model: str, tmp_path: Path) -> None:
     cfg = ablate.compose(f"model={model}", "debug=fast", f"output_dir={tmp_path / 'outputs'}")

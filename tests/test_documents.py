@@ -61,6 +61,7 @@ def assert_equal(model, **how):
         assert_close(of_ours[name], gradient, rtol=1e-11, atol=1e-12, msg=name)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mixer", sorted({*options("model.mixer")} - {"none", "fixed"}))
 @pytest.mark.parametrize("chunk", [64, 4])
 def test_every_mixer_stays_within_documents(mixer, chunk, monkeypatch):
@@ -94,6 +95,7 @@ def test_added_positions_can_start_again(pos_enc):
     assert not torch.allclose(together(made), alone(made))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", kernels())
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "cosine"])
 @pytest.mark.parametrize("pos_enc", ["none", "t5"])

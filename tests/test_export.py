@@ -101,6 +101,7 @@ def test_what_transformers_does_not_have_is_refused(typed, says):
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "resume-evaluate-export.md"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["gpt", "vit"])
 def test_the_lines_of_the_page_write_a_program_and_a_file_of_onnx(
     name, folders, tmp_path, monkeypatch
@@ -143,6 +144,7 @@ def test_nothing_is_written_over_and_what_has_other_outputs_is_not_kept(
     assert not list(tmp_path.glob("*x*"))
 
 
+@pytest.mark.ci
 def test_twenty_steps_of_the_recipe_at_124m_have_the_losses_of_a_plain_loop(tmp_path):
     """At a tiny width: transformers' GPT-2 with equal weights and torch's AdamW, as nanoGPT's
     train.py has them. Biases are added, which transformers' network always has."""

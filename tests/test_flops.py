@@ -36,6 +36,7 @@ PRODUCTS: list[tuple[dict[str, Any], int]] = [  # of a pair: a multiplication an
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("changes", "products", "mask"),
     [*((*case, "window") for case in PRODUCTS), *((*PRODUCTS[0], mask) for mask in MASKS)],

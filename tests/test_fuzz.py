@@ -74,11 +74,13 @@ def limited(given: object) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.ci
 @tries(60, 3500)
 def test_overrides(count: int) -> None:
     try_all(count, fuzz.overrides(), lambda words: compose(*words))
 
 
+@pytest.mark.ci
 @tries(8, 500)
 def test_files_of_options(count: int, tmp_path: Path) -> None:
     def act(file: tuple[str, str, bytes]) -> None:
@@ -95,6 +97,7 @@ def test_files_of_options(count: int, tmp_path: Path) -> None:
     try_all(count, fuzz.option_files(), act)
 
 
+@pytest.mark.ci
 @tries(20, 500)
 def test_data_files(count: int, tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
@@ -119,6 +122,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict.fromkeys(("evaluate", "generate", "show"), run) | {"report": str(Path(run).parent)}
 
 
+@pytest.mark.ci
 @tries(15, 500)
 def test_command_lines(count: int, folders: dict[str, str], ablate_command: Command) -> None:
     def act(words: list[str]) -> None:

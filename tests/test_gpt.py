@@ -152,6 +152,7 @@ def modded_nanogpt(w, text, *, depth, heads):
     return 15 * (z / 15).tanh()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("suffix", ["", "_adamw"])
 def test_the_recipe_of_modded_nanogpt_is_its_network_and_trains(suffix: str, tmp_path: Path):
     rng, heads, dim = np.random.default_rng(0), 2, 64

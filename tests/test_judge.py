@@ -48,6 +48,7 @@ def run(monkeypatch, *words: object) -> None:
 PUBLISHED = pd.read_csv(Path(__file__).with_name("crowded_valley.csv"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("frame", "baseline", "better"),
     [
@@ -103,6 +104,7 @@ def test_a_table_gets_the_files_of_a_report_and_a_frame_the_same_content(
     assert "report.html exists, and is not of ablate.judge: add --to" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_torch_is_not_imported(tmp_path):
     from tiny import in_a_process
 

@@ -102,6 +102,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("group", "name"), PARTS)
 def test_every_key_of_a_part_acts(group: str, name: str) -> None:
     """In the first model that takes the part."""
@@ -116,6 +117,7 @@ def test_every_key_of_a_part_acts(group: str, name: str) -> None:
 ROTARY = {"pos_enc": "rotary"}  # learned positions do not differ by layer
 
 
+@pytest.mark.ci
 def test_every_key_of_a_block_acts_by_layer() -> None:
     content, cfg = option_content(FRAGMENT)[0], composed("gpt", ROTARY)
     of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
@@ -143,6 +145,7 @@ def pattern(key: str, slot: str, now: Any, others: list[Any]) -> Any:
     raise AssertionError(f"{key} takes no second value")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "chosen", "names"),
     [

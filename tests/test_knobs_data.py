@@ -175,6 +175,7 @@ def equal(first, second):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name, key):
     needs, others = given(name, key), changed(name, key)
@@ -213,6 +214,7 @@ def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(n
     assert same == (key in run.for_training)
 
 
+@pytest.mark.ci
 @with_key("workers")
 def test_workers_change_nothing(name):
     assert equal(batches(name, flip=True), batches(name, flip=True, workers=1))
@@ -236,6 +238,7 @@ def test_the_checksum_is_compared(name):
         batches(name, sha256="0" * 64)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
 def test_the_seed_changes_the_order_and_nothing_else(name):
     first, second = both = [ready(name, seed=seed, **FILES[name]) for seed in (0, 2)]

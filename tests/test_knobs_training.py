@@ -77,6 +77,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.ci
 def test_the_measure_is_repeatable() -> None:
     again = trained.__wrapped__("gpt")
     assert equal(trained("gpt").parameters, again.parameters)
@@ -101,6 +102,7 @@ def written(*more: str) -> list[list[int]]:
     return [f[0].tokens for batch in data.val_dataloader() for f in task.search(batch["source"])]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key", WRITING)
 def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
     value, beside = WRITING[key]
@@ -151,6 +153,7 @@ def test_no_key_of_the_trainer_is_left_out(name: str) -> None:
     assert found == {*TRAINER, *places, "gradient_clip_val"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key", TRAINER)
 def test_every_knob_of_the_trainer_changes_what_it_says(key: str) -> None:
     changed, look, expected = TRAINER[key]
@@ -190,6 +193,7 @@ def test_every_knob_of_the_place_changes_it(typed):
     assert (trainer.num_devices, trainer.num_nodes, averaged) == PLACES[typed]
 
 
+@pytest.mark.ci
 def test_no_key_of_a_kernel_is_left_out() -> None:
     """Kernels change no number: test_knobs.py. Their keys change how it is computed."""
     for name in options("kernel"):

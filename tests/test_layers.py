@@ -52,6 +52,7 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(own, tmp_path)
     assert held == 2 * 3 * cfg.model.dim
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -71,6 +71,7 @@ def every(folder):
     return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", OF_RUNS)
 def test_no_link_in_the_folder_of_a_run_is_followed(whole, tmp_path, outside, way):
     named = [*every(whole), *MORE_OF_RUNS]
@@ -105,6 +106,7 @@ def test_a_launcher_writes_through_no_link(tmp_path, outside):
         RunLock.take(tmp_path / "run", launcher="local")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "flags", [(), ("-m", "hydra/sweeper=basic", "seed=0,1"), ("-m", "seed=0,1")]
 )

@@ -102,6 +102,7 @@ def test_a_finished_run_is_measured_by_the_harness(run, tmp_path, capsys):
         measured(f"{{core: 'lm_eval:{tmp_path}/./cats.yaml'}}")
 
 
+@pytest.mark.ci
 def test_the_metric_of_a_study_may_be_that_of_a_task(run, tmp_path):
     """Its name is checked before the first run."""
     (tmp_path / "rows.json").write_text(json.dumps({"context": "the", "answer": 0}))
@@ -133,6 +134,7 @@ def test_the_command_measures_a_task_of_a_folder(run, tmp_path, monkeypatch, cap
     assert (value.arm, value.seed, value.metric) == (run.name, 0, "cats/acc")
 
 
+@pytest.mark.ci
 def test_only_language_models_of_text_are_measured(run, tmp_path):
     with refused("--tasks NAMES is missing"):
         called(lm_eval.main, run)

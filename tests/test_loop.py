@@ -41,6 +41,7 @@ def gradients(model, source: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return out.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cell", options("model.cell"))
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
 @pytest.mark.parametrize("score", sorted(LOOPED))

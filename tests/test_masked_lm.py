@@ -103,6 +103,7 @@ def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, mo
         evaluate.evaluate(ablate.load(finished), {"data.seq_len": 32})
 
 
+@pytest.mark.ci
 def test_generate_fills_in(finished, monkeypatch, capsys):
     def written(*arguments):
         return call(monkeypatch, capsys, generate, finished, *arguments)

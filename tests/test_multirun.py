@@ -23,6 +23,7 @@ HERE = "hydra/launcher=basic"
 OLD = ("hydra/sweeper=basic", HERE)
 
 
+@pytest.mark.ci
 def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     """The model's own option is the baseline where it is among the values; else the first is."""
     argv = ["model.attention=additive,dot,scaled_dot", "seed=0,1", HERE]
@@ -46,6 +47,7 @@ def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     assert "The baseline is model.attention=dot." in out
 
 
+@pytest.mark.ci
 def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, tmp_path):
     tiny = [text for text in overrides(tmp_path) if "heads" not in text]
     code, _, err = ablate_command("-m", *tiny, "model.heads=2,3,4,5", HERE)
@@ -81,6 +83,7 @@ def test_a_failed_run_leaves_the_others_their_turn_and_runs_again(
         assert len(runs) == trained
 
 
+@pytest.mark.ci
 def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("broken")
@@ -117,6 +120,7 @@ def test_hydras_own_sweeper_still_works(ablate_command, runs, tmp_path):
     assert {folder.parent for _, folder in runs} == {tmp_path / "outputs" / "runs"}
 
 
+@pytest.mark.ci
 def test_hydras_own_sweeper_has_no_plan(ablate_command, runs):
     """What it would do nothing with is refused."""
     for argv in (["-m", "seed=0,1"], ["sweep=attention_scores"]):
@@ -166,6 +170,7 @@ WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_di
     model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip, seeds: 3}"""
 
 
+@pytest.mark.ci
 def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     tiny = tiny_for(WHAT, tmp_path)

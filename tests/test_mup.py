@@ -33,6 +33,7 @@ def last_slopes(path: Path, key: str, sizes: tuple[int, ...], *more: str) -> dic
     return {kind: each[-1] for kind, each in found.items()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
 def test_coordinates_move_as_far_at_any_width(tmp_path: Path, optimizer: tuple[str, ...]) -> None:
     with_it = last_slopes(tmp_path, "model.dim", WIDTHS, *optimizer, "model.base_dim=32")
@@ -44,6 +45,7 @@ def test_coordinates_move_as_far_at_any_width(tmp_path: Path, optimizer: tuple[s
     assert min(without[kind] for kind in ("stream", "output")) > 0.35, without
 
 
+@pytest.mark.ci
 def test_the_stream_moves_as_far_at_any_depth(tmp_path: Path) -> None:
     plain = ("optimizer.lr=0.003", "model.dim=64", "model.heads=4", "model.init_depth_scale=false")
     with_it = last_slopes(tmp_path, "model.depth", DEPTHS, *plain, "model.base_depth=2")
@@ -58,6 +60,7 @@ def test_at_the_size_itself_nothing_changes(tmp_path: Path) -> None:
     assert measured(tmp_path, *size, *based) == measured(tmp_path, *size)
 
 
+@pytest.mark.ci
 def test_the_command_prints_the_slopes_and_draws_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +116,7 @@ def groups(path: Path, *given: str) -> tuple[Any, dict[str, Any]]:
     return model, found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("optimizer", "factor"),
     [

@@ -121,6 +121,7 @@ WEIGHTS = 1 + 2 * 7 + 1
 RUN = ("experiment=ngpt", "model.dim=8", "model.depth=2", "model.heads=2")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd", "lion", "cautious"])
 def test_weights_have_length_one_after_every_step(optimizer: str, tmp_path: Path) -> None:
     typed = overrides(tmp_path, *RUN, f"optimizer={optimizer}", "optimizer.lr=0.1")
@@ -157,6 +158,7 @@ def test_maps_in_float8_are_normalized_as_well() -> None:
     assert_unit(model, WEIGHTS)
 
 
+@pytest.mark.ci
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *RUN, *SHORT))
     ablate.run(cfg, tmp_path / "whole")

@@ -38,6 +38,7 @@ IGNORED = [
 ]  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("given", "line"), IGNORED)
 def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line: str) -> None:
     given = f"model.dim=32 {given}" if "layers" in given else given
@@ -47,6 +48,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line:
     assert "model.dim" not in str(error.value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "given",
     [
@@ -88,6 +90,7 @@ def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path
     refuse_without_effect(Composition(cfg), build_data(cfg))
 
 
+@pytest.mark.ci
 def test_what_acts_is_compared_once_and_what_does_not_is_refused_again(tmp_path: Path) -> None:
     def compared(*more: str) -> int:
         cfg = ablate.compose(*overrides(tmp_path, *more))

@@ -199,6 +199,7 @@ NO_AXIS = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("model", MODELS)
 def test_every_group_and_switch_of_a_model_is_an_axis(model: str) -> None:
     """A switch is true or false, or one of some names, in the model, its data, task and trainer;

@@ -55,6 +55,7 @@ def test_a_task_without_losses_of_examples_refuses():
         Presenter(built()).predictions({})
 
 
+@pytest.mark.ci
 def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     """Two seeds whose difference is the same in the mean; example by example it is not."""
     root = make_study(tmp_path / "s", {"baseline": arm([1.0, 1.1]), ROTARY: arm([1.2, 1.3])})

@@ -168,6 +168,7 @@ def test_validation_by_files_and_by_a_named_split(tmp_path):
     assert documents(tmp_path / "b", "val") == DOCUMENTS[1::2]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["char", "bpe"])
 def test_processes_and_stops_change_no_byte(name, tmp_path, monkeypatch):
     (tmp_path / "long.txt").write_text(prose(99, words=60_000))  # of several pieces

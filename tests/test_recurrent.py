@@ -135,6 +135,7 @@ def test_ties_and_their_widths():
         language_model(embedding_dim=5)
 
 
+@pytest.mark.ci
 def test_the_gates_of_every_layer_are_drawn(tmp_path):
     model, example = language_model(cell="lstm", depth=2), {"tokens": tokens(1, LENGTH)}
     paths = model.float().figures(example, tmp_path, None)

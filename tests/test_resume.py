@@ -290,6 +290,7 @@ def test_a_disk_that_becomes_read_only(whole, tmp_path, monkeypatch):
         goes_on(whole, tmp_path / "run")
 
 
+@pytest.mark.ci
 @quick
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_folder_that_is_moved_while_its_run_trains(whole, tmp_path, monkeypatch, taken):
@@ -313,6 +314,7 @@ def test_a_folder_that_is_moved_while_its_run_trains(whole, tmp_path, monkeypatc
     goes_on(whole, tmp_path / "moved")
 
 
+@pytest.mark.ci
 @quick
 def test_a_file_that_is_refused_says_how_the_run_resumes_and_no_second_error_hides_it(
     whole, tmp_path, monkeypatch
@@ -337,6 +339,7 @@ def test_a_file_that_is_refused_says_how_the_run_resumes_and_no_second_error_hid
 # Stopping on request
 
 
+@pytest.mark.ci
 @quick
 @pytest.mark.parametrize(
     ("number", "times", "step"),
@@ -369,6 +372,7 @@ def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, mo
     goes_on(whole, tmp_path)
 
 
+@pytest.mark.ci
 @quick
 @pytest.mark.parametrize("step", [8, 14])
 def test_a_stop_during_a_validation_does_not_wait_for_its_end(whole, tmp_path, step):
@@ -406,6 +410,7 @@ PHASES = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("phase", "number"),
     [*((phase, signal.SIGTERM) for phase in PHASES), (STARTED, signal.SIGUSR1)],
@@ -547,6 +552,7 @@ def last_step(folder):
     return last(folder)["global_step"] if (folder / "checkpoints" / "last.ckpt").exists() else None
 
 
+@pytest.mark.ci
 @quick
 def test_a_branch_resumes_from_its_own_checkpoint(tmp_path, monkeypatch):
     both = Budgets(tmp_path, monkeypatch, "trainer.val_check_interval=3")
@@ -559,6 +565,7 @@ def test_a_branch_resumes_from_its_own_checkpoint(tmp_path, monkeypatch):
     assert result(branch)["trunk"]["step"] == BEGINS
 
 
+@pytest.mark.ci
 @quick
 @pytest.mark.parametrize("how", ["is missing", "checksum does not match", "is of other code"])
 def test_without_the_state_of_the_longer_run_a_branch_trains_from_step_0(

@@ -82,6 +82,7 @@ def test_half_precision_knows_where_it_looks_in_a_long_source():
     assert factors[301] == 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("score", scores())
 def test_every_kernel_computes_the_same_or_is_refused(score, window):

@@ -47,6 +47,7 @@ UNIMPORTANT = """checkpoint_every checkpoint_keep evaluate data.path data.root d
     trainer.log_every_n_steps"""
 
 
+@pytest.mark.ci
 def test_every_key_that_can_change_the_result_changes_the_id() -> None:
     seen, unimportant = set(), UNIMPORTANT.split()
     for overrides in COMPOSITIONS:

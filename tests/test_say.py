@@ -93,6 +93,7 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
     assert "\x1b" not in told.out + told.err
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_pdf")
 @pytest.mark.parametrize("columns", [None, "80", "100"])
 def test_no_cell_of_a_table_is_cut_off(columns, tmp_path, monkeypatch, capsys):

@@ -78,6 +78,7 @@ def test_every_annotation_that_restricts_values_is_a_rule():
     assert not {"six", "more"} & {*rules}
 
 
+@pytest.mark.ci
 def test_files_are_read_as_omegaconf_reads_them():
     for path in config_files("*/*.yaml"):
         if path.parent.name == "model":
@@ -170,6 +171,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
@@ -198,6 +200,7 @@ def test_a_fact_that_is_not_there_silences_the_rule() -> None:
             facts(path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("module", ["others", "ablate.data.others"])
 def test_the_data_of_others_says_itself_what_it_holds(others, monkeypatch, module):
     """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""

@@ -162,6 +162,7 @@ def test_a_ladder_has_slopes_and_speed_ups(tmp_path):
     assert ladder(study, "val/loss", "min") is None
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_pdf")
 def test_five_rungs_predict_the_last_and_tell_the_trend(tmp_path):
     """Also by wall clock: the arm's steps take 1.1 times as long."""
@@ -213,6 +214,7 @@ def test_claims_about_effective_compute(tmp_path):
     assert {each.verdict for each in assemble(collect(root)).claims} == {"not tested"}
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_pdf")
 def test_a_loss_below_the_floor_of_the_law_has_no_bound_and_is_reported(tmp_path):
     """At one size the speed-up is unlimited, of several there is no trend."""
@@ -300,6 +302,7 @@ def planned(ablate_command, folder, blocks, *typed):
     return ablate_command(*argv, "study.dry_run=true")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("blocks", "typed", "lines"),
     [

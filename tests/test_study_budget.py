@@ -152,6 +152,7 @@ class Halting(Drawn):
 """
 
 
+@pytest.mark.ci
 def test_what_a_run_would_refuse_before_its_first_step_is_refused(tmp_path, monkeypatch):
     (tmp_path / "parts_of_mine.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -227,6 +228,7 @@ def test_what_needs_no_width_or_cannot_be_built_is_left_alone(tmp_path):
     assert solved(overrides(tmp_path, "model.depth=2", "model.dim=32"), *arms) == {}
 
 
+@pytest.mark.ci
 def test_widths_that_do_not_fit_are_passed_over(tmp_path):
     """dim is a multiple of 3 heads, each of an even width for the rotation."""
     base = overrides(tmp_path, "model.heads=3", "model.dim=192", "pos_enc=rotary")

@@ -82,6 +82,7 @@ def edit(file, old, new):
     file.write_text(text.replace(old, new))
 
 
+@pytest.mark.ci
 def test_a_run_is_the_planned_one_whatever_is_edited(
     argv, ablate_command, trained, tmp_path, monkeypatch
 ):

@@ -59,6 +59,7 @@ def test_effective_compute_without_noise_is_exact():
     assert np.isinf(below).all()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("times", [1.0, 4.0])
 def test_intervals_cover(times):
     """benchmarks/ladders.py has many more."""

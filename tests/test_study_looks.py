@@ -296,6 +296,7 @@ def seeds_of(folder):
 ALL = ([*range(6)], {"learned": 6, "none": 3, "alibi": 3, "rotary": 6})
 
 
+@pytest.mark.ci
 def test_undecided_arms_get_seeds_until_the_last_look(command, tmp_path, runs):
     _, out, _ = command("study.dry_run=true")
     assert "4 arms, 3 to 6 seeds (looks at 3, 4 and 6), 12 runs" in out
@@ -309,6 +310,7 @@ def test_undecided_arms_get_seeds_until_the_last_look(command, tmp_path, runs):
     assert read_plan(tmp_path / "outputs" / "s")["looks"]["after"]
 
 
+@pytest.mark.ci
 def test_tuned_arms_get_seeds_too(command, tmp_path, runs):
     assert command("study.tune={optimizer.lr: [1e-3, 2e-3]}")[0] == 0
     assert len(runs) == 8 + 18
@@ -316,6 +318,7 @@ def test_tuned_arms_get_seeds_too(command, tmp_path, runs):
     assert sorted(cell["kind"] for cell in plan["cells"]) == ["run"] * 18 + ["tune"] * 8
 
 
+@pytest.mark.ci
 def test_a_stopped_study_continues_at_its_look(command, tmp_path, runs, seen):
     measure = seen["measure"]
 
@@ -341,6 +344,7 @@ BETWEEN = (
 )
 
 
+@pytest.mark.ci
 def test_an_arm_gets_seeds_for_a_claim_that_is_open(command, tmp_path, runs):
     """A finished study continues with its runs, and is marked."""
     assert command("study.seeds_up_to=null", BETWEEN)[0] == 0
@@ -352,6 +356,7 @@ def test_an_arm_gets_seeds_for_a_claim_that_is_open(command, tmp_path, runs):
     assert (plan["looks"]["after"], plan["claims"][0]["after"]) == (True, False)
 
 
+@pytest.mark.ci
 def test_only_the_block_of_an_open_claim_gets_seeds(command, tmp_path, runs):
     blocks = "study.blocks={optimizer.lr: [0.001, 0.002]}"
     assert command(blocks, BETWEEN.replace("versus", "block: 0.001, versus"))[0] == 0
@@ -364,6 +369,7 @@ def test_only_the_block_of_an_open_claim_gets_seeds(command, tmp_path, runs):
     assert (entry.settled.n, entry.settled.look.outcome) == (6, "undecided")
 
 
+@pytest.mark.ci
 def test_all_runs_are_repeated_once_whatever_the_looks(command, tmp_path, runs):
     assert command()[0] == 0
     assert command("study.rerun=all")[0] == 0
@@ -371,6 +377,7 @@ def test_all_runs_are_repeated_once_whatever_the_looks(command, tmp_path, runs):
     assert len([*(tmp_path / "outputs" / "s" / "old").iterdir()]) == 1
 
 
+@pytest.mark.ci
 def test_an_arm_that_fails_gets_no_more_seeds(command, tmp_path, fail, seen):
     measure = seen["measure"]
     seen["measure"] = lambda cfg: (
@@ -380,6 +387,7 @@ def test_an_arm_that_fails_gets_no_more_seeds(command, tmp_path, fail, seen):
     assert seeds_of(tmp_path / "outputs" / "s")[1]["rotary"] == 3
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("typed", "says"),
     [

@@ -104,6 +104,7 @@ def sweeps(tmp_path_factory):
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
 def test_a_mistake_is_found_in_planning(number, sweeps):
     study, typed, parts = MISTAKES[number]
@@ -127,6 +128,7 @@ def refusal(ended):
     return err
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("study", "typed", "parts"), [MISTAKES[0], *OF_THE_COMMAND])
 def test_a_mistake_is_one_line(study, typed, parts, ablate_command, tmp_path):
     planned = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path)] if study else []
@@ -157,6 +159,7 @@ def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_pa
     assert len(runs) == 2
 
 
+@pytest.mark.ci
 def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeypatch):
     argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path)]
     outputs, plan = tmp_path / "outputs", tmp_path / "outputs/mine/plan.json"
@@ -178,6 +181,7 @@ def test_a_default_of_a_study_changes_no_single_run(ablate_command, runs, tmp_pa
     assert len(runs) == 1
 
 
+@pytest.mark.ci
 def test_values_after_commas_are_a_factorial_design(ablate_command, runs, tmp_path):
     typed = [*overrides(tmp_path), "-m", "model.norm=pre,post", "pos_enc=none,learned"]
     assert ablate_command(*typed, "hydra/launcher=basic", "study.design=factorial")[0] == 0

@@ -182,6 +182,7 @@ def test_a_file_of_another_recipe_and_what_is_no_noise_is_refused(tmp_path, cont
         read(**content)
 
 
+@pytest.mark.ci
 def test_the_command_refuses_noise_that_it_cannot_use(ran, tmp_path):
     folder, command = ran
     blocks = "study.blocks={optimizer.lr: [0.1, 0.2]}"

@@ -5,6 +5,7 @@ import re
 from itertools import product
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +172,7 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
 # PlannedRuns
 
 
+@pytest.mark.ci
 def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_runs(tmp_path):
     """Each composition is resolved once, unless a value of it is made of the seed."""
     plan = "{factors: {pos_enc: [none, rotary]}, seeds: [4, 0]}"
@@ -232,6 +234,7 @@ def blocks_and_keys(page):
     )
 
 
+@pytest.mark.ci
 def test_the_page_on_sweep_files_has_every_key_and_its_file_is_a_plan(tmp_path):
     (file, *_), keys = blocks_and_keys("write-a-sweep-file.md")
     assert yaml.safe_load((config_dir() / "config.yaml").read_text())["study"].keys() <= keys

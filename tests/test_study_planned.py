@@ -81,6 +81,7 @@ def frames(monkeypatch):
     return found
 
 
+@pytest.mark.ci
 def test_few_functions_are_above_the_trainer(tmp_path, frames, ablate_command, monkeypatch):
     """Of a command, and of the process of a run of a study."""
     monkeypatch.setattr("ablate.training.train.train", train)

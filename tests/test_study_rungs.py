@@ -129,6 +129,7 @@ def test_rungs_of_transferred_rates_can_be_composed_with_muon(tmp_path, rules):
         assert cfg.model.base_dim != cfg.model.dim
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("ladder", "typed", "says"),
     [

@@ -198,6 +198,7 @@ def test_an_interval_leaves_out_zero_exactly_where_a_difference_is_shown():
     assert kinds == {"better", "worse", "no difference shown"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("arms", "seeds", "known_df"), [(1, 5, 0), (5, 3, 0), (4, 5, 0), (5, 2, 20)]
 )
@@ -377,6 +378,7 @@ def test_an_interval_over_seeds_and_items_contains_the_one_way_intervals():
     assert stats.crossed_interval(values[None]) is None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("sds", [(0.3, 1, 1), (0, 1, 1), (0.1, 1, 2), (0.3, 0, 1), (0, 0, 1)])
 @pytest.mark.parametrize("shape", [(3, 50), (8, 30)])
 def test_an_interval_over_seeds_and_items_covers_the_difference(shape, sds):

@@ -41,6 +41,7 @@ def imported(path: Path) -> set[str]:
     return named
 
 
+@pytest.mark.ci
 def test_no_module_imports_another_system() -> None:
     others = {str(path): imported(path) - {of(path)} for path in MODULES}
     assert {path: names for path, names in others.items() if names} == {}
@@ -54,6 +55,7 @@ def test_no_option_of_the_core_names_a_system() -> None:
     assert [file for file in YAML if "ablate.systems." in file.read_text()] == []
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not SYSTEMS, reason="all were removed")
 def test_no_module_or_option_of_the_core_names_an_option_of_a_system() -> None:
     options = [

@@ -73,6 +73,7 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
 OTHERS = {"vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", *list_of_systems("SAME_TASK")}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - OTHERS))
 def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)
@@ -153,6 +154,7 @@ def test_pairs_are_mixed_within_a_process():
         odd.setup("fit")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("make", "choices", "leaks_targets"),
     [
@@ -200,6 +202,7 @@ def test_the_terms_of_a_loss_are_added():
     assert total({"loss": torch.tensor(2.0), "balance": torch.tensor(3.0)}) == 5
 
 
+@pytest.mark.ci
 def test_chunks_of_the_loss_have_the_loss_and_the_weights_of_whole_batches(tmp_path, monkeypatch):
     """64 tokens in chunks of 5, with every term; no call computes the logits of more."""
     parts, seen = GPT.logits, []

@@ -54,6 +54,7 @@ def built(own):
     return make_task(cfg, data, build(cfg, data))
 
 
+@pytest.mark.ci
 def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch, capsys):
     from my.task import Denoising
 
@@ -122,6 +123,7 @@ def test_what_has_no_meaning_is_refused(own):
         task.configure_model()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("key", "base"),
     [
@@ -251,6 +253,7 @@ def task(name):
     return f"defaults: [causal_lm]\n_target_: my.parts.{name}\n"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("slot", "text", "line"),
     [

@@ -169,6 +169,7 @@ def test_flops_are_those_of_pairs_of_mean_length(tmp_path):
     assert flops("data.min_length=4") > one > 0
 
 
+@pytest.mark.ci
 def test_a_run_ends_with_all_measures(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path))
     kept = ablate.run(cfg)
@@ -195,6 +196,7 @@ def test_a_run_ends_with_all_measures(tmp_path):
     assert not {PAD, EOS} & set(chain.from_iterable(tokens))
 
 
+@pytest.mark.ci
 def test_no_attention_has_no_alignment_error_rate(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path, "model.attention=none"))
     result = ablate.run(cfg)

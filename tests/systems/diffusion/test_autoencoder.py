@@ -83,6 +83,7 @@ def latent(folder, autoencoder, *more):
     return drawings(folder, *LATENT.format(autoencoder).split(), "model.patch=1", *more)
 
 
+@pytest.mark.ci
 def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     task = ablate.load(autoencoder).task
     data = build_data(ablate.compose(*latent(folder, autoencoder)))

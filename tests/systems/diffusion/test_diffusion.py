@@ -221,6 +221,7 @@ def test_a_run_is_measured_by_its_judge(run):
     assert "test/frechet" not in evaluate(run, {"task.judge": None})
 
 
+@pytest.mark.ci
 def test_real_images_in_place_of_samples_are_read_as_real_ones(run, monkeypatch):
     """And have the distance of a part of the test images from all of them, here of all."""
     data = run.data

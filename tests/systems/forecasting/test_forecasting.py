@@ -83,6 +83,7 @@ def by_hand(run, series, split, *, horizon=HORIZON, ends=None):
     return found
 
 
+@pytest.mark.ci
 def test_every_measure_is_what_loops_find(finished):
     series, run = finished
     measured = dict(run.result["metrics"])

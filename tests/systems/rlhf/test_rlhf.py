@@ -198,6 +198,7 @@ def test_a_wrong_file_is_refused(tmp_path, line, says):
         ready("preferences", path=str(path))
 
 
+@pytest.mark.ci
 def test_wrong_runs_are_refused(tmp_path, runs):
     with pytest.raises(UserError, match="is not a language model trained on text"):
         ready("preferences", **FILES["preferences"] | {"policy_run": str(runs["reward"])}).example()
@@ -406,6 +407,7 @@ def learned(folder, *more, kind):
     return weight
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "key", "value"), KNOBS)
 def test_every_knob_changes_what_is_learned(kind, key, value, tmp_path, runs):
     value = str(runs["reward"]) if value == "a run" else value

@@ -55,6 +55,7 @@ def copy(ours, theirs, names):
     ours.load_state_dict(state)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prompt", PROMPTED)
 def test_prompts_and_masks_are_those_of_transformers(prompt):
     hf = pytest.importorskip("transformers", reason="needs the extra [hf]")

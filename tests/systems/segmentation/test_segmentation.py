@@ -131,6 +131,7 @@ def finished(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.ci
 def test_measures_are_means_over_the_examples(finished):
     task = ablate.load(finished).task
     found = json.loads((finished / "result.json").read_text())

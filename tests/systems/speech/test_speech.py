@@ -101,6 +101,7 @@ def test_codes_are_the_nearest_centres_whatever_the_threads():
     assert (again.centers == book.centers).all()
 
 
+@pytest.mark.ci
 def test_the_same_list_is_said_alike_and_words_have_their_times():
     texts = ["three seven two", "one"]
     first, second = (espeak.speak(texts, **VOICE) for _ in range(2))
@@ -161,6 +162,7 @@ def test_more_training_texts_leave_the_test_alone_and_codes_are_stated():
     assert len(slow.texts["val"][0].target) > len(few.texts["val"][0].target)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
