@@ -57,7 +57,6 @@ IN_2D = [name for name in options("pos_enc") if name.endswith("_2d")]
 DISTANCES = ["rotary", "alibi", "relative", "t5"]  # what says a distance has none to an image
 HERE: Only = {
     "trainer": ["cpu", "ddp"],
-    # fp8-mixed: test_precision.py, in the sizes that it takes
     "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
 }
 NO_POSITIONS: Only = {"pos_enc": ["none"]}
