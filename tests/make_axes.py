@@ -51,8 +51,9 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "task.beam": [1, 2],
     "task.length_penalty": [0.0, 0.6],
     "task.max_length": [None, 3],
-    # Without fp8-mixed, whose sizes are multiples of 16: test_precision.py
-    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true", "16-mixed", "16-true"],
+    "trainer.precision": [
+        *("32-true", "bf16-mixed", "bf16-true", "64-true", "fp8-mixed", "16-mixed", "16-true"),
+    ],
     "trainer.accumulate_grad_batches": [1, 2],
     "trainer.gradient_clip_val": [1.0, None],
 }

@@ -95,6 +95,7 @@ REFUSED = """
 1 model=vit model.pool=mean model.mixer=convolution model.mask=causal
 2 model=transformer model.embedding=onehot model.tie_embeddings=false model.share_embeddings=true
 1 kernel=triton model.attention=gatv2 trainer=gpu trainer.precision=64-true
+1 trainer.precision=fp8-mixed model.dim=24
 1 model=transformer kernel=triton model.attention=gatv2 model.cross_attention=dot trainer=gpu
 1 model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu
 1 model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive trainer=gpu

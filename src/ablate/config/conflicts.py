@@ -201,6 +201,11 @@ CONFLICTS = [
         " use trainer=ddp or compile=false",
     ),
     Conflict(
+        lambda c: c("trainer.precision") == "fp8-mixed" and c.get("model.dim", 1) % 16 != 0,
+        "trainer.precision=fp8-mixed needs a model whose width, model.dim, is a multiple of 16; use"
+        " bf16-mixed",
+    ),
+    Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),
         "trainer.precision={trainer.precision} needs a GPU; on a CPU use bf16-mixed or 32-true",
     ),
