@@ -152,17 +152,25 @@ def test_hyperball_turns_matrices_by_a_fixed_length_and_keeps_their_norm(
     torch.testing.assert_close(dict(model.named_parameters()), before, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        ("model.init_depth_scale=zero", "one that starts at zero would stay zero"),
-        ("+optimizer.matrix.weight_decay=0.1", r"optimizer\.matrix\.weight_decay: Hyperball keeps"),
-    ],
-)
-def test_what_hyperball_cannot_train_is_refused(typed: str, message: str, tmp_path: Path) -> None:
-    cfg = ablate.compose(*overrides(tmp_path, "optimizer=muonh", typed))
-    with pytest.raises(UserError, match=message):
-        made(cfg)
+def test_hyperball_lets_the_norm_of_a_matrix_of_zeros_grow(tmp_path: Path) -> None:
+    model, optimizer = made(
+        ablate.compose(*overrides(tmp_path, "optimizer=adamh", "model.attention=additive"))
+    )
+    (v,) = [p for name, p in model.named_parameters() if name.endswith("score.v")]
+    assert not v.any()
+    for _ in range(2):
+        before = v.detach().clone()
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        expected = torch.tensor(0.02 * 0.02 * v.numel() ** 0.5)
+        torch.testing.assert_close((v - before).norm().detach(), expected)
+
+
+def test_hyperball_refuses_a_decay_of_matrices(tmp_path: Path) -> None:
+    typed = overrides(tmp_path, "optimizer=muonh", "+optimizer.matrix.weight_decay=0.1")
+    with pytest.raises(UserError, match=r"optimizer\.matrix\.weight_decay: Hyperball keeps"):
+        made(ablate.compose(*typed))
 
 
 def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:

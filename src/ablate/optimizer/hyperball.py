@@ -12,12 +12,15 @@ import torch
 from ablate.errors import UserError
 from ablate.optimizer import ByRole, Rule
 
+STD = 0.02  # of initial weights in GPT-2
+
 
 class Hyperball(ByRole):
     """Rules by role; that of matrices sets only the direction of a step.
 
-    Its lr is the length of the step relative to the matrix. Matrices have no weight decay. Raises
-    UserError for a matrix of zeros, which would stay zero.
+    Its lr is the length of the step relative to the matrix. Matrices have no weight decay. One that
+    starts at zero, such as the v of additive scores, has no norm to keep: its steps are as long as
+    those of a matrix of its size with entries of standard deviation 0.02.
     """
 
     def __init__(self, params: list[dict[str, Any]], *, matrix: Rule, **rules: Any) -> None:
@@ -30,11 +33,6 @@ class Hyperball(ByRole):
         for group in params:
             if group["role"] == "matrix":
                 group["weight_decay"] = 0.0
-                if not all(p.any() for p in group["params"]):
-                    raise UserError(
-                        "optimizer: Hyperball keeps the norm of matrices, and one that starts at"
-                        " zero would stay zero; set model.init_depth_scale=true or false"
-                    )
         super().__init__(params, matrix=matrix, **rules)
 
     @torch.no_grad()
@@ -49,7 +47,10 @@ class Hyperball(ByRole):
         rule.step()
         group["lr"] = lr
         for p, old in zip(weights, before, strict=True):
-            step, norm = old - p, old.norm()
+            step = old - p
+            free = self.state[p].setdefault("free", not old.any().item())
+            norm = STD * p.numel() ** 0.5 if free else old.norm()
             step *= lr * norm / step.norm().clamp(min=torch.finfo(p.dtype).tiny)
             p.copy_(old - step)
-            p.mul_(norm / p.norm())
+            if not free:
+                p.mul_(norm / p.norm())
