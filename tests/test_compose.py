@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from ablate.config.composition import Composition, compose
 from ablate.config.overrides import quote_override
 from ablate.config.tree import config_dir, config_dirs, config_file, open_tree
 from ablate.data.text import TextData
-from ablate.study.plan.blocks import Blocks
+from ablate.study.plan.blocks import Blocks, with_budgets
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.design import arm_named
@@ -158,6 +158,7 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
     assert command.hydra.mode.name == "MULTIRUN"
     assert command.study.name == name
     asked = parse_request(command, [f"sweep={name}"], tree)
+    asked = with_budgets(asked, partial(Composer(tree, command, asked.fixed), ()))
     blocks = Blocks.of(asked)
     for _, block in blocks.requests(asked):
         layout = lay_out(block, Composer(tree, command, block.fixed))
