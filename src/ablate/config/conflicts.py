@@ -87,6 +87,8 @@ def conflicts_of(target: str) -> tuple[Conflict, ...]:
     )
 
 
+FLOAT8 = "fp8-mixed"  # of trainer.precision
+FLOAT8_SIZES = 16  # a product in float8 needs multiples of it
 TOO_LONG = (
     "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
     " schedule.warmup=auto, 0, or a share of the training such as 0.1"
@@ -176,7 +178,7 @@ CONFLICTS = [
     Conflict(
         lambda c: (
             c("trainer.strategy") == "fsdp"
-            and c("trainer.precision") in ("16-mixed", "fp8-mixed", "64-true")
+            and c("trainer.precision") in ("16-mixed", FLOAT8, "64-true")
         ),
         "trainer.precision={trainer.precision} is not supported with trainer.strategy=fsdp; use"
         " bf16-mixed or 32-true",
@@ -201,9 +203,9 @@ CONFLICTS = [
         " use trainer=ddp or compile=false",
     ),
     Conflict(
-        lambda c: c("trainer.precision") == "fp8-mixed" and c.get("model.dim", 1) % 16 != 0,
-        "trainer.precision=fp8-mixed needs a model whose width, model.dim, is a multiple of 16; use"
-        " bf16-mixed",
+        lambda c: c("trainer.precision") == FLOAT8 and c.get("model.dim", 1) % FLOAT8_SIZES != 0,
+        f"trainer.precision={FLOAT8} needs a model whose width, model.dim, is a multiple of"
+        f" {FLOAT8_SIZES}; use bf16-mixed",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),

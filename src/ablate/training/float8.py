@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.float8.float8_linear import Float8Linear
 
+from ablate.config.conflicts import FLOAT8, FLOAT8_SIZES
 from ablate.errors import UserError
 from ablate.model.base import Model
 
-FLOAT8 = "fp8-mixed"
-SIZES = 16  # a product in float8 needs multiples of it
 CAPABILITY = (8, 9)  # of the first GPUs with float8: Ada and Hopper
 
 
@@ -49,7 +48,7 @@ class Float8(MixedPrecision):
                 module_filter_fn=lambda part, name: (
                     f"{name}.weight" in matrices  # noqa: B023  # called here
                     and not isinstance(part, Float8Linear)
-                    and all(size % SIZES == 0 for size in part.weight.shape)
+                    and all(size % FLOAT8_SIZES == 0 for size in part.weight.shape)
                 ),
                 config=config,
             )
@@ -57,7 +56,7 @@ class Float8(MixedPrecision):
         if not found:
             raise UserError(
                 f"trainer.precision={FLOAT8}: no linear map of this model's blocks has sizes that"
-                f" are multiples of {SIZES}; use bf16-mixed"
+                f" are multiples of {FLOAT8_SIZES}; use bf16-mixed"
             )
         for part in found if self.device == "cpu" else ():
             part.__class__ = OnCPU

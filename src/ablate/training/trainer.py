@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
-from ablate.config.conflicts import TOO_LONG
+from ablate.config.conflicts import FLOAT8, TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
@@ -89,7 +89,7 @@ def make_trainer(
 def precision_of(precision: str, wanted: str) -> dict[str, Any]:
     """The argument of a Trainer for trainer.precision. wanted: trainer.accelerator. UserError
     without the package that float8 needs."""
-    if precision != "fp8-mixed":
+    if precision != FLOAT8:
         return {"precision": precision}
     require("torchao", f"trainer.precision={precision}", "float8")
     from ablate.training.float8 import Float8
