@@ -116,6 +116,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.smoke)
         if item.path.stem in GPU:
             item.add_marker(pytest.mark.gpu)
+        own = [mark.name for mark in item.own_markers if mark.name in ("ci", "slow")]
+        if own and own[-1] == "slow":  # a slow example of a function that CI runs
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "ci"]
         if item.get_closest_marker("ci"):
             item.add_marker(pytest.mark.slow)
         elif item.path.stem in CI and item.get_closest_marker("slow"):

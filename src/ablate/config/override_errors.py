@@ -245,5 +245,6 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         done, node = full, node._get_node(part)
     if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
         several = override.is_sweep_override()
+        require_few(override)
         value = [*override.sweep_iterator()] if several else override.value()
         yield no_value(path, value, {str(key) for key in node})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -67,9 +68,13 @@ def quote_override(text: str) -> str:
 
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
     """Parse overrides. Raises HydraException. loader: finds the options that glob(*) names."""
-    return OverridesParser.create(config_loader=loader).parse_overrides(
-        [*map(quote_override, texts)]
-    )
+    return [_parsed(quote_override(text), loader) for text in texts]
+
+
+@lru_cache(maxsize=1_000)
+def _parsed(text: str, loader: ConfigLoader | None) -> Override:
+    """An override is parsed to be checked and again to be composed: a millisecond each time."""
+    return OverridesParser.create(config_loader=loader).parse_overrides([text])[0]
 
 
 def parse(text: str) -> Override:

@@ -9,6 +9,7 @@ from copy import copy
 from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, ClassVar
 
 import yaml
@@ -344,13 +345,20 @@ def _refuse_hidden(folder: Path) -> None:
 def _state(folder: Path) -> tuple[tuple[str, int], ...]:
     """Every file below a folder, and when it was written; also broken links, and folders once if
     links lead back to them."""
-    found, passed = [], set()
-    for inside, folders, _ in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(inside)) in passed:
-            folders.clear()
+    found, passed, open_folders = [], set(), [str(folder)]
+    while open_folders:
+        try:
+            entries = [*os.scandir(open_folders.pop())]
+        except OSError:  # such as a folder that nobody may read
             continue
-        passed.add(real)
-        for entry in os.scandir(inside):
-            stat = entry.stat(follow_symlinks=os.path.exists(entry))
-            found.append((entry.path, stat.st_mtime_ns))
+        for entry in entries:
+            try:
+                state = entry.stat()
+            except OSError:  # a broken link
+                state = entry.stat(follow_symlinks=False)
+            found.append((entry.path, state.st_mtime_ns))
+            identity = (state.st_dev, state.st_ino)
+            if S_ISDIR(state.st_mode) and identity not in passed:
+                passed.add(identity)
+                open_folders.append(entry.path)
     return tuple(found)

@@ -58,7 +58,8 @@ def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
 def data_of_run(run_dir: Path, config: DictConfig) -> Data:
     """The data that a run was trained on. Their state that its model needs is read from its folder;
     the data themselves are read when they are used, if they are still the same."""
-    data = make_data(config)
+    with names_file(run_dir / "config.yaml"):
+        data = make_data(config)
     provenance = read_mapping(run_dir / "provenance.json")
     data.trained_on = provenance.get("data_fingerprint")
     if (path := run_dir / DATA).exists():

@@ -205,7 +205,7 @@ def versions(study: Study) -> dict[str, dict[str, list[str]]]:
         "code": _code,
         "data": _fingerprint,
         "host": lambda run: str(run.provenance.get("host")),
-        "device": lambda run: ", ".join(run.provenance.get("gpus") or ["CPU"]),
+        "device": _device,
         "python": lambda run: str(run.provenance.get("python")),
         "packages": _packages,
     }
@@ -217,6 +217,11 @@ def versions(study: Study) -> dict[str, dict[str, list[str]]]:
                 if run.arm not in arms:
                     arms.append(run.arm)
     return versions
+
+
+def _device(run: StudyRun) -> str:
+    gpus = run.provenance.get("gpus") or "CPU"
+    return ", ".join(map(str, gpus)) if isinstance(gpus, list) else str(gpus)
 
 
 def _packages(run: StudyRun) -> str:
