@@ -90,6 +90,7 @@ def test_a_schedule_free_training_resumes_bit_for_bit(
     assert_equal(tmp_path, whole)
 
 
+@pytest.mark.ci
 def test_validation_changes_no_step_of_a_schedule_free_training(
     free: tuple[DictConfig, Path], tmp_path: Path
 ) -> None:

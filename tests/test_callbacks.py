@@ -99,6 +99,7 @@ def test_what_is_no_callback_is_refused(own, tmp_path, typed, says):
         ablate.run(ablate.compose(*overrides(tmp_path, typed), config_dir=own), tmp_path / "run")
 
 
+@pytest.mark.ci
 def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypatch):
     pytest.importorskip("psutil")
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -52,6 +52,7 @@ def measured(monkeypatch, capsys):
     return rows
 
 
+@pytest.mark.ci
 def test_longer_than_trained(finished, measured):
     run = finished("rotary")
     rows = measured(run, "data.seq_len=16,32,64")
@@ -61,6 +62,7 @@ def test_longer_than_trained(finished, measured):
     assert all(row["val/perplexity"] > 1 for row in rows)
 
 
+@pytest.mark.ci
 def test_one_row_that_is_refused_leaves_the_others(finished, measured, capsys):
     run = finished("learned")
     with pytest.raises(UserError, match=r"learned was trained for 16 positions.*32"):

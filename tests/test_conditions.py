@@ -17,6 +17,7 @@ BOTH = "evaluate={long: {data.seq_len: 8}, short: {data.seq_len: 4}}"
 STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=4")
 
 
+@pytest.mark.ci
 def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *STEPS, LONG))
     OmegaConf.set_readonly(cfg, True)  # as that of a command
@@ -37,6 +38,7 @@ def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path:
     assert on_disk["evaluated"] == {"long": {"data.seq_len": 8}, "short": {"data.seq_len": 4}}
 
 
+@pytest.mark.ci
 def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_damaged_file_of_a_run(whole, tmp_path, one_line, name, way, damages):
             assert way == "init_from" or f"{folder / name} cannot be read: " in told
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["checkpoints/last.ckpt", "checkpoints/previous.ckpt", "metrics.csv"]
 )

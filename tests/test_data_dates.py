@@ -75,6 +75,7 @@ def test_a_form_is_found_once():
     assert [(form.locale, form.pattern) for form in forms] == [("en_GB", "dd/MM/y")]
 
 
+@pytest.mark.ci
 def test_a_text_is_ambiguous_where_reading_all_texts_says_so(monkeypatch):
     locales = ["en_US", "es_ES", "it_IT", "ja_JP", "sv_SE", "hr_HR"]
     when = days(1915) + days(2014) + days(2015)
@@ -101,6 +102,7 @@ def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
 # the data set
 
 
+@pytest.mark.ci
 def test_the_alignment_finds_what_the_target_says(data):
     months = defaultdict(set)
     for locale, width in product(data.locales, ("wide", "abbreviated")):

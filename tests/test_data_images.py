@@ -132,6 +132,7 @@ def test_fashion_mnist_from_a_folder_of_idx_files(fashion):
     assert np.allclose(restored(data, shown)[0], image, atol=1e-6)
 
 
+@pytest.mark.ci
 def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(fashion, tmp_path):
     raw = tmp_path / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)

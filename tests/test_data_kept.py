@@ -62,6 +62,7 @@ def test_another_content_is_not_measured_as_that_of_the_run(run, tmp_path):
             evaluate.evaluate(ablate.load(run), changes)
 
 
+@pytest.mark.ci
 def test_the_exported_tokenizer_is_that_of_the_run(run, tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "tiny.txt").unlink()

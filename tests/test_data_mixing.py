@@ -147,6 +147,7 @@ def test_an_exchanged_data_set_leaves_the_windows_of_the_others(sources):
     assert one.fingerprint() != other.fingerprint()
 
 
+@pytest.mark.ci
 def test_a_run_reports_the_loss_of_each_source_and_their_mean(sources, tmp_path):
     small = "data.seq_len=8 data.batch_size=4 model.dim=16 model.depth=1 model.heads=2"
     steps = "trainer.max_steps=2 trainer.val_check_interval=2 schedule.warmup=1 logger=none"

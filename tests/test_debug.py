@@ -80,6 +80,7 @@ def test_every_model_and_experiment_can_be_looked_at(name: str, every: int) -> N
         assert cfg.trainer.max_steps == own.trainer.max_steps, choice
 
 
+@pytest.mark.ci
 @quick
 def test_a_look_starts_anew_each_time(tmp_path, capsys):
     look(tmp_path, "debug=fast")
@@ -98,6 +99,7 @@ FAILS = "debug=overfit: the loss of one batch"
 ROUGH = "schedule=constant optimizer=sgd optimizer.lr=300 trainer.gradient_clip_val=9"
 
 
+@pytest.mark.ci
 @quick
 def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     more = (*OVERFIT[:1], "trainer.max_steps=60", "trainer.val_check_interval=60")
@@ -111,6 +113,7 @@ def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     assert not any(word in said for word in ("val/", " *", "best weights"))
 
 
+@pytest.mark.ci
 @quick
 @pytest.mark.parametrize(
     ("more", "line"),

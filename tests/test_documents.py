@@ -82,6 +82,7 @@ def test_smear_stays_within_documents():
     assert_equal(model(smear=True))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("pos_enc", ["rotary", "alibi", "t5", "relative"])
 @pytest.mark.parametrize("mask", ["causal", partial(part("model.mask", "window"), size=3)])
 def test_distances_are_those_within_a_document(pos_enc, mask):

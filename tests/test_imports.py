@@ -67,6 +67,7 @@ def arrows() -> set[tuple[str, str]]:
     return {(file, other) for file in FILES for other in imported(FILES[file]) if other in FILES}
 
 
+@pytest.mark.ci
 def test_no_import_goes_up() -> None:
     tree = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
     folders = re.findall(r"^      (\w+)/ ", tree, re.MULTILINE)
@@ -199,6 +200,7 @@ def planned(*words, config_dir=None):
     return lay_out(request, Composer(tree, command, request.fixed))
 
 
+@pytest.mark.ci
 def test_every_block_of_yaml_is_valid(tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```$", PROMISES, re.MULTILINE | re.DOTALL)
     assert len(blocks) > 5

@@ -248,6 +248,7 @@ def test_the_seed_changes_the_order_and_nothing_else(name):
     assert equal(*(next(iter(data.val_dataloader())) for data in both))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [name for name in NAMES if kind(name) == PAIRS])
 def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:

@@ -146,6 +146,7 @@ TRAINER: dict[str, tuple[str, Callable[[Run], Any], Any]] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", options("trainer"))
 def test_no_key_of_the_trainer_is_left_out(name: str) -> None:
     places = {"accelerator", "devices", "num_nodes", "strategy", "shards"}
@@ -161,6 +162,7 @@ def test_every_knob_of_the_trainer_changes_what_it_says(key: str) -> None:
     assert look(trained("gpt")) != expected
 
 
+@pytest.mark.ci
 def test_clipping_bounds_the_step() -> None:
     """Of plain descent: no parameter moves farther than rate times norm, all steps together."""
     plain = ["optimizer=sgd", "optimizer.momentum=0", "optimizer.lr=1", "schedule=constant"]
@@ -201,6 +203,7 @@ def test_no_key_of_a_kernel_is_left_out() -> None:
         assert keys_of(compose(f"kernel={name}", *KERNEL_NEEDS.get(name, [])), "kernel") == own
 
 
+@pytest.mark.ci
 def test_every_knob_at_the_top_changes_what_it_says() -> None:
     cfg = compose()
     top = {key for key in cfg if not isinstance(cfg.get(key), dict) and key not in cfg.choices}

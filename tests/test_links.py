@@ -122,6 +122,7 @@ def test_the_command_line_writes_through_no_link(ablate_command, tmp_path, outsi
         (place / name).unlink()
 
 
+@pytest.mark.ci
 def test_links_that_stay_inside_and_a_folder_that_is_reached_by_one(whole, tmp_path):
     """As those of W&B, and outputs/ that leads to another disk."""
     folder = shutil.copytree(whole, tmp_path / "run")

@@ -158,6 +158,7 @@ def test_a_head_keeps_its_rate_and_a_frozen_model_has_one(tmp_path: Path) -> Non
     assert groups(tmp_path, *untied, "model.freeze=encoder")[1].keys() == {"head"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "given",
     [

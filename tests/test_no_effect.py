@@ -63,6 +63,7 @@ def test_what_acts_in_training_alone_is_accepted(tmp_path: Path, given: str) -> 
     refuse_without_effect(Composition(cfg), build_data(cfg))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("longest", [16, 60])
 def test_a_window_that_the_longest_text_alone_leaves_acts(tmp_path: Path, longest: int) -> None:
     for split, name in itertools.product(("train", "val", "test"), "ab"):

@@ -213,6 +213,7 @@ OWN = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "content", "part"), OWN)
 def test_a_mistake_in_a_file_of_ones_own(name, content, part, ablate_command, tmp_path):
     file = tmp_path / "own" / f"{name}.yaml"
@@ -248,6 +249,7 @@ def test_links_that_lead_nowhere_or_back_disturb_no_option(tmp_path):
     assert compose("model.ffn=relu", config_dir=tmp_path).choices["model.ffn"] == "relu"
 
 
+@pytest.mark.ci
 def test_every_choice_that_a_message_names_can_be_typed() -> None:
     """GROUP=OPTION and KEY=null, in any text of the package."""
     folder = Path(override_errors.__file__).parents[1]
@@ -296,6 +298,7 @@ def test_where_a_text_is_meant_a_number_is_one(value: str) -> None:
         assert parse(f"{key}=64").value() == 64
 
 
+@pytest.mark.ci
 def test_the_folder_has_the_name_that_was_typed(ablate_command: Command, tmp_path: Path) -> None:
     for typed in ((), ("-m", "seed=0,1", "hydra/launcher=basic")):
         assert ablate_command("study.name=2024_05", "logger=none", *typed)[0] == 0

@@ -228,6 +228,7 @@ def test_every_group_and_switch_of_a_model_is_an_axis(model: str) -> None:
     assert switches - of_options - NO_AXIS.keys() <= axes.keys()
 
 
+@pytest.mark.ci
 def test_between_them_the_models_have_every_axis() -> None:
     assert set(MODELS) == set(options("model")) == set(ONLY)
     assert set().union(*(axes_of(model) for model in MODELS)) == set(EVERY_AXIS)
@@ -243,6 +244,7 @@ def test_the_axes_hold_every_value_that_is_allowed() -> None:
             assert set(choices) == {True, False}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "row"),
     [

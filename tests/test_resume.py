@@ -136,6 +136,7 @@ def test_death_at_any_step(whole, tmp_path, step):
     goes_on(whole, tmp_path)
 
 
+@pytest.mark.ci
 @quick
 def test_a_killed_run_took_at_least_what_it_had_trained(whole, tmp_path, monkeypatch):
     assert strike(whole[0], tmp_path, **at_step(8)) == -signal.SIGKILL
@@ -208,6 +209,7 @@ def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
         assert f"resuming from {places / 'previous.ckpt'} at step 4\n" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 @quick
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys):
     """And what a kill left half-written does no harm."""

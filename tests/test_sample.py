@@ -75,6 +75,7 @@ def test_greedy_text_is_the_argmax_of_the_logits():
     assert torch.equal(text(model, read[:, :3], 3 * LENGTH, temperature=0.0), read[:, 3:])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "make",
     [

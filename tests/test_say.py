@@ -209,6 +209,7 @@ def in_a_shell(line, folder):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.ci
 def test_a_closed_output_is_no_mistake(tmp_path):
     """`ablate --help >&-`; the next files do not get its number, and with it what is printed."""
     assert in_a_shell("-m ablate --help >&-", tmp_path) == (0, "", "")

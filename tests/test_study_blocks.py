@@ -263,6 +263,7 @@ def test_what_the_baseline_would_need():
     assert needed(2.0, compute, [3.0, 3.1, 2.9], "min") is None
 
 
+@pytest.mark.ci
 def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     study = "{blocks: {data.seq_len: [16, 8]}, factors: {pos_enc: [none, learned]}, seeds: 2}"
     argv = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path), "hydra/launcher=basic"]

@@ -85,6 +85,7 @@ def test_no_effect_is_said_of_the_same_model_alone(tmp_path, kind):
     assert [arm for arm, found in measured.items() if found.no_effect] == without
 
 
+@pytest.mark.ci
 def test_a_part_that_starts_at_zero_has_an_effect(tmp_path, monkeypatch):
     """Two buckets of T5's bias are told apart by their values, which here are zero at first."""
     monkeypatch.setattr(T5, "reset_parameters", lambda self: torch.nn.init.zeros_(self.table))

@@ -195,6 +195,7 @@ def test_cells_put_the_same_seed_of_all_arms_together_and_have_the_ids_of_their_
 KEYS = st.integers() | st.from_regex(r"[A-Za-z_][A-Za-z0-9_.=:,() -]*x", fullmatch=True)
 
 
+@pytest.mark.ci
 @given(
     st.recursive(
         st.none()

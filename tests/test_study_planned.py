@@ -97,6 +97,7 @@ def test_few_functions_are_above_the_trainer(tmp_path, frames, ablate_command, m
     assert frames == ["fit", "train", "main"]
 
 
+@pytest.mark.ci
 def test_a_run_builds_its_model_three_times(tmp_path, frames, monkeypatch):
     """On the meta device, to count it; with its values; and with the reference kernel, to compare
     what it computes with the defaults of its keys."""

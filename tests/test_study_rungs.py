@@ -121,6 +121,7 @@ def test_typed_values_take_the_place_of_the_rules(tmp_path):
     assert not any(text.startswith("schedule") for text in blocks.options["20K"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rules", ["mup", "completep"])
 def test_rungs_of_transferred_rates_can_be_composed_with_muon(tmp_path, rules):
     blocks = blocks_of(tmp_path, f"{{sizes: [20K, 3M], rules: {rules}}}", left_out=OWN)
@@ -160,6 +161,7 @@ def test_keys_of_a_ladder_are_no_factors_and_it_has_no_other_blocks(tmp_path):
         blocks_of(tmp_path, "{sizes: [20K, 80K]}", study=both, left_out=(*OWN, "data.seq_len"))
 
 
+@pytest.mark.ci
 def test_a_ladder_is_planned_and_run(ablate_command, runs, tmp_path):
     study = "{ladder: {sizes: [5K, 20K], tokens_per_parameter: 4}, factors: {pos_enc: [none]}}"
     argv = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path, *OWN[:4]),

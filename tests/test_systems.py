@@ -47,6 +47,7 @@ def test_no_module_imports_another_system() -> None:
     assert {path: names for path, names in others.items() if names} == {}
 
 
+@pytest.mark.ci
 def test_no_test_of_the_core_imports_a_system() -> None:
     assert [path for path in (ROOT / "tests").glob("*.py") if imported(path)] == []
 

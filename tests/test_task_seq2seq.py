@@ -153,6 +153,7 @@ def test_a_text_is_read_as_the_data_reads_it(task):
             assert value == expected[name]
 
 
+@pytest.mark.ci
 def test_flops_are_those_of_pairs_of_mean_length(tmp_path):
     """The same for every seed, though batches of another seed are of other lengths."""
 

@@ -46,6 +46,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name[6:]: value for name, value in state.items() if name.startswith("model.")}
 
 
+@pytest.mark.ci
 def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Path) -> None:
     """With its weights and its tokens."""
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}")
@@ -79,6 +80,7 @@ def test_a_classification_starts_from_a_bert(tmp_path: Path) -> None:
     assert ablate.run(second)["status"] == "finished"
 
 
+@pytest.mark.ci
 def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(first, tmp_path):
     here = tmp_path / "moved"
     shutil.copytree(first, here)
@@ -116,6 +118,7 @@ GOES_ON = ("init_optimizer=true", "data.batch_size=8", "optimizer.lr=0.01", "tra
            "trainer.val_check_interval=2")  # fmt: skip
 
 
+@pytest.mark.ci
 def test_a_run_goes_on_with_the_optimizer_of_another(tmp_path, monkeypatch, capsys):
     """From its last weights, with its moments and averages, and with rates of its own."""
     ablate.run(ablate.compose(*overrides(tmp_path, "task.ema=0.9")), here := tmp_path / "here")
@@ -156,6 +159,7 @@ def compose_id(*typed: str) -> str:
     return Composition(ablate.compose(*typed)).id
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -171,6 +175,7 @@ def test_an_optimizer_that_does_not_fit_is_refused(more, says, first, tmp_path):
         ablate.run(ablate.compose(*overrides(tmp_path, f"init_from={first}", *GOES_ON, *more)))
 
 
+@pytest.mark.ci
 def test_an_average_over_all_steps_is_not_continued(tmp_path):
     typed = overrides(tmp_path, "optimizer=schedule_free", "schedule=constant", *SMALL)
     ablate.run(ablate.compose(*typed), here := tmp_path / "here")
@@ -212,6 +217,7 @@ def test_parameters_of_the_body_have_to_be_the_same(name: str) -> None:
         fitting(target, source, ("head.",), "x")
 
 
+@pytest.mark.ci
 def test_what_is_frozen_stays_and_all_else_learns(first: Path, tmp_path: Path) -> None:
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", "model.freeze=embeddings")
     result = ablate.run(cfg)

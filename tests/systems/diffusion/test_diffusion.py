@@ -246,6 +246,7 @@ def pixels(file):
     return np.asarray(Image.open(file))
 
 
+@pytest.mark.ci
 def test_it_writes_an_image_of_a_prompt_and_draws_a_masked_part_anew(command, run, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     assert command("--prompt", "3 1", "--image", first) == (0, f"{first}\n", "")

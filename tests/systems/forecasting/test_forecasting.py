@@ -97,6 +97,7 @@ def test_every_measure_is_what_loops_find(finished):
     assert run.result["metric"]["name"] == "val/rmse"
 
 
+@pytest.mark.ci
 def test_during_training_only_one_step_is_measured(finished):
     _, run = finished
     rows = list(csv.DictReader((run.path / "metrics.csv").open()))

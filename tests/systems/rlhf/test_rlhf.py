@@ -70,6 +70,7 @@ def runs(tmp_path_factory):
     return {"first": place, "reward": Composition(reward).folder}
 
 
+@pytest.mark.ci
 def test_made_preferences_follow_bradley_and_terry_on_a_rule():
     assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
     assert RULES["letters"]("ab 1") == 5
@@ -417,6 +418,7 @@ def test_every_knob_changes_what_is_learned(kind, key, value, tmp_path, runs):
     assert torch.equal(plain, changed) == only_measured
 
 
+@pytest.mark.ci
 def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
     linked = tmp_path / "elsewhere"
     linked.symlink_to(runs["reward"])

@@ -96,6 +96,7 @@ def test_losses_are_their_formulas(tmp_path):
     torch.testing.assert_close(task.measured_losses(logits, iou, masks), expected)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch, dtype):
     """The losses are those of the others alone, and no click lies there."""
