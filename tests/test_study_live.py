@@ -142,6 +142,13 @@ def test_seconds_of_planned_runs_are_those_of_finished_ones():
     others = {"a0": ran(12.0, 10.0, 100), "b0": ran(43.0, 40.0, 400)}
     assert seconds("c", 200.0, **others) == pytest.approx(20.0 + 2.5)  # by FLOPs
     assert seconds("c", 200.0, a0=ran(9.0, 8.0, 0)) == 9.0  # without them
+    # Small trainings take longer for a FLOP than those of a size near the planned run's; one of
+    # them is running.
+    sizes = {f"{n}0": ran(10.0, 10.0, 1) for n in "defg"}
+    sizes |= {f"{n}0": ran(50.0, 50.0, 100) for n in "hi"}
+    sizes |= {"j0": State("running", step=1, steps=100, rate=2.0)}
+    states = {f"{name[0]}-{name[1:]}": run for name, run in sizes.items()}
+    assert Durations(states, {}, {"c": 200.0, "j": 100.0}).seconds("c") == 100.0
     for times, told in (
         ([4.0, 1.0, 1.0, 1.0], "4 s"),  # the short ones share a slot
         ([1.0, 1.0, 4.0], "5 s"),  # the long one waits

@@ -1,6 +1,7 @@
 """Estimate the duration of a study from its runs."""
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -24,22 +25,29 @@ class Durations:
     def seconds(self, arm: str) -> float | None:
         """Estimate a run of an arm; None if no run is finished or trains.
 
-        The median of the arm's own runs; without any, the median seconds per FLOP of the other
-        arms' training, plus their median time outside training; without FLOPs the median of all.
+        The median of the arm's own runs; without any, its FLOPs times the median seconds per FLOP
+        of the three trainings with the most similar FLOPs (the larger a model, the faster a FLOP),
+        plus the median time outside training; without FLOPs the median of all.
         """
         finished = {f: s.result for f, s in self.states.items() if s.name == "finished"}
         took = {f: r["wall_seconds"] for f, r in finished.items() if "wall_seconds" in r}
         if own := [seconds for folder, seconds in took.items() if self._arm(folder) == arm]:
             return median(own)
+        running = {f: s.steps / s.rate for f, s in self.states.items() if s.rate and s.steps}
         trained = [
             (r["train_seconds"], flops)
             for r in finished.values()
             if (flops := r.get("flops_per_step", 0) * r.get("steps", 0)) and "train_seconds" in r
         ]
-        if trained and arm in self.flops:
-            return self.outside + self.flops[arm] * median(time / flops for time, flops in trained)
-        running = [s.steps / s.rate for s in self.states.values() if s.rate and s.steps]
-        return median(took.values() or running) if took or running else None
+        trained += [
+            (seconds, flops)
+            for folder, seconds in running.items()
+            if (flops := self.flops.get(self._arm(folder)))
+        ]
+        if trained and (flops := self.flops.get(arm)):
+            similar = sorted(trained, key=lambda run: abs(math.log(run[1] / flops)))[:3]
+            return self.outside + flops * median(time / done for time, done in similar)
+        return median(took.values() or running.values()) if took or running else None
 
     @property
     def outside(self) -> float:
