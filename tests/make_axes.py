@@ -34,6 +34,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],
     "model.smear": [False, True],
+    "model.bigram": [None, 2],
     "model.unit_weights": [False, True],
     "model.logit_scale": [False, True],
     "model.bias": [True, False],

@@ -82,6 +82,10 @@ def test_smear_stays_within_documents():
     assert_equal(model(smear=True))
 
 
+def test_pairs_of_tokens_stay_within_documents():
+    assert_equal(model(bigram=2))
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("pos_enc", ["rotary", "alibi", "t5", "relative"])
 @pytest.mark.parametrize("mask", ["causal", partial(part("model.mask", "window"), size=3)])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import AttentionInputs, attention_weights, mix
 from ablate.model.ffn import FeedForward
+from ablate.model.layers.bigram import Bigram
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
@@ -126,6 +127,13 @@ def smeared() -> Any:
     """Embeddings of width 1, 1 and 3, with a weight of 1 and a factor of 2."""
     made = fill(Smear(1), share=2.0, gate_weight=[1.0])
     return made(tensor([1.0], [3.0])[None])
+
+
+def hashed() -> Any:
+    """Tokens 1 and 2 with vectors 0 to 9 of width 1 and a factor of 2: number 9, which is the
+    last, and (36313 * 2 xor 27191 * 1) % 9 = 94597 % 9 = 7."""
+    made = fill(Bigram(10, 1), factor=2.0, table_weight=torch.arange(10.0)[:, None])
+    return made(torch.tensor([[1, 2]]))
 
 
 def value_embedded() -> Any:
@@ -304,6 +312,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "output gate": lambda: read(output_gate="head"),
     "key shift": lambda: read(key_shift=True),
     "smear": smeared,
+    "bigram": hashed,
     "value embedding": value_embedded,
     "exclusive self-attention": lambda: read(exclusive=True),
     "short convolution": lambda: read(short_conv=2),

@@ -67,6 +67,32 @@ def test_smear_starts_as_the_model_without_it():
     assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
 
 
+@pytest.mark.parametrize("vocab_size", [VOCAB, 50_257])
+def test_an_embedding_of_each_pair_of_tokens_is_added(vocab_size):
+    """Its number is that of the published code, in Python's integers."""
+    model = random_gpt(bigram=5, dim=6, vocab_size=vocab_size)
+    text = torch.randint(vocab_size, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    table = model.bigram.table.weight
+    assert len(table) == 5 * vocab_size
+    expected = model.embedding(text).clone()
+    for row, read in enumerate(text.tolist()):
+        for t, token in enumerate(read):
+            last = len(table) - 1
+            number = (36313 * token ^ 27191 * read[t - 1]) % last if t else last
+            expected[row, t] += model.bigram.factor * table[number]
+    made = [model(text), model.stack(expected) @ model.embedding.weight.T]
+    assert_close(*made)
+    gradients = [torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in made]
+    assert_close(*gradients)
+
+
+def test_embeddings_of_pairs_start_at_zero():
+    models = [gpt(bigram=bigram) for bigram in (None, 5)]
+    for model in models:
+        model.initialize(0)
+    assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
+
+
 def test_value_embeddings_are_added_to_the_values():
     """Of every other layer, with two heads of queries for each head of values."""
     own = part("model.mixer", "attention", value_embedding=True, kv_heads=1)

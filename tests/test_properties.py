@@ -121,6 +121,7 @@ LANGUAGE = [
     *(case("gpt", pos_enc=name, **GROUPED) for name in ("rotary", "alibi")),
     case("gpt", layers=HYBRID, pos_enc="rotary"),
     case("gpt", smear=True, pos_enc="rotary"),
+    case("gpt", bigram=2, pos_enc="rotary"),
     case("gpt", **NGPT),
     case("gpt", mixer=part("model.mixer", "attention", value_embedding=True), pos_enc="rotary"),
     *(case("gpt", normalizer=name) for name in ("hard", "sigmoid")),

@@ -24,6 +24,7 @@ from ablate.model.connection.scaled import Scaled
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.ffn import FeedForward
+from ablate.model.layers.bigram import Bigram
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Embedding, Linear, logits
 from ablate.model.layers.scale import Scale
@@ -148,7 +149,7 @@ class GPT(LanguageModel):
     )
     positions = "layers"
     kinds = ("text", "texts with classes", "recall")
-    embeddings = ("embedding.", "value_embeddings.", "stack.pos_enc.")
+    embeddings = ("embedding.", "value_embeddings.", "bigram.", "stack.pos_enc.")
     heads = ("head.", "logit_scale.")
 
     def __init__(
@@ -167,6 +168,7 @@ class GPT(LanguageModel):
         base_depth: Depth | None = None,
         embedding: MakeEmbedding = Learned,
         smear: bool = False,
+        bigram: Width | None = None,
         unit_weights: bool = False,
         logit_scale: bool = False,
         **stack: Unpack[StackKeys],
@@ -176,6 +178,7 @@ class GPT(LanguageModel):
         self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
         self.smear = Smear(dim) if smear else None
+        self.bigram = Bigram(bigram * vocab_size, dim) if bigram else None
         heads, depth = stack["heads"], stack["depth"]
         self.width_ratio, self.depth_ratio = (base_dim or dim) / dim, (base_depth or depth) / depth
         if base_depth is not None:
@@ -217,6 +220,8 @@ class GPT(LanguageModel):
             within = Documents.numbered(documents)
         if self.smear is not None:
             x = self.smear(x, documents=within, cache=cache)
+        if self.bigram is not None:
+            x = x + self.bigram(tokens, documents=within, cache=cache)
         values = {
             layer: table(tokens)
             for layer, table in zip(self.embeds_values, self.value_embeddings, strict=True)
@@ -255,6 +260,8 @@ class GPT(LanguageModel):
         if not self.unit_weights:
             return []
         apart = {*self.stack.pos_enc.modules(), *self.stack.other_pos_encs.modules()}
+        if self.bigram is not None:  # it starts at zero
+            apart |= {*self.bigram.modules()}
         modules = [module for module in self.modules() if module not in apart]
         into = {module.out for module in modules if isinstance(module, Attention)}
         into |= {module.down for module in modules if isinstance(module, FeedForward)}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ablate.kernel.interface.documents import Documents
 from ablate.model.layers.channel_gate import ChannelGate
 from ablate.model.layers.layer import Cache
+from ablate.model.layers.token_before import token_before
 
 
 class Smear(nn.Module):
@@ -33,11 +34,4 @@ class Smear(nn.Module):
     ) -> Float[Tensor, "b i d"]:
         """x: with a cache only the new tokens. Nothing is added to the first token of a row or of
         a document."""
-        before = x.new_zeros(len(x), 1, x.shape[2])
-        if cache is not None:
-            (before,) = cache.states.get((0, self), (before,))
-            cache.states[0, self] = (x[:, -1:],)
-        previous = torch.cat([before, x[:, :-1]], dim=1)
-        if documents is not None:
-            previous = previous.masked_fill(documents.position[..., None] == 0, 0.0)
-        return x + self.share * self.gate(x) * previous
+        return x + self.share * self.gate(x) * token_before(self, x, 0.0, documents, cache)
