@@ -1,4 +1,4 @@
-"""What stands at the token before, for parts of a model that read pairs of tokens."""
+"""Sequences shifted by one token, for parts of a model that read pairs of tokens."""
 
 import torch
 from jaxtyping import Shaped
@@ -15,7 +15,7 @@ def token_before(
     documents: Documents | None,
     cache: Cache | None,
 ) -> Shaped[Tensor, "b i *n"]:
-    """Shift x by one token; `first` stands before the first token of a row or of a document.
+    """Shift x by one token; the first token of a row or of a document gets `first`.
 
     x: with a cache only the new tokens. reader: the module whose state in the cache is the last
     token.
