@@ -108,10 +108,12 @@ def page(every: pd.DataFrame) -> str:
     first = arms[arms["size"] == smaller[0]].set_index(["study", "arm"]).outcome
     table["outcome"] = [first[study, arm] for study, arm in table[["study", "arm"]].values]
     accuracy = pd.DataFrame([agreement(every, size, largest) for size in smaller])
-    return (
-        f"{HEAD}\n## By size\n\n{accuracy.to_markdown(index=False)}\n"
-        f"\n## By arm\n\n{table.to_markdown(index=False)}\n"
-    )
+    return f"{HEAD}\n## By size\n\n{markdown(accuracy)}\n\n## By arm\n\n{markdown(table)}\n"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    lines = [[*table.columns], ["---"] * len(table.columns), *table.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 if __name__ == "__main__":
