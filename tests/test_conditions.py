@@ -11,6 +11,7 @@ import ablate
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.training.load import load
+from ablate.training.measure import measure_under
 
 LONG = "evaluate={long: {data.seq_len: 8}}"
 BOTH = "evaluate={long: {data.seq_len: 8}, short: {data.seq_len: 4}}"
@@ -36,6 +37,20 @@ def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path:
     on_disk = json.loads((tmp_path / "run/result.json").read_text())
     assert on_disk["metrics"] == again["metrics"]
     assert on_disk["evaluated"] == {"long": {"data.seq_len": 8}, "short": {"data.seq_len": 4}}
+
+
+def test_a_condition_may_have_the_name_of_a_split(tmp_path: Path) -> None:
+    """What was measured by lm-evaluation-harness under that name is gone."""
+    run = ablate.run(ablate.compose(*overrides(tmp_path, *STEPS)), tmp_path / "run")
+    loaded = load(tmp_path / "run")
+    run["metrics"] |= {"core/a/acc": 1.0}
+    run["evaluated"] = {"core": "lm_eval:a"}
+    short = {"data.seq_len": 4}
+    measure_under(
+        run, loaded.task, loaded.data, loaded.config, {"val": short, "core": short}, loaded.path
+    )
+    assert {"val/loss", "val/loss@val", "val/loss@core"} <= run["metrics"].keys()
+    assert "core/a/acc" not in run["metrics"]
 
 
 @pytest.mark.ci

@@ -1,13 +1,14 @@
 """Mixtures: shares at every length, and examples that depend on the seed and their number only."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from make_data import ready
+from make_data import make, ready
 from omegaconf import OmegaConf
 from refusals import refused
 from test_data_pieces import prose
@@ -118,6 +119,19 @@ def mixture(sources, names="web code", **changes):
 def drawn(data, steps=30):
     data.train_batches = steps
     return list(data.train_dataloader())
+
+
+def test_other_sources_are_measured_whole(sources, tmp_path):
+    root = {name: str(tmp_path / f"only-{name}") for name in ("web", "code")}
+    for name, folder in root.items():
+        prepare(Corpus([tmp_path / f"{name}.txt"]), Path(folder), tokenizer="byte")
+    weights = {"web": 1, "code": 1}
+    for fraction in (None, 0.1):
+        other = make("mixture", **SMALL | {"root": root, "weights": weights}, val_fraction=fraction)
+        other.whole = True
+        other.setup()
+        size = sum((tmp_path / f"{name}.txt").stat().st_size for name in root)
+        assert len(other.tokens["val"]) >= size
 
 
 def test_batches_have_their_shares_and_the_windows_of_their_sources(sources):

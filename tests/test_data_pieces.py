@@ -4,6 +4,8 @@ import json
 import random
 import re
 import tracemalloc
+from errno import ENOSPC
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -169,6 +171,16 @@ def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monk
     data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
     assert len(data.tokens["train"]) > 1000
     assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().err
+
+
+def test_a_full_disk_under_the_cache_is_named_and_the_run_goes_on(long, monkeypatch, capsys):
+    full = Mock(side_effect=OSError(ENOSPC, "No space left on device", "/cache/x"))
+    monkeypatch.setattr("ablate.data.preparation._write", full)
+    path, _ = long
+    data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
+    assert len(data.tokens["train"]) > 1000
+    said = capsys.readouterr().err
+    assert "/cache/x: No space left on device; ABLATE_CACHE names another folder" in said
 
 
 def test_a_text_continues_after_any_piece():

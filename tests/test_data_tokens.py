@@ -26,6 +26,7 @@ from ablate.data.text import RandomWindows
 from ablate.task.attention import attention_maps
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data, make_task
+from ablate.training.difference import difference
 
 SMALL = {"seq_len": 8, "batch_size": 4}
 
@@ -237,6 +238,10 @@ def cut_index(folder):
     file.write_bytes(file.read_bytes()[:-8])
 
 
+def empty_index(folder):
+    (folder / "val-00000.npy").write_bytes(b"")
+
+
 def unfinished(folder):
     (folder / "manifest.json").rename(folder / ".plan.json")
 
@@ -245,6 +250,7 @@ MISTAKES = [
     (truncate, {}, "train-00001.bin: has "),
     (without_index, {}, "val-00000.npy: cannot be read (No such file or directory)"),
     (cut_index, {}, "val-00000.npy: damaged or truncated"),
+    (empty_index, {"documents": "mask"}, "val-00000.npy: damaged or truncated"),
     (change_manifest(tokenizer={"name": "bpe", "state": {}}), {}, "it has no tokenizer.state.kind"),
     (unfinished, {}, "has not finished there; the same command continues"),
     (None, {"tokenizer": "byte"}, "data.tokenizer=byte: the shards of data.root="),
@@ -263,6 +269,13 @@ def test_a_mistake_is_one_line(damage, options, line, shards):
         damage(shards)
     with refused(line):
         ready("tokens", root=str(shards), **(SMALL | options))
+
+
+def test_the_difference_by_a_mask_of_documents_is_seen(shards):
+    typed = f"data=tokens data.root={shards} data.seq_len=64 data.batch_size=4 model.dim=16"
+    cfg = ablate.compose(*typed.split(), "model.heads=2", "model.depth=1")
+    other = ablate.compose(*typed.split(), "model.heads=2", "model.depth=1", "data.documents=mask")
+    assert difference(cfg, other).output > 0
 
 
 def of_one(name, content):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig
+from refusals import refused
 from test_resume import assert_equal, at_step, strike
 from tiny import images, overrides
 
@@ -119,6 +120,13 @@ def test_cautious_decay_spares_the_weights_that_move_away_from_zero(
         expected = moved if role == "vector" else decayed
         torch.testing.assert_close(model.get_parameter(name), expected, rtol=0, atol=1e-7)
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.5}
+
+
+def test_cautious_decay_must_be_decoupled(tmp_path: Path) -> None:
+    coupled = "optimizer.others._target_=torch.optim.Adam"
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer=cautious", coupled))
+    with refused(r"the weight decay of torch.optim.Adam is a part of the gradient"):
+        made(cfg)
 
 
 @pytest.mark.parametrize("rule", ["muon", "adam"])

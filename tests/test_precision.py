@@ -183,6 +183,16 @@ def test_float8_is_of_the_maps_in_blocks_whose_sizes_allow_it() -> None:
         Float8("cpu").convert_module(nn.Sequential(gpt(dim=24, heads=2)))
 
 
+def test_maps_in_float8_read_no_rows() -> None:
+    """As an expert without tokens does; its gradients are zero."""
+    network = nn.Sequential(gpt(dim=32, heads=2))
+    Float8("cpu").convert_module(network)
+    linear = next(part for part in network.modules() if isinstance(part, Float8Linear))
+    assert linear(torch.zeros(0, 32)).shape == (0, 32)
+    linear(torch.zeros(0, 32)).sum().backward()
+    assert not linear.weight.grad.any()
+
+
 def test_a_run_in_float8_is_evaluated_as_it_was_measured(tmp_path: Path) -> None:
     typed = overrides(tmp_path, "trainer.precision=fp8-mixed")
     result = ablate.run(cfg := ablate.compose(*typed))

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from make_study import arm, make_study
+from make_study import BASE, arm, make_study
 from test_figures import built
+from test_study_blocks import blocks
 
 import ablate
 from ablate.errors import UserError
@@ -79,6 +80,9 @@ def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     (of_items,) = write(root).report.examples
     assert of_items.difference == pytest.approx(found.difference)
     assert of_items.crossed.low == pytest.approx(found.crossed.low)
+    of_sizes = collect(blocks(tmp_path / "b", {"16": 0.1, "32": 0.1}))
+    (of_blocks,) = over_examples(of_sizes, read)  # a seed is one, of however many blocks
+    assert (of_blocks.seeds, of_blocks.difference) == (len(BASE), pytest.approx(gap.mean()))
     few = lambda run: read(run)[: 9 if "rotary" in run.folder.name else 5]  # noqa: E731
     with pytest.raises(UserError, match="other examples"):
         over_examples(collect(root), few)

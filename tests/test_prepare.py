@@ -279,6 +279,8 @@ MISTAKES = [
     ({"b.jsonl": '{"text": "\\ud800"}'}, [], "b.jsonl: line 1: has half of a surrogate pair"),
     ({"b.jsonl.gz": "plain"}, [], "b.jsonl.gz: damaged or truncated"),
     ({"b.jsonl.zst": "plain"}, [], "b.jsonl.zst: cannot be read"),
+    ({"B.JSONL.GZ": "plain"}, [], "B.JSONL.GZ: damaged or truncated"),
+    ({"B.JSONL.ZST": "plain"}, [], "B.JSONL.ZST: cannot be read"),
     ({"b.parquet": "plain"}, [], "b.parquet: cannot be read as Parquet"),
     ({"b.txt": "a\0b"}, [], "b.txt: has a NUL byte at byte offset 1"),
     ({"b.txt": "x"}, ["c.txt"], "c.txt: no such file or folder; did you mean 'b.txt'?"),

@@ -549,6 +549,17 @@ def test_a_branch_ends_as_a_run_of_its_own(tmp_path, monkeypatch, more):
     assert "trunk" not in result(straight)
 
 
+@pytest.mark.ci
+@quick
+def test_the_state_for_a_branch_is_written_once(tmp_path, monkeypatch):
+    """However many batches a step has."""
+    both = Budgets(tmp_path, monkeypatch, "trainer.accumulate_grad_batches=3")
+    written = Mock(side_effect=trunk.write_state)
+    monkeypatch.setattr(trunk, "write_state", written)
+    both.run(both.long, "long", both.saves)
+    assert written.call_count == 1
+
+
 def last_step(folder):
     """Of a run's last checkpoint, None without one."""
     return last(folder)["global_step"] if (folder / "checkpoints" / "last.ckpt").exists() else None

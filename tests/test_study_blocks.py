@@ -16,6 +16,7 @@ from ablate.study.analysis.collect import SeedInBlock, collect
 from ablate.study.analysis.judged_claims import judged_claims
 from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.analysis.rows import assemble
+from ablate.study.launch.live import Names
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.planfile import refuse_other_blocks, write_together
@@ -209,6 +210,8 @@ def test_claims_about_effective_compute(tmp_path):
     (climb,) = ladder(collect(root), "val/loss", "min").climbs
     assert climb.growth == pytest.approx(0.0, abs=0.05)
     assert "samples" not in load_study(root).report["ladder"]["climbs"][0]
+    other = assemble(collect(root).rebased(ROTARY))  # claims are of the planned baseline
+    assert [entry.verdict for entry in other.claims] == [e.verdict for e in report.claims]
     for path in root.glob(f"*=32/{ROTARY}*/result.json"):
         path.unlink()
     assert {each.verdict for each in assemble(collect(root)).claims} == {"not tested"}
@@ -225,21 +228,38 @@ def test_a_loss_below_the_floor_of_the_law_has_no_bound_and_is_reported(tmp_path
     (climb,) = ladder(collect(root), "val/loss", "min").climbs
     assert climb.speedups[last].factor == climb.growth == climb.growth_interval.high == inf
     assert [entry.verdict for entry in assemble(collect(root)).claims] == ["refuted"]
-    root = blocks(tmp_path / "all", dict.fromkeys(SIZES, 1e3), claims=claims, sd=0.01)
+    at = claim | {"metric": "effective_compute", "block": last, "versus": 2, "direction": "higher"}
+    root = blocks(tmp_path / "all", dict.fromkeys(SIZES, 1e3), claims=[*claims, at], sd=0.01)
     (climb,) = ladder(collect(root), "val/loss", "min").climbs
     assert (climb.growth, climb.speedups[last].factor) == (None, inf)
-    assert [entry.verdict for entry in assemble(collect(root)).claims] == ["not tested"]
+    assert climb.speedups[last].clock == inf
+    settled = [entry.settled for entry in assemble(collect(root)).claims]
+    assert [each.verdict for each in settled] == ["not tested", "confirmed"]
+    assert settled[0].why.startswith("its losses are below the floor of the scaling law")
     page = write(root).files[0].read_text()
     assert "inf times" in page
+    assert "inf (95 % inf to inf)" in page
+    assert "From the scaling law of the baseline" in page
+    assert "nan" not in page.replace("nano", "")
     (climb,) = load_study(root).report["ladder"]["climbs"]
     assert climb["growth_interval"] == {"low": None, "high": None}
     assert climb["growth"] is None
+
+
+def test_runs_of_all_blocks_are_named_by_block(tmp_path):
+    """The status of a study: the sizes of an arm take different times."""
+    root = blocks(tmp_path / "s", {"16": 0.1, "32": 0.1})
+    names = Names.of(root)
+    assert set(names.arms.values()) == {f"{a} {b}" for a in ("baseline", ROTARY) for b in (16, 32)}
+    assert names.flops[f"{ROTARY} 32"] == 2 * names.flops[f"{ROTARY} 16"]
+    assert all(label.endswith((", 16", ", 32")) for label in names.labels.values())
 
 
 NO_LADDER = [
     ({"block": "16", "versus": 1}, ["16", "32", "64"], "needs 4 sizes"),
     ({"block": "16"}, [*SIZES], "needs versus, a number"),
     ({"versus": 1}, [*SIZES], "needs block, a size"),
+    ({"block": "16", "versus": 1, "arm": "baseline"}, [*SIZES], "needs arm, another than the"),
     ({"block": "16", "versus": 1, "min_effect": 1}, [*SIZES], "combined with min_effect"),
     ({"block": "16", "versus": 0, "metric": "effective_compute_growth"}, [*SIZES], "leave block"),
 ]
@@ -250,6 +270,10 @@ def test_a_claim_that_a_ladder_cannot_decide_is_one_line(node, sizes, says):
     claim = {"statement": "So.", "arm": ROTARY, "direction": "higher"}
     with pytest.raises(UserError, match=says):
         parse_claims([claim | {"metric": "effective_compute"} | node], [ROTARY], "baseline", sizes)
+
+
+def test_a_baseline_that_hardly_improves_needs_any_compute():
+    assert needed(0.9, [1e12, 4e12], [0.100, 0.101], "max").factor == inf
 
 
 def test_what_the_baseline_would_need():

@@ -114,6 +114,7 @@ def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
 def test_the_time_left():
     quick, long = (State("finished", result={"wall_seconds": s}) for s in (60.0, 3600.0))
     costly = State("finished", result={"wall_seconds": 60.0, "train_seconds": 50.0})
+    branch = State("finished", result=quick.result | {"steps": 40, "trunk": {"step": 30}})
     half, to_do = State("running", step=50, steps=100, rate=2.0), State("queued")
     for runs, slots, told in (
         ({"a-0": to_do}, 1, None),
@@ -123,6 +124,7 @@ def test_the_time_left():
         ({"a-0": half, "a-1": to_do}, 1, "75 s"),  # a whole run takes 50 s, as it looks
         ({"a-0": quick, "b=c-0": long, "b=c-1": to_do, "a-1": to_do}, 2, "1 h 00 min"),
         ({"a-1": quick, "a-2": to_do, "a-b-3": to_do}, 1, "2 min 00 s"),  # a-b: as the rest
+        ({"a-0": branch, "a-1": to_do}, 1, "15 s"),  # the trunk is not trained again
     ):
         to_do = [run for run, state in runs.items() if not state.ended]
         assert Durations(runs).left(to_do, slots) == told

@@ -4,6 +4,7 @@ what it rests on: claims of folders that are moved away."""
 import fcntl
 import json
 import time
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -55,6 +56,14 @@ def trained(study, rerun, planned=None, **own):
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained
+
+
+def test_folders_of_runs_are_those_that_a_branch_looks_for(tmp_path):
+    """study/launch/run.py compares them with paths without "..", as of output_dir=../outputs."""
+    found = []
+    launcher = SimpleNamespace(train=found.extend)
+    launch(launcher, cells(), tmp_path / "a" / ".." / "s", "missing")
+    assert {run.folder.parent for run in found} == {tmp_path / "s"}
 
 
 def moved(study):

@@ -231,10 +231,10 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     """A file, decompressed by its ending. UserError if it cannot be read or is damaged."""
     damaged: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             with gzip.open(path, "rb") as file:
                 yield cast(IO[bytes], file)
-        elif path.suffix == ".zst":
+        elif path.suffix.lower() == ".zst":
             arrow = require("pyarrow", path, "data")
             with arrow.input_stream(str(path), compression="zstd") as stream:
                 yield cast(IO[bytes], io.BufferedReader(stream, source.CHUNK))

@@ -106,6 +106,7 @@ class Mixture(Tokens):
     def load(self) -> None:
         for part in self.parts.values():
             part.task_settings, part.measured_as = self.task_settings, self.measured_as
+            part.whole = self.whole
             part.setup()
         (one, first), *others = self.parts.items()
         for name, part in others:
@@ -117,7 +118,7 @@ class Mixture(Tokens):
         self.tokenizer, self.sizes = first.tokenizer, first.sizes
         self.counts = {}  # `parts` have them
         self.tokens, splits = {}, {}
-        for split in ("train", "val"):
+        for split in set.intersection(*(set(part.splits) for part in self.parts.values())):
             tokens = [part.tokens[split] for part in self.parts.values()]
             files = [file for of in tokens if isinstance(of, Shards) for file in of.files]
             self.tokens[split] = Shards(files, self.vocab_size)

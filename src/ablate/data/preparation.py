@@ -298,8 +298,8 @@ def _require_same(plan: Mapping[str, Any], other: Any, folder: Path) -> None:
 
 @contextmanager
 def _writing(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock a folder for the block. UserError if it has other files, another process uses it
-    (wait: until it does not), or the disk is full."""
+    """Lock a folder for the block. UserError if it has other files, another process uses it, or the
+    disk is full. wait: until no other process uses it; a full disk is an OSError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ours = (MANIFEST, PLAN, LOCK)
@@ -318,7 +318,7 @@ def _writing(folder: Path, *, wait: bool = False) -> Iterator[None]:
         finally:
             lock.release()
     except OSError as error:
-        if error.errno not in FULL or error.errno == errno.EROFS:
+        if wait or error.errno not in FULL or error.errno == errno.EROFS:
             raise
         raise UserError(
             f"{error.filename or folder}: {error.strerror}; the finished shards are kept, and the"

@@ -118,7 +118,7 @@ class Shards:
             skipped = file.offset // np.dtype(file.dtype).itemsize
             try:
                 own = np.load(file.documents, mmap_mode="r") - skipped
-            except ValueError as error:
+            except (ValueError, EOFError) as error:
                 raise UserError(
                     f"{file.documents}: damaged or truncated ({error}); copy it again"
                 ) from None

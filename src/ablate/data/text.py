@@ -491,7 +491,7 @@ class Text(TextData):
 
 def _has_documents(path: str) -> bool:
     """Whether this is a folder, a pattern of names, or a file of documents."""
-    if kind(Path(path)) in TABLES or path.endswith(".zst") or is_hub(Path(path)):
+    if kind(Path(path)) in TABLES or path.lower().endswith(".zst") or is_hub(Path(path)):
         return True
     file = source.local(path)
     pattern = any(sign in path for sign in "*?[") and not source.is_url(path)

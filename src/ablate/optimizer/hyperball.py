@@ -48,9 +48,11 @@ class Hyperball(ByRole):
         group["lr"] = lr
         for p, old in zip(weights, before, strict=True):
             step = old - p
-            free = self.state[p].setdefault("free", not old.any().item())
-            norm = STD * p.numel() ** 0.5 if free else old.norm()
+            state = self.state[p]
+            if "free" not in state:  # once: a GPU is waited for
+                state["free"] = not old.any().item()
+            norm = STD * p.numel() ** 0.5 if state["free"] else old.norm()
             step *= lr * norm / step.norm().clamp(min=torch.finfo(p.dtype).tiny)
             p.copy_(old - step)
-            if not free:
+            if not state["free"]:
                 p.mul_(norm / p.norm())

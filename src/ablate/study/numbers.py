@@ -78,7 +78,7 @@ def estimate(value: float, interval: "Interval | None") -> str:
 def certain(value: float, interval: "Interval | None" = None) -> str:
     """Format a number to the digit that its interval leaves certain; to three digits without."""
     spread = interval.half if interval else None
-    if not spread:
+    if not spread or not isfinite(spread):
         return f"{value:.3g}"
     digits = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)
     if digits > 6:

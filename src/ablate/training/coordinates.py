@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import ablate.training.quiet  # noqa: F401
 from ablate.data import Batch
+from ablate.data.document_rows import documents
 from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.block import Block, Sublayer
@@ -66,7 +67,7 @@ def activations(task: Task, batch: Batch) -> dict[str, Tensor]:
         for kind, module in kinds.items()
     ]
     try:
-        found["output"] = outputs(task.model.eval()(*task.inputs(batch)))[0]
+        found["output"] = outputs(task.model.eval()(*task.inputs(batch), **documents(batch)))[0]
     finally:
         task.model.train()
         for hook in hooks:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ablate.config.keys import changed_keys
 from ablate.config.saved import names_file
 from ablate.data import Data
+from ablate.data.document_rows import documents
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.training.build import (
@@ -66,9 +67,10 @@ def side(config: DictConfig, data: Data) -> Side:
     require_memory(config, on_meta)
     model = initialized(config, data).eval()
     task = make_task(config, data, model)
-    inputs = task.inputs(task.prepared(data.example()))
+    batch = task.prepared(data.example())
+    inputs, within = task.inputs(batch), documents(batch)
     with torch.no_grad():
-        computed = outputs(model(*inputs))
+        computed = outputs(model(*inputs, **within))
     cache, flops = count_cache(task, on_meta), count_flops(config, task, on_meta)
     return Side(model, flops, cache, inputs, computed)
 

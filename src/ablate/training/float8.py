@@ -7,6 +7,7 @@ its speed.
 """
 
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -19,7 +20,16 @@ from ablate.model.base import Model
 CAPABILITY = (8, 9)  # of the first GPUs with float8: Ada and Hopper
 
 
-class OnCPU(Float8Linear):
+class AnyRows(Float8Linear):
+    """torchao's own finds no largest number of no rows, as of an expert without tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel():
+            return super().forward(x)
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
+
+
+class OnCPU(AnyRows):
     """torchao's own has the autocast of a GPU, and products of CPU autocast reject its tensors."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +50,8 @@ class Float8(MixedPrecision):
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Replace the linear maps of the blocks of every model; parameters and names stay."""
-        config = Float8LinearConfig(emulate=self.emulated)
+        # A weight's gradient sums over rows, whose number need not be a multiple of 16.
+        config = Float8LinearConfig(emulate=self.emulated, pad_inner_dim=True)
         for model in [part for part in module.modules() if isinstance(part, Model)]:
             matrices = {name for name, role in model.roles().items() if role == "matrix"}
             convert_to_float8_training(
@@ -58,6 +69,6 @@ class Float8(MixedPrecision):
                 f"trainer.precision={FLOAT8}: no linear map of this model's blocks has sizes that"
                 f" are multiples of {FLOAT8_SIZES}; use bf16-mixed"
             )
-        for part in found if self.device == "cpu" else ():
-            part.__class__ = OnCPU
+        for part in found:
+            part.__class__ = OnCPU if self.device == "cpu" else AnyRows
         return module

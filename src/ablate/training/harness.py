@@ -140,6 +140,8 @@ class Harness(TemplateLM):
             temperature=settings.get("temperature", 1.0) if settings.get("do_sample") else 0.0,
             rng=torch.Generator(self._device).manual_seed(seed),
         ):
+            if int(token) == self.tokens.end_id:
+                break
             written.append(int(token))
             text = self.tokens.decode(written)
             if ends := [text.index(stop) for stop in stops if stop in text]:

@@ -169,13 +169,13 @@ def measure_under(
                 require_effect(task, data, config, changes)
         except UserError as error:  # only reported: in a study another arm may read the key
             on_first_process(say)(f"evaluate.{name}: {error}")
-        ours, tested = f"@{name}", f"{name}/"
+        ours, before = f"@{name}", done.pop(name, None)
+        tested = f"{name}/" if names or harness_tasks(before) else ours
         result["metrics"] = {
             k: v
             for k, v in result["metrics"].items()
             if not k.endswith(ours) and not k.startswith(tested)
         }
-        done.pop(name, None)
         try:
             if names:
                 from ablate.training.harness import measured_on

@@ -245,7 +245,8 @@ def _opened(
     if trainer.world_size > 1 and conditions(cfg):
         raise UserError(
             "evaluate: not supported with several processes; leave it out, and use"
-            " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
+            " python -m ablate.evaluate RUN_DIR KEY=VALUE, or python -m ablate.lm_eval RUN_DIR"
+            " --tasks TASK, afterwards"
         )
     cache, flops = count_cache(task, counted), count_flops(cfg, task, counted)
     del counted

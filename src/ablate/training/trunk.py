@@ -62,7 +62,8 @@ class Branches(Callback):
         self._save(trainer, again=False)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if self.checkpoints.saved_step == trainer.global_step:
+        between = trainer.fit_loop.epoch_loop._should_accumulate()  # of an optimizer step
+        if self.checkpoints.saved_step == trainer.global_step and not between:
             self._save(trainer)
 
     on_validation_end = on_train_batch_end  # type: ignore[assignment]

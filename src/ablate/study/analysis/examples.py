@@ -3,8 +3,9 @@
 The seeds' interval is about other seeds on the same examples; `interval` is about other examples of
 the same kind with the same trained models. For each example the losses of an arm and of the
 baseline are averaged over the seeds that both have, and their difference is one value of a sample,
-whose mean has a t interval. `crossed` is about other seeds and other examples. Examples that belong
-together, such as windows of one text, make both too narrow.
+whose mean has a t interval. In a study with blocks a seed's value is the mean over them. `crossed`
+is about other seeds and other examples. Examples that belong together, such as windows of one text,
+make both too narrow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import stats
-from ablate.study.analysis.collect import Study, StudyRun
+from ablate.study.analysis.collect import SeedInBlock, Study, StudyRun
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,28 @@ def over_examples(
     rows = []
     for arm in study.others:
         of_arm, base = study.runs_of(arm.name), study.runs_of(study.baseline.name)
-        pairs = [
-            (read[_key(of_arm[seed])], read[_key(base[seed])])
-            for seed in study.seeds
-            if seed in of_arm and seed in base
-            and of_arm[seed].finished and base[seed].finished
-        ]  # fmt: skip
+        pairs: dict[int, list[np.ndarray]] = {}  # by seed, of each block
+        for seed in study.seeds:
+            runs = [each[seed] for each in (of_arm, base) if seed in each and each[seed].finished]
+            if len(runs) < 2:
+                continue
+            mine, its = (read[_key(run)] for run in runs)
+            if mine.shape != its.shape:
+                raise UserError(f"{arm.name} was measured on other examples")
+            number = seed.seed if isinstance(seed, SeedInBlock) else seed
+            pairs.setdefault(number, []).append(mine - its)
         if not pairs:
             continue
-        if len({len(side) for pair in pairs for side in pair}) > 1:
+        if len({len(each) for of_seed in pairs.values() for each in of_seed}) > 1:
             raise UserError(f"{arm.name} was measured on other examples")
-        by_seed = np.array([a - b for a, b in pairs])
+        most = max(map(len, pairs.values()))  # a seed counts with all blocks
+        by_seed = np.array([np.mean(each, 0) for each in pairs.values() if len(each) == most])
         differences = by_seed.mean(0)
         rows.append(
             OverExamples(
                 arm=arm.name,
                 examples=len(differences),
-                seeds=len(pairs),
+                seeds=len(by_seed),
                 difference=float(differences.mean()),
                 interval=stats.t_interval(differences),
                 crossed=stats.crossed_interval(by_seed),

@@ -173,7 +173,7 @@ def judged_claims(
         mode=study.mode,
         refused=evidence.refused,
         looks=study.looks,
-        sampled=partial(sampled, study),
+        sampled=partial(sampled, study.rebased(study.planned_baseline)),
     )
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)
@@ -187,10 +187,14 @@ def sampled(study: Study, claim: Claim) -> Sampled | str:
     """The value of a claim about effective compute with its samples, or why it has none."""
     term = claim.terms[0]
     on = ladder(study, study.metric, study.mode)
-    climb = next((each for each in on.climbs if each.arm == term.arm), None) if on else None
-    if climb is None or climb.growth is None:
-        return "its sizes have no scaling law: a run is missing, or the loss does not fall"
+    if on is None:
+        return "its sizes have other data, or their FLOPs are equal or not known"
+    climb = next((each for each in on.climbs if each.arm == term.arm), None)
+    if climb is None or not climb.samples:
+        return "its sizes have no scaling law, which needs two seeds of all runs and a falling loss"
     if term.block is None:
+        if climb.growth is None:
+            return "its losses are below the floor of the scaling law at small and large sizes"
         return Sampled(claim, climb.n, climb.growth, climb.samples[""])
     if (speedup := climb.speedups[term.block]) is None:
         return "its FLOPs are not known"

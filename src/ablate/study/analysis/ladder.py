@@ -195,9 +195,8 @@ def _speedups(
             speedup = needed(value, rungs, [fmean(of_rung) for of_rung in values], mode)
         found[name] = None
         if speedup and flops:
-            times = speedup.factor / rungs[n]
             own = replace(speedup, factor=speedup.factor / flops)
-            found[name] = _by_clock(own, part, arm, times / own.factor)
+            found[name] = _by_clock(own, part, arm, flops / rungs[n])
     return found, law
 
 
@@ -210,14 +209,15 @@ def _by_clock(speedup: Speedup, part: Study, arm: str, scale: float) -> Speedup:
         return speedup
     ratio, times = fmean(ratios), speedup.interval
     clock = speedup.factor * exp(ratio)
-    if times is None or len(ratios) < 2 or not 0 < times.low <= times.high < inf:
+    known = times is not None and 0 < times.low <= speedup.factor <= times.high < inf
+    if times is None or not known or len(ratios) < 2:
         return replace(speedup, clock=clock)
     spread = error(np.array(ratios), None).interval(0.0, LEVEL)
     half = 0.0 if spread is None else spread.high
     down = hypot(log(speedup.factor / times.low), half)
     up = hypot(log(times.high / speedup.factor), half)
     return replace(
-        speedup, clock=clock, clock_interval=Interval(clock * exp(-down), clock * exp(up))
+        speedup, clock=clock, clock_interval=Interval(clock * exp(-down), clock * _exp(up))
     )
 
 
@@ -234,5 +234,9 @@ def needed(
     right = min(max(bisect_left(y, target), 1), len(y) - 1)
     slope = (logs[right] - logs[right - 1]) / (y[right] - y[right - 1])
     return Speedup(
-        exp(logs[right - 1] + slope * (target - y[right - 1])), not y[0] <= target <= y[-1]
+        _exp(logs[right - 1] + slope * (target - y[right - 1])), not y[0] <= target <= y[-1]
     )
+
+
+def _exp(x: float) -> float:
+    return exp(x) if x < 700 else inf

@@ -73,8 +73,9 @@ class Law:
 @dataclass(frozen=True)
 class Effective:
     """An arm's effective compute as multiples of the baseline's, by size, and how the logarithm
-    to base 2 of that multiple changes with each doubling of the compute: None if several sizes have
-    losses below the floor of the law. samples, growths: of the bootstrap."""
+    to base 2 of that multiple changes with each doubling of the compute: infinite if large or small
+    sizes have losses below the floor of the law, None if both have. samples, growths: of the
+    bootstrap."""
 
     multiples: tuple[float, ...]
     intervals: tuple[Interval, ...]

@@ -5,9 +5,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from ablate.study.launch.state import State
 from ablate.study.numbers import duration
+
+
+def _own(result: Mapping[str, Any]) -> float:
+    """The share of the steps that a run has trained itself: not those of a trunk."""
+    steps, trunk = result.get("steps", 0), result.get("trunk")
+    return (steps - trunk["step"]) / steps if trunk and steps else 1.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Durations:
         plus the median time outside training; without FLOPs the median of all.
         """
         finished = {f: s.result for f, s in self.states.items() if s.name == "finished"}
-        took = {f: r["wall_seconds"] for f, r in finished.items() if "wall_seconds" in r}
+        took = {f: _own(r) * r["wall_seconds"] for f, r in finished.items() if "wall_seconds" in r}
         if own := [seconds for folder, seconds in took.items() if self._arm(folder) == arm]:
             return median(own)
         running = {f: s.steps / s.rate for f, s in self.states.items() if s.rate and s.steps}

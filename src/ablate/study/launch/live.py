@@ -46,17 +46,25 @@ class Names:
 
     @classmethod
     def of(cls, *study_dirs: Path) -> "Names":
-        """Of several, which are the blocks of a study, with the names of these."""
+        """Of a study, or of the blocks of one, with the names of these."""
         plans = {path.name: plan for path in study_dirs if (plan := read_plan(path))}
-        labels = {
-            cell["folder"]: _label(cell) + f", {block}" * (len(study_dirs) > 1)
-            for block, plan in plans.items()
-            for cell in reversed(plan["cells"])
+        parts = {
+            block: plan
+            for path in study_dirs
+            for block, of in (plans.get(path.name, {}).get("blocks") or {"of": {}})["of"].items()
+            if (plan := read_plan(path / of["folder"]))
         }
-        arms = {c["folder"]: f"{c['arm']} {b}" for b, plan in plans.items() for c in plan["cells"]}
+        cells = [
+            (cell, cell.get("block", name))
+            for name, plan in plans.items()
+            for cell in reversed(plan["cells"])
+        ]
+        several = bool(parts) or len(study_dirs) > 1
+        labels = {cell["folder"]: _label(cell) + f", {block}" * several for cell, block in cells}
+        arms = {cell["folder"]: f"{cell['arm']} {block}" for cell, block in cells}
         flops = {
             f"{arm['name']} {block}": arm["flops_per_step"] * arm["steps"]
-            for block, plan in plans.items()
+            for block, plan in {**plans, **parts}.items()
             for arm in plan["arms"]
             if arm.get("flops_per_step") and arm.get("steps")
         }

@@ -83,7 +83,8 @@ def launch(
     if wanted:
         try:
             if hasattr(launcher, "train"):  # one of ablate, which is given configurations
-                launcher.train([ScheduledRun((folder / r.folder).absolute(), r) for r in wanted])
+                root = Path(os.path.abspath(folder))  # without "..", as in trunk.py
+                launcher.train([ScheduledRun(root / r.folder, r) for r in wanted])
             else:
                 returned = launcher.launch([run.job(folder) for run in wanted], initial_job_idx=0)
                 _record_refusals(wanted, returned, folder)

@@ -181,6 +181,8 @@ def _require_ladder(node: Mapping[str, Any], where: str, blocks: Collection[str]
         raise UserError(f"{where}: metric={metric} needs versus, a number, and higher or lower")
     if wrong := [key for key in ("min_effect", "more_than", "rising_over") if node.get(key)]:
         raise UserError(f"{where}: metric={metric} cannot be combined with {wrong[0]}")
+    if node.get("arm") in (None, "baseline", NOTHING):
+        raise UserError(f"{where}: metric={metric} needs arm, another than the baseline")
     if (block is None) == (metric == COMPUTE):
         needs = "needs block, a size" if metric == COMPUTE else "is of all sizes; leave block out"
         raise UserError(f"{where}: metric={metric} {needs}")

@@ -137,13 +137,16 @@ def _basis(found: Ladder, report: Report) -> str:
             f"With fewer than {LEAST} sizes a scaling law, and with it intervals and the trend of"
             " speed-ups, cannot be fitted: the baseline is interpolated between them."
         )
-    elif any(climb.growth is not None for climb in found.climbs):
+    elif any(each and each.interval for climb in found.climbs for each in climb.speedups.values()):
         words = (
             "From the scaling law of the baseline, with 95 % intervals; its means are within"
             f" {number(found.misfit, report.decimals)} of the law."
         )
     elif found.climbs:
-        words = "No scaling law fits the baseline: it is interpolated between the sizes."
+        words = (
+            "No scaling law was fitted, which needs two seeds of every run and a loss that falls:"
+            " the baseline is interpolated between the sizes."
+        )
     if found.predicted is not None:
         value = found.means.get(last)
         words += (

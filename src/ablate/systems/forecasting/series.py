@@ -1,7 +1,6 @@
 """Time series: the first part is for training, the next for validation, the last for the test.
 
 By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysical Data Center,
-from ablate.data.interface import Sizes
 from statsmodels (statsmodels.datasets.sunspots, public domain).
 """
 
