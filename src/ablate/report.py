@@ -78,7 +78,7 @@ def main() -> None:
     if not (args.study_dir / PLAN).exists() and has_runs(args.study_dir):
         if args.wandb or args.check or args.baseline or args.allow or args.examples:
             raise UserError(not_a_study(args.study_dir))
-        show_runs(args.study_dir, args.metric)
+        show_runs(args.study_dir, args.metric, args.mode)
         return
     from ablate.study.report import write
     from ablate.study.report.terminal import show

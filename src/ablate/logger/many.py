@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.utils import instantiate
 
+from ablate.errors import first_line
 from ablate.logger import RunLogger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+log = logging.getLogger(__name__)
 
 
 class Many(RunLogger):
@@ -52,7 +56,11 @@ class Many(RunLogger):
     def figure(self, name: str, path: Path, step: int | None = None) -> None:
         for each in self.each:
             if step is None or each.log_maps:
-                each.figure(name, path, step)
+                try:
+                    each.figure(name, path, step)
+                except Exception as error:  # the others are still to be closed
+                    each.lost = True
+                    log.warning("ablate: %s: no figure (%s)", each.where, first_line(error))
 
     def close(self, result: dict[str, Any]) -> None:
         for each in self.each:

@@ -45,8 +45,11 @@ class CorruptFile(UserError):
 def named_folder(folder: Path, file: str = "config.yaml") -> Path:
     """A folder as given, or that of this name in outputs/ or outputs/runs/ which has the file."""
     inside = (Path(*parents) / folder for parents in (["outputs"], ["outputs", "runs"]))
-    named = next((path for path in inside if (path / file).exists()), folder)
-    return folder if folder.exists() else named
+    try:
+        named = next((path for path in inside if (path / file).exists()), folder)
+        return folder if folder.exists() else named
+    except OSError:  # a text that is longer than any name
+        return folder
 
 
 def refuse_links(folder: Path, within: Iterable[str] = FOLDERS) -> None:

@@ -18,6 +18,7 @@ from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
 from ablate.run_files import CorruptFile
 from ablate.run_files.records import read_result
+from ablate.study.metric_words import mode_of
 from ablate.study.numbers import certain, counted, duration
 
 CONFIG = "config.yaml"
@@ -30,7 +31,7 @@ def has_runs(folder: Path) -> bool:
     return any(folder.glob("*/result.json"))
 
 
-def show_runs(folder: Path, metric: str | None = None) -> None:
+def show_runs(folder: Path, metric: str | None = None, mode: str | None = None) -> None:
     """Print a row for each finished run in the folder, the best value of a metric first. UserError
     for a metric that no run has."""
     runs: list[tuple[str, Mapping[str, Any], dict[str, Any]]] = []
@@ -68,7 +69,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         title_justify="left",
         caption_justify="left",
     )
-    for name, of_run, keys in sorted(runs, key=lambda run: _order(run[1], metric)):
+    for name, of_run, keys in sorted(runs, key=lambda run: _order(run[1], metric, mode)):
         of = metric or of_run["metric"]["name"]
         value = of_run["metrics"].get(of)
         table.add_row(
@@ -99,8 +100,12 @@ def _shown(keys: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={shown(value)}" for key, value in keys.items())
 
 
-def _order(result: Mapping[str, Any], metric: str | None) -> tuple[str, str, float]:
-    of = metric or result["metric"]["name"]
+def _order(
+    result: Mapping[str, Any], metric: str | None, mode: str | None
+) -> tuple[str, str, float]:
+    own = result["metric"]
+    of = metric or own["name"]
     value = result["metrics"].get(of)
-    sign = -1.0 if result["metric"]["mode"] == "max" else 1.0
+    best = mode or (own["mode"] if of == own["name"] else mode_of(of))
+    sign = -1.0 if best == "max" else 1.0
     return result["choices"].get("data") or "", of, float("inf") if value is None else sign * value

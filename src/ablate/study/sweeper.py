@@ -47,8 +47,9 @@ def sweep(
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
-    baseline = partial(Composer(context.config_loader, config, request.fixed), ())
-    request = with_budgets(as_blocks(request, baseline), baseline)
+    composer = Composer(context.config_loader, config, request.fixed)
+    request = as_blocks(request, partial(composer, ()))  # whose rules may make it valid
+    request = with_budgets(request, partial(composer.checked, ()))
     blocks = Blocks.of(request)
     if blocks and request.node["noise"]:
         raise UserError(
@@ -103,17 +104,25 @@ def sweep(
     with created(folder, of_study=True):
         check_output(folder)
         with one_plan(folder, decide):
+            fail_fast = bool(config.hydra.launcher.get("fail_fast"))
             for study in studies:
-                tune(study, launcher)
-            return run(studies, launcher, request, blocks)
+                tune(study, launcher, fail_fast=fail_fast)
+            return run(studies, launcher, request, blocks, fail_fast=fail_fast)
 
 
-def tune(study: PlannedStudy, launcher: Launcher) -> None:
-    """Find each arm's own best values, before the runs that count, and plan these."""
+def tune(study: PlannedStudy, launcher: Launcher, *, fail_fast: bool) -> None:
+    """Find each arm's own best values, before the runs that count, and plan these. fail_fast: start
+    no run after one that failed."""
     if not study.tuning:
         return
-    launch(launcher, study.named(study.trials.cells), study.root, study.request.node["rerun"])
+    trials = study.named(study.trials.cells)
+    trouble = launch(launcher, trials, study.root, study.request.node["rerun"])
+    states = {cell.folder: state_of(study.root / cell.folder, cell.run_id) for cell in trials}
+    failed = any(each.name == "failed" for each in states.values())
+    if trouble is not None or (fail_fast and failed):
+        refuse_unfinished(trials, states, trouble)
     study.trials.choose(study.folder, study.metric)
+    study.count_costs()
     for composed in study.layout.arms:
         for line in composed.warnings:
             say(line)
@@ -121,17 +130,29 @@ def tune(study: PlannedStudy, launcher: Launcher) -> None:
 
 
 def run(
-    studies: Sequence[PlannedStudy], launcher: Launcher, request: StudyRequest, blocks: Blocks
+    studies: Sequence[PlannedStudy],
+    launcher: Launcher,
+    request: StudyRequest,
+    blocks: Blocks,
+    *,
+    fail_fast: bool,
 ) -> list[State]:
     """Launch the runs that count, of all blocks and look after look, write the reports and return
-    the runs' states."""
+    the runs' states. fail_fast: no look follows a run that failed."""
     root, rerun = studies[0].root, request.node["rerun"]
-    every, trouble = run_planned(studies, launcher, request, blocks)
-    while trouble is None and rerun != "failed" and add_seeds(studies, blocks):
-        every, trouble = run_planned(studies, launcher, request, blocks, first=False)
+
+    def launched(*, first: bool) -> tuple[list[PlannedRun], dict[str, State], Exception | None]:
+        every, trouble = run_planned(studies, launcher, request, blocks, first=first)
+        return every, {c.folder: state_of(root / c.folder, c.run_id) for c in every}, trouble
+
+    every, states, trouble = launched(first=True)
+    while trouble is None and rerun != "failed":
+        failed = any(each.name == "failed" for each in states.values())
+        if (fail_fast and failed) or not add_seeds(studies, blocks):
+            break
+        every, states, trouble = launched(first=False)
     if trouble is None:
         (root / SINCE).unlink(missing_ok=True)  # a later study.rerun=all repeats every run
-    states = {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in every}
     finished = {cell.run_id for cell in every if states[cell.folder].name == "finished"}
     for path in root.glob("**/checkpoints/branch-*.ckpt"):
         if path.stem.removeprefix("branch-") in finished:

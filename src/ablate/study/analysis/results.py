@@ -145,7 +145,8 @@ def read_rows(
     measured = ["value"]
     if "value" not in columns:
         rest = [name for name in columns if name not in (*OPTIONAL, *names, seed)]
-        numeric = [n for n in rest if all(_is_number(cells.get(n)) for _, cells in rows)]
+        ended = [cells for _, cells in rows if not wandb or _state(cells) == "finished"]
+        numeric = [n for n in rest if all(_is_number(cells.get(n)) for cells in ended)]
         if metric is not None:
             _require(metric, rest, file)
             measured = [metric, *(name for name in numeric if name != metric)]
@@ -167,7 +168,7 @@ def read_rows(
             block=_text(cells.get("block")),
             step=_whole("step", step, place) if step else -1,
             item=_text(cells.get("item")),
-            state=_text(cells.get("State")) or "finished" if wandb else "finished",
+            state=_state(cells) if wandb else "finished",
         )
         if run.state != "finished":
             values.append(run)
@@ -419,6 +420,11 @@ def _without_seed(name: str) -> tuple[str, int | None]:
 def _text(cell: Any) -> str:
     """ "" of an empty cell, which pandas reads as NaN."""
     return "" if cell is None or cell != cell else str(cell).strip()
+
+
+def _state(cells: Mapping[str, Any]) -> str:
+    """Of a run in an export of W&B."""
+    return _text(cells.get("State")) or "finished"
 
 
 def _is_number(cell: Any) -> bool:

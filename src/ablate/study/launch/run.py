@@ -28,9 +28,11 @@ class ScheduledRun:
         self.before = mark(self.folder)
 
     def is_done(self, state: State) -> bool:
-        """Whether it is finished, or another launcher has tried it since the launch began."""
+        """Whether it is finished and measured under all conditions, or another launcher has tried
+        it since the launch began."""
         recorded = state.ended and state.result.get("status") != "running"
-        return state.name == "finished" or (recorded and mark(self.folder) != self.before)
+        finished = state.name == "finished" and not self.planned.lacks_conditions(state.result)
+        return finished or (recorded and mark(self.folder) != self.before)
 
     @property
     def typed(self) -> str:

@@ -116,17 +116,20 @@ def _record_refusals(
 
 
 def to_run(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:
-    """Return the cells that study.rerun selects, each folder once; wait for runs elsewhere."""
+    """Return the cells that study.rerun selects, and those to be measured under further conditions,
+    each folder once; wait for runs elsewhere."""
     once: dict[str, PlannedRun] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)
     if rerun == "all":
         move_aside(folder, list(once))
     unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
+    states = {name: state_of(folder / name, cell.run_id) for name, cell in once.items()}
     return [
         cell
         for name, cell in once.items()
-        if state_of(folder / name, cell.run_id).name not in unwanted
+        if states[name].name not in unwanted
+        or (states[name].name == "finished" and cell.lacks_conditions(states[name].result))
     ]
 
 

@@ -117,6 +117,12 @@ def with_baseline_options(
 ) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors with the baseline's option first, listed or not, and these options."""
     own = {f.name: own_option(f, cfg) or _unlisted_option(f, cfg) for f in factors}
+    for factor in factors:
+        if own[factor.name] in factor.options and own_option(factor, cfg) is None:
+            raise UserError(
+                f"study.factors: {factor.name}: the option {own[factor.name]} has other values than"
+                " the baseline; rename it, or set its values for all arms"
+            )
     complete = [
         Factor(f.name, {own[f.name]: f.options.get(own[f.name], ()), **f.options}) for f in factors
     ]

@@ -220,6 +220,10 @@ def _given(cfg: DictConfig, ratio: float) -> Given:
                 f"study.ladder: {part}={cfg.choices[part]} has no {key}; a ladder needs"
                 " model.dim, model.depth, model.heads and data.seq_len, as model=gpt has them"
             )
+    values |= {key: OmegaConf.select(cfg, key) for key in ("data.batch_size", "optimizer.lr")}
+    for key, value in values.items():
+        if type(value) not in (int, float) or value <= 0:
+            raise UserError(f"study.ladder: {key}={value}: must be a positive number")
     shape = Shape(*(values[key] for key in SHAPE))
     return Given(
         shape,
@@ -240,6 +244,8 @@ def _overrides(rung: Rung, cfg: DictConfig, typed: list[str]) -> list[str]:
     """As a block has them. typed: keys of other overrides, which take precedence."""
     each = _at_once(cfg)
     examples = max(1, round(rung.batch / each))
+    if "data.batch_size" in typed:
+        examples = cfg.data.batch_size
     values = {
         **dict(zip(SHAPE, (rung.shape.dim, rung.shape.depth, rung.shape.heads), strict=True)),
         "data.batch_size": examples,

@@ -145,7 +145,8 @@ def _refuse_large(
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)
-    runs = arms * (len(request.seeds or (0,)) + (grid * each if node["tune"] else 0))
+    blocks = len(next(iter((node["blocks"] or {"": [""]}).values())))
+    runs = blocks * arms * (len(request.seeds or (0,)) + (grid * each if node["tune"] else 0))
     if runs > LARGE and not node["confirm_large"]:
         raise UserError(
             f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add"

@@ -15,7 +15,7 @@ from ablate.config.keys import plain
 from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import IdContent
 from ablate.errors import UserError
-from ablate.machine.redact import without_credentials
+from ablate.machine.redact import redacted, without_credentials
 
 if TYPE_CHECKING:
     from ablate.training.trunk import SharedSteps
@@ -139,6 +139,15 @@ class PlannedRun:
             "config": config,
         }
         return json.dumps(content)
+
+    def lacks_conditions(self, result: Mapping[str, Any]) -> bool:
+        """Whether the result of a finished run lacks a condition of `evaluate`."""
+        wanted = (plain(self.resolved.cfg.get("evaluate")) if self.resolved else None) or {}
+        known, refused = result.get("evaluated", {}), result.get("not_evaluated", {})
+        return any(
+            known.get(name) != redacted(changes) and name not in refused
+            for name, changes in wanted.items()
+        )
 
     @property
     def trainer(self) -> DictConfig:

@@ -64,7 +64,6 @@ class PlannedStudy:
 
     def match_and_measure(self) -> None:
         """Match every arm's budget to the baseline's if requested, and count its cost."""
-        from ablate.study.plan.budget import budgets
         from ablate.study.plan.match import match, require_width
         from ablate.training.same_model import DataSets
 
@@ -87,13 +86,21 @@ class PlannedStudy:
                 if width := widths.get(composed.name):
                     arms[number] = with_more(composed, [f"{by}={width}"], self.composer)
                     arms[number].set = {by: width}
-                    arms[number].config.seed = self.layout.seeds[0]
-        configs = {composed.name: composed.config for composed in arms}
-        measured, refused = budgets(configs, baseline=baseline, sets=sets)
+        self.count_costs()
+        self._read_noise()
+
+    def count_costs(self) -> None:
+        """Count the cost of every arm as it is configured now: tuning may change it."""
+        from ablate.study.plan.budget import budgets
+
+        for composed in self.layout.arms:
+            composed.config.seed = self.layout.seeds[0]
+        configs = {composed.name: composed.config for composed in self.layout.arms}
+        baseline = self.layout.baseline.name
+        measured, refused = budgets(configs, baseline=baseline, sets=self.sets)
         self._leave_out(refused)
         for composed in self.layout.arms:
             composed.budget = measured[composed.name]
-        self._read_noise()
 
     def _read_noise(self) -> None:
         """Read the noise that the study assumes. UserError, also for an effect without noise."""

@@ -128,7 +128,7 @@ def _disk(layout: Layout, cells: Sequence[PlannedRun], folder: Path) -> str:
     sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}  # type: ignore[union-attr]
     wanted = layout.baseline.config.checkpoint_keep
     arms = {cell.folder: cell.arm for cell in cells}
-    kept = sum(sizes[arm].kept(wanted) for arm in arms.values())
+    kept = sum(sizes[arm].kept(wanted) for arm in arms.values() if arm in sizes)
     largest = max(size.at_most for size in sizes.values())
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return (
