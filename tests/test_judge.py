@@ -199,6 +199,9 @@ def test_exports_of_wandb(tmp_path):
     crashed.to_csv(tmp_path / "export.csv", index=False)
     verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
     assert {*verdicts.values()} == {"baseline", "excluded"}
+    crashed["lr"] = "high"  # the one column of numbers is the metric, which the crashed run lacks
+    crashed.drop(columns=["Runtime"]).to_csv(tmp_path / "export.csv", index=False)
+    assert read_results(tmp_path / "export.csv", None).values[-1].metric == "val/loss"
 
     shown.assign(Name=[f"sunny-sky-{n}" for n in range(len(rows))]).to_csv(
         tmp_path / "export.csv", index=False

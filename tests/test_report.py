@@ -337,6 +337,17 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
     assert "2 finished runs" in out
     with refused("did you mean 'val/loss'"):
         show_runs(runs, "val/los")
+    show_runs(runs, "val/loss", "max")
+    out = capsys.readouterr().out
+    assert out.index("2.5") < out.index("pos_enc=rotary")
+    for file in runs.glob("*/result.json"):  # another metric than that of the task has its own mode
+        result = json.loads(file.read_text())
+        value = result["metrics"].get("val/loss") or 0.0
+        result["metrics"]["val/accuracy"] = value / 10
+        file.write_text(json.dumps(result))
+    show_runs(runs, "val/accuracy")
+    out = capsys.readouterr().out
+    assert out.index("0.25") < out.index("pos_enc=rotary")
 
 
 def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):

@@ -346,6 +346,7 @@ def planned(ablate_command, folder, blocks, *typed):
         ("{tokens: [1x, 2x]}", ("schedule=constant",), ["42 steps are trained instead of 60"]),
         ("{tokens: [0.5x, 2x]}", ("schedule.decay=8",), ["8 steps, more than the training of 5"]),
         ("{tokens: [1x, 2x]}", ("task._target_=teller.Teller",), ["teller.Teller may depend"]),
+        ("{tokens: [1x, 2x]}", ("trainer.max_steps=1k",), ['max_steps="1k": must be an']),
         ("{tokens: [1x, 3]}", (), ["tokens: 3: must be a number with x, such as 2x"]),
         ("{model.dim: [16, 32]}", (), []),
     ],

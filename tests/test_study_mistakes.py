@@ -47,6 +47,10 @@ MISTAKES = [
     (ONE, "seed=range(3)", ["the seeds of a study are study.seeds; write study.seeds=[0,1,2]"]),
     (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),
     # plans
+    ("{factors: {recipe: {baseline: [model.norm=post], other: [model.norm=none]}}}", "",
+     ["the option baseline has other values than the baseline"]),
+    ("{factors: {pos_enc: [none]}, seeds: 300, blocks: {data.seq_len: [8, 16]}}", "",
+     ["1,200 runs"]),
     ("{design: one_factor}", "", ["study.design=one_factor: values after commas are a factorial"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", "", ["no arm is left to compare"]),
     ("{factors: {pos_enc: [none]}, seeds: 501}", "", ["1,002 runs", "study.confirm_large=true"]),

@@ -4,17 +4,20 @@ what it rests on: claims of folders that are moved away."""
 import fcntl
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
+from omegaconf import OmegaConf
 
 from ablate.errors import Interrupted
 from ablate.study.launch.locks import RunLock
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
-from ablate.study.plan.planned_run import PlannedRun
+from ablate.study.plan.planned_run import PlannedRun, Resolved
 
 ALL = ["a", "b", "c"]
 TICK = 0.02  # seconds; clocks of file systems stand still for a while
@@ -64,6 +67,19 @@ def test_folders_of_runs_are_those_that_a_branch_looks_for(tmp_path):
     launcher = SimpleNamespace(train=found.extend)
     launch(launcher, cells(), tmp_path / "a" / ".." / "s", "missing")
     assert {run.folder.parent for run in found} == {tmp_path / "s"}
+
+
+def test_a_finished_run_is_measured_under_a_new_condition(study):
+    long = {"long": {"data.seq_len": 8}}
+    wanted = [replace(each, resolved=Resolved(OmegaConf.create({"evaluate": long})))
+              for each in cells()]  # fmt: skip
+    write(study / ALL[0])
+    write(study / ALL[1], evaluated=long)
+    write(study / ALL[2], not_evaluated={"long": "too long"})
+    assert [run.folder for run in to_run(wanted, study, "missing")] == [ALL[0], *ALL[3:]]
+    done = [ScheduledRun(study / run.folder, run).is_done(state(study / run.folder))
+            for run in wanted[:3]]  # fmt: skip
+    assert done == [False, True, True]
 
 
 def moved(study):

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from make_sweep import asked, tiny_for, write_sweep
+from refusals import refused
 
 from ablate.config.composition import compose
 from ablate.errors import UserError
@@ -117,6 +118,15 @@ def test_typed_values_take_the_place_of_the_rules(tmp_path):
     keys = {text.partition("=")[0] for text in blocks.options["20K"]}
     assert {"model.dim", "optimizer.weight_decay", "schedule.decay"} <= keys
     assert keys.isdisjoint({"optimizer.lr", "trainer.max_steps", "data.batch_size"})  # typed
+    steps = {}
+    for batch in (2, 8):  # as many tokens with any batch
+        own = blocks_of(tmp_path, "{sizes: [20K, 80K]}", f"data.batch_size={batch}", left_out=OWN)
+        values = dict(text.split("=", 1) for text in own.options["20K"])
+        assert "data.batch_size" not in values
+        steps[batch] = int(values["trainer.max_steps"])
+    assert steps[2] == pytest.approx(4 * steps[8], abs=4)
+    with refused("study.ladder: optimizer.lr=None: must be a positive number"):
+        blocks_of(tmp_path, "{sizes: [20K, 80K]}", "optimizer.lr=null")
     blocks = blocks_of(tmp_path, "{sizes: [20K, 80K]}", "schedule=cosine")
     assert not any(text.startswith("schedule") for text in blocks.options["20K"])
 

@@ -164,3 +164,11 @@ def test_an_arm_without_a_value_is_left_out_and_without_the_baseline_nothing_run
     code, _, err = tuned("study.name=other")
     assert (code, err.count("\n"), len(runs)) == (1, 1, 6)
     assert "arm 'baseline' has no values" in err
+
+
+@pytest.mark.slow
+def test_a_broken_launcher_ends_the_tuning(tuned, runs, monkeypatch):
+    monkeypatch.setattr("ablate.study.sweeper.launch", lambda *_: RuntimeError("no worker"))
+    code, _, err = tuned()
+    assert (code, err.count("\n"), runs) == (1, 1, [])
+    assert "the launcher reported: no worker" in err

@@ -256,6 +256,15 @@ def test_a_wrong_file_is_one_line(tmp_path, content, columns, line):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_a_short_file_is_not_measured_whole(count, tmp_path):
+    (tmp_path / "series.csv").write_text("x\n" + "\n".join(map(str, range(count))))
+    data = make("series", path=str(tmp_path / "series.csv"), columns=["x"], **SMALL)
+    data.whole = True
+    with pytest.raises(UserError, match=rf"has {count} values, and data.window=6 with data.hori"):
+        data.setup()
+
+
 def test_what_files_may_look_like(tmp_path):
     """A byte order mark, quotes, spaces, lines of Windows, other columns, an end without a line."""
     rows = [f'"day, {n}", {n}.5 ,1e-1' for n in range(40)]

@@ -43,6 +43,10 @@ def test_a_mask_is_ink_and_a_click_is_in_its_middle():
     assert torch.equal(batch(alone)["masks"], gray(alone, batch(alone)) > 0)
 
 
+def test_the_background_of_digits_has_a_label():
+    assert "void" not in batch(digits())
+
+
 def test_a_later_digit_hides_an_earlier_one():
     """With two digits at the same place, each drawn many times, some of one are hidden."""
     alone, both = (

@@ -32,7 +32,9 @@ def blobs(count=5, seed=0):
     return masks
 
 
-def test_depths_are_those_of_scipy():
+@pytest.mark.parametrize("numbers", [prompts.NUMBERS, 2 * 15**3])  # all at a time, or two
+def test_depths_are_those_of_scipy(numbers, monkeypatch):
+    monkeypatch.setattr(prompts, "NUMBERS", numbers)
     masks = torch.cat([blobs(), torch.ones(1, 9, 13).bool(), torch.zeros(1, 9, 13).bool()])
     padded = np.pad(masks.numpy(), ((0, 0), (1, 1), (1, 1)))
     expected = np.stack([distance_transform_edt(mask)[1:-1, 1:-1] for mask in padded])

@@ -39,6 +39,11 @@ def paint(task: Any, arguments: Mapping[str, Any], folder: Path) -> Iterator[str
     words = task.caption(arguments["prompt"])
     keys = [derive(arguments.get("seed", 0), "drawn")]
     how = {"guidance": arguments.get("guidance"), "steps": arguments.get("steps")}
+    if task.drop_caption == 0 and how["guidance"] not in (None, 1):
+        raise UserError(
+            f"--guidance {how['guidance']}: amplifies the caption against none, which a run with"
+            " task.drop_caption=0 has not learned; leave it out"
+        )
     if (known := to_fill(task, arguments)) is None:
         if "mask" in arguments:
             raise UserError("--mask requires --inpaint FILE or --index N")

@@ -164,6 +164,11 @@ class Series(Data):
             log.warning("ablate: %s", line)
         count = len(self._read)
         if self.whole:  # the first window is only read
+            if count < self.window + self.horizon:
+                raise UserError(
+                    f"data.path={self.path}: has {count} values, and data.window={self.window} with"
+                    f" data.horizon={self.horizon} needs at least {self.window + self.horizon}"
+                )
             self.shares = {"val": 1 - self.window / max(count, 1), "test": 0.0}
         held = {split: round(count * share) for split, share in self.shares.items()}
         ends = {"train": count - sum(held.values()), "val": count - held["test"], "test": count}

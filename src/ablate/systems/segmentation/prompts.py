@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 BACKGROUND, OBJECT, FIRST_CORNER, LAST_CORNER = range(4)
 PADDING = -1  # not a point
+NUMBERS = 2**26  # of float32 at a time
 FIRST = 2  # points of the first prompt; every click after it is one more
 
 
@@ -20,6 +21,11 @@ def depths(regions: Tensor) -> Tensor:
     The exact Euclidean distance: the least over a row, then over a column (Felzenszwalb and
     Huttenlocher 2012, https://doi.org/10.4086/toc.2012.v008a019, section 2.2, without envelopes).
     """
+    at_once = max(1, NUMBERS // (max(regions.shape[1:]) + 2) ** 3)
+    return torch.cat([_depths(part) for part in regions.split(at_once)])
+
+
+def _depths(regions: Tensor) -> Tensor:
     inside = pad(regions, (1, 1, 1, 1)).float()
     nearest = inside * sum(inside.shape[1:]) ** 2
     for _ in ("along rows", "along columns"):

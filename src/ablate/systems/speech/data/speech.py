@@ -81,6 +81,7 @@ class SpokenPairs(Pairs):
     """
 
     joint: ClassVar[bool] = False
+    lower = False  # whether texts are lower-cased
     for_training: ClassVar[tuple[str, ...]] = (*Pairs.for_training, "tokenizer", "codes")
 
     def __init__(
@@ -141,7 +142,11 @@ class SpokenPairs(Pairs):
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
         synthesis = self.direction == "synthesis"
         return self._both(
-            make(self.tokenizer, [p.source if synthesis else p.target for p in training])
+            make(
+                self.tokenizer,
+                [p.source if synthesis else p.target for p in training],
+                lower=self.lower,
+            )
         )
 
     def _both(self, texts: PairTokenizer) -> tuple[PairTokenizer, PairTokenizer]:
