@@ -29,7 +29,7 @@ from ablate.data.loader import Batch, Request
 from ablate.systems.segmentation.prompts import FIRST, PADDING, centers, first_click
 
 BACKGROUND, NO_LABEL = -1, -2  # owners of a pixel of no object, and of one without a label
-CHUNK = 256  # masks that are made at a time, which bounds the memory
+CHUNK = 256  # masks at a time, which bounds the memory
 
 
 class Objects(NamedTuple):
