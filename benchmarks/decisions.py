@@ -1,4 +1,4 @@
-"""Does a verdict at a small size hold at the largest? Of finished ladders (study.ladder).
+"""Does a verdict at a small size apply to the largest? Of finished ladders (study.ladder).
 
     python benchmarks/decisions.py outputs/decisions outputs/ladder outputs/disputes/small_parts
 
@@ -20,13 +20,13 @@ DATA = Path(__file__).parents[1] / "docs" / "results" / "decisions.csv"
 MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " ≈"}
 HEAD = """# Decision accuracy
 
-Does a verdict at a small size hold at a larger one? Each
+Does a verdict at a small size apply to a larger one? Each
 [ladder](../how-to/write-a-sweep-file.md#a-ladder-of-sizes) repeats a study at several sizes. An arm
 changes one part of the baseline of its study; cells are the difference of its validation loss, in
 nats, from the baseline of the same size: ▲ better, ▼ worse, ≈ equivalent, no sign: no difference
 shown. The last column compares the smallest size with the largest:
 
-- **holds**: the same verdict
+- **stays**: the same verdict
 - **fades**: no difference is shown at the largest size
 - **appears**: a difference is shown only at the largest size
 - **turns**: the opposite verdict
@@ -41,7 +41,7 @@ def outcome(small: str, large: str) -> str:
     """What becomes of a verdict at the largest size."""
     decided = {"better", "worse"}
     if small == large:
-        return "holds" if small in MARKS else "open"
+        return "stays" if small in MARKS else "open"
     if small in decided:
         return "turns" if large in decided else "fades"
     return "appears" if large in decided else "open"
@@ -88,7 +88,7 @@ def agreement(every: pd.DataFrame, size: str, largest: str) -> dict[str, str]:
         if a[0] == b[0]
     ]
     shown = {
-        "differences shown that hold": (fates == "holds").sum(),
+        "differences shown that stay": (fates == "stays").sum(),
         "that turn": (fates == "turns").sum(),
     }
     return {

@@ -129,7 +129,7 @@ def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_pat
     every = pd.DataFrame(script["rows"](tmp_path))
     assert script["agreement"](every, "1M", "4M") == {
         "size": "1M",
-        "differences shown that hold": "1 of 2",
+        "differences shown that stay": "1 of 2",
         "that turn": "0 of 2",
         "differences with the sign of that at 4M": "3 of 4",
         "pairs of arms in the order at 4M": "9 of 10",
@@ -137,7 +137,7 @@ def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_pat
     page = script["page"](every)
     table = [" ".join(line.split()) for line in page.splitlines() if "| parts" in line]
     assert table == [
-        "| parts | b | -0.500 ▲ | -0.200 ▲ | holds |",
+        "| parts | b | -0.500 ▲ | -0.200 ▲ | stays |",
         "| parts | c | -0.100 ▲ | +0.010 | fades |",
         "| parts | d | +0.400 | +0.300 ▼ | appears |",
         "| parts | e | +0.100 | +0.020 | open |",
