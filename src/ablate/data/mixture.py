@@ -118,7 +118,9 @@ class Mixture(Tokens):
         self.tokenizer, self.sizes = first.tokenizer, first.sizes
         self.counts = {}  # `parts` have them
         self.tokens, splits = {}, {}
-        for split in set.intersection(*(set(part.splits) for part in self.parts.values())):
+        for split in first.splits:
+            if any(split not in part.splits for part in self.parts.values()):
+                continue
             tokens = [part.tokens[split] for part in self.parts.values()]
             files = [file for of in tokens if isinstance(of, Shards) for file in of.files]
             self.tokens[split] = Shards(files, self.vocab_size)

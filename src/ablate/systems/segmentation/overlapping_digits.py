@@ -24,7 +24,7 @@ from ablate.data.images import Source
 from ablate.errors import UserError
 from ablate.machine import memory
 from ablate.random.seeding import derive
-from ablate.systems.segmentation.segments import BACKGROUND, Objects, Segments
+from ablate.systems.segmentation.segments import NO_OBJECT, Objects, Segments
 
 INK = 1 / 4  # share of the darkest ink from which a pixel belongs to a digit
 VISIBLE = 1 / 4  # least share of a digit that is visible when it is an example
@@ -109,7 +109,7 @@ class OverlappingDigits(Segments):
         if self.unfamiliar_digits and split != "train":
             unfamiliar[1::2] = True
         canvas = np.zeros((count, self.size, self.size), np.uint8)
-        owners = np.full((count, self.size, self.size), BACKGROUND, np.int8)
+        owners = np.full((count, self.size, self.size), NO_OBJECT, np.int8)
         total_ink = np.zeros((count, self.most))
         lengths = rng.integers(self.least, self.most + 1, count)
         for number in range(self.most):  # from the back to the front

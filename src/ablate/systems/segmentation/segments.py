@@ -28,13 +28,13 @@ from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Request
 from ablate.systems.segmentation.prompts import FIRST, PADDING, centers, first_click
 
-BACKGROUND, NO_LABEL = -1, -2  # owners of a pixel of no object, and of one without a label
+NO_OBJECT, NO_LABEL = -1, -2  # owners of a pixel of no object, and of one without a label
 CHUNK = 256  # masks at a time, which bounds the memory
 
 
 class Objects(NamedTuple):
     """The objects of a split. pixels: n y x c. owners: n y x, the number of the object at each
-    pixel; the background has another, such as BACKGROUND, a pixel without a label NO_LABEL. image,
+    pixel; the background has another, such as NO_OBJECT, a pixel without a label NO_LABEL. image,
     number, unfamiliar: of each example.
     """
 
