@@ -315,7 +315,9 @@ def test_wandb_has_the_steps_of_metrics_csv_and_what_is_asked_for(
 
 def history(folder, name):
     """Of all attempts together, as `wandb sync` sends them."""
-    runs = [offline_wandb.read(each, seconds=0) for each in offline_wandb.run_folders(folder)]
+    *earlier, last = offline_wandb.run_folders(folder)
+    # A killed attempt never ends; `struck` has waited for a stopped one.
+    runs = [*(offline_wandb.read(each, seconds=0) for each in earlier), offline_wandb.read(last)]
     return [point for run in runs for point in run.series(name)]
 
 
@@ -327,6 +329,8 @@ def struck(folder, *typed, by, monkeypatch):
             patch.setenv("ACCIDENT", "stop 0 4")
             with pytest.raises(Interrupted):
                 ablate.run(compose(*typed), folder)
+        for each in offline_wandb.run_folders(folder):
+            offline_wandb.read(each)
         return typed
     tests = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     line = ("-m", "ablate", *typed, f"hydra.run.dir={folder}")
