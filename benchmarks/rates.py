@@ -1,4 +1,4 @@
-"""Does the best learning rate of a small model transfer to larger ones? Of a finished `sweep=rates`.
+"""Does the best learning rate of a small model transfer? Of a finished `sweep=rates`.
 
     python benchmarks/rates.py outputs/rates
 

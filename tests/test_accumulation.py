@@ -112,6 +112,14 @@ def test_steps_are_those_of_the_larger_batch(typed, uneven, tmp_path):
             torch.testing.assert_close(after[parameter], value, rtol=1e-7, atol=1e-9)
 
 
+def test_a_loss_of_layers_counts_by_the_targets_of_its_batch():
+    steps = Accumulated(2)
+    for targets, loss in ((100, 1.0), (300, 3.0)):
+        steps.divisor(torch.tensor(float(targets)))
+        steps.add({"balance": torch.tensor(loss) * steps.weight})
+    assert steps.means["balance"] == 2.5
+
+
 def test_where_examples_are_shuffled_it_is_the_command_for_the_larger_batch(tmp_path):
     one, other = (
         trained(

@@ -104,6 +104,7 @@ REFUSED = """
 1 trainer.strategy=fsdp trainer.devices=2 init_from=RUN init_optimizer=true
 2 trainer.shards=2
 1 optimizer=schedule_free schedule=constant task.ema=0.9
+1 task.ema=0.9 trainer.precision=bf16-true
 """
 # Beside what is refused, and allowed.
 ALLOWED = """

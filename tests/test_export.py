@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from make_model import random_parts
 from test_figures import built
-from tiny import images, overrides
+from tiny import SMALL, images, overrides
 from ways import called
 
 import ablate
@@ -27,6 +27,14 @@ from ablate.training.pretrained.hugging_face.export import network_of
 transformers = pytest.importorskip("transformers")
 
 
+def texts(root):
+    """A classification of texts of several lengths, which end in the first token."""
+    rows = [f"{'b' * (n % 7 + 1)}!,{'xy'[n % 2]}\n" for n in range(40)]
+    (file := root / "texts.csv").write_text("text,label\n" + "".join(rows))
+    typed = (f"data.root={file}", "task=classification", *SMALL)
+    return ["data=text_files", *overrides(root, "data.tokenizer=char", *typed)[2:]]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """The folders of a GPT, with biases other than zero since training has moved them, and a ViT"""
@@ -34,6 +42,7 @@ def folders(tmp_path_factory):
     cfgs = {
         "gpt": compose(*overrides(root, "trainer.max_steps=4", "trainer.val_check_interval=2")),
         "vit": compose(*images(root)),
+        "classes": compose(*texts(root)),
     }
     for cfg in cfgs.values():
         ablate.run(cfg)
@@ -64,12 +73,17 @@ def compared(run, read, count=3):
     [
         pytest.param("gpt", "AutoModelForCausalLM", marks=pytest.mark.ci),
         ("vit", "AutoModelForImageClassification"),
+        pytest.param("classes", "AutoModelForSequenceClassification", marks=pytest.mark.ci),
     ],
 )
 def test_transformers_reads_an_equal_network(name, kind, folders, tmp_path, export):
     assert "outputs differ from the run's by at most" in export(name, "x")
     read = getattr(transformers, kind).from_pretrained(tmp_path / "x").eval()
-    theirs, ours = compared(ablate.load(folders[name]), lambda images: read(images).logits)
+    pad = getattr(read.config, "pad_token_id", None)
+    theirs, ours = compared(
+        ablate.load(folders[name]),
+        lambda x, *keep: read(x.where(keep[0], pad) if keep else x).logits,
+    )
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
     assert ours.std() > 0.01
 

@@ -20,7 +20,7 @@ import yaml
 from make_logger import CONFIG, RESULT, ROOT, make
 from matplotlib.image import imsave
 from omegaconf import OmegaConf
-from tiny import SMALL, in_a_process, overrides
+from tiny import SMALL, images, in_a_process, overrides
 from wandb_server import KEY, running
 from ways import called
 
@@ -574,3 +574,10 @@ def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
     assert chosen == [*scores, scores[0]]
     assert losses[2] == losses[0] != losses[1]
     assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2
+
+
+@pytest.mark.ci
+def test_maps_of_images_are_logged_in_double_precision_and_of_the_average(tmp_path):
+    typed = images(tmp_path, "trainer.precision=64-true", "task.ema=0.5", "logger=tensorboard")
+    ablate.run(compose(*typed, "logger.log_maps=true"), tmp_path / "run")
+    assert tensorboard(tmp_path / "run").Images(MAP)

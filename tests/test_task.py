@@ -30,7 +30,7 @@ from ablate.study.metric_words import mode_of
 from ablate.study.plan.budget import measured
 from ablate.task import Task
 from ablate.task.accumulation import total
-from ablate.task.causal_lm import CausalLM
+from ablate.task.causal_lm import CausalLM, ahead
 from ablate.task.classification import Classification
 from ablate.task.measures import names_of_measures
 from ablate.training.build import build, build_data, make_task
@@ -146,6 +146,13 @@ def test_a_bad_loss_of_another_process_stops_this_one_too():
         FiniteLosses().require(SimpleNamespace(strategy=strategy))
 
 
+def test_sums_of_metrics_stay_in_32_bits():
+    metric = task_of(1).to(torch.bfloat16).mean_loss
+    for _ in range(600):
+        metric.update(1.5, 4096)
+    assert metric.compute() == 1.5
+
+
 def test_pairs_are_mixed_within_a_process():
     task_of(2, batch_size=4).setup("fit")
     odd = task_of(2, batch_size=6)
@@ -224,6 +231,15 @@ def test_chunks_of_the_loss_have_the_loss_and_the_weights_of_whole_batches(tmp_p
     weights = [ablate.load(run["folder"]).task.state_dict() for run in (whole, chunks)]
     torch.testing.assert_close(*weights, rtol=1e-9, atol=1e-9)
     assert seen.count(5 * 16) > seen.count(64 * 16) > 0
+
+
+def test_tokens_ahead_are_of_the_same_document_of_a_packed_row():
+    targets = torch.tensor([[1, 2, 3, 101, 102, IGNORED]])
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    found = ahead(targets, 3, documents)[0].tolist()
+    no = IGNORED
+    assert [row[1] for row in found] == [2, 3, no, 102, no, no]
+    assert [row[2] for row in found] == [3, no, no, no, no, no]
 
 
 def test_tokens_further_ahead_add_half_as_much_each(tmp_path):

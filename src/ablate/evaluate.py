@@ -57,6 +57,8 @@ def main() -> None:
 
         if args.changes:
             raise UserError("--predictions are of the run as it was trained; leave KEY=VALUE out")
+        if args.json:
+            raise UserError("--predictions writes a CSV file; leave --json out")
         print(write_predictions(run))
         return
     rows, refused = [], []

@@ -61,6 +61,10 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.study_dir = named_folder(args.study_dir, PLAN)
+    if args.status or (args.wandb and not (args.study_dir / PLAN).exists()):
+        names = ("metric", "baseline", "mode", "allow", "examples")
+        if unused := ", ".join(f"--{name}" for name in names if getattr(args, name)):
+            raise UserError(f"{unused}: of a report of a study; leave it out")
     if args.status:
         from ablate.study.launch.live import status_table
 

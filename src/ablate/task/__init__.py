@@ -23,6 +23,7 @@ from ablate.task.optimizing import MakeOptimizer, Schedule, optimizer_of, schedu
 from ablate.task.presenter import Presenter
 
 Trained = TypeVar("Trained", bound=nn.Module)
+HALVES = ("bf16-true", "16-true")  # precisions of weights
 
 
 class Task(L.LightningModule):
@@ -44,6 +45,11 @@ class Task(L.LightningModule):
         Conflict(
             lambda c: c("task.ema") is not None and c.declares("optimizer", "averages"),
             "task.ema={task.ema}: the optimizer averages the weights itself; set task.ema=null",
+        ),
+        Conflict(
+            lambda c: c("task.ema") is not None and c("trainer.precision") in HALVES,
+            "task.ema={task.ema}: an average hardly moves in 16 bits (trainer.precision="
+            "{trainer.precision}); use trainer.precision=bf16-mixed",
         ),
     )
     # The metric that chooses the best weights, and whether less is better.
@@ -86,7 +92,7 @@ class Task(L.LightningModule):
         losses = self.losses(batch)
         added = added_losses(self.model)
         assert not losses.keys() & added.keys(), "a layer and the task name a loss alike"
-        return losses | added
+        return losses | {name: loss * self.step_so_far.weight for name, loss in added.items()}
 
     def prepare(self, batch: Batch, step: int) -> Batch:
         """The batch of a training step, made from one of the data: with noise, or with outputs of
@@ -141,6 +147,14 @@ class Task(L.LightningModule):
         self.evaluate(batch)
 
     test_step = validation_step
+
+    def to(self, *args: Any, **kwargs: Any) -> Task:
+        """As that of a module; sums of metrics stay in 32 bits, since they stall in 16."""
+        super().to(*args, **kwargs)
+        for module in self.modules():
+            if isinstance(module, Metric):
+                module._apply(lambda x: x.float() if x.is_floating_point() else x)
+        return self
 
     def train(self, mode: bool = True) -> Task:
         super().train(mode)

@@ -26,11 +26,13 @@ class Accumulated:
     batches: int
     summed: dict[str, Tensor | float] = field(default_factory=dict)  # terms of the loss
     first: Tensor | None = None  # targets of the first batch
+    last: Tensor | None = None  # of the last
     targets: Tensor | float = 0.0  # and of all so far
 
     def divisor(self, targets: Tensor) -> Tensor:
         """The divisor of the summed loss of a batch with this number of targets."""
         self.first = targets if self.first is None else self.first
+        self.last = targets
         self.targets = self.targets + targets
         return self.first
 
@@ -50,6 +52,12 @@ class Accumulated:
     def uneven(self) -> bool:
         """Whether the gradients have to be corrected."""
         return self.batches > 1 and self.first is not None
+
+    @property
+    def weight(self) -> Tensor | float:
+        """The factor of a loss of the last batch that is not divided by `divisor`: after the
+        correction, each batch counts by its targets."""
+        return 1.0 if self.first is None or self.last is None else self.last / self.first
 
     @property
     def correction(self) -> Tensor | float:

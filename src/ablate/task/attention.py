@@ -30,12 +30,13 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     """The maps of all layers in order of application, kind by kind. example: a batch of size 1."""
     model = task.model
     was_training = model.training
-    device = next(model.parameters()).device
+    device, dtype = (weights := next(model.parameters())).device, weights.dtype
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
     ready = task.prepared(example)  # for which the model itself may write
     within = {name: tensor.to(device) for name, tensor in documents(ready).items()}
     with recording(model.eval()) as recorded:
-        model(*(tensor.to(device) for tensor in task.inputs(ready)), **within)
+        inputs = [tensor.to(device) for tensor in task.inputs(ready)]
+        model(*(x.to(dtype) if x.is_floating_point() else x for x in inputs), **within)
     model.train(was_training)
     by_kind: dict[str, list[tuple[Tensor, Mask]]] = {}
     for (name, module), seen in zip(layers.items(), recorded, strict=True):

@@ -20,6 +20,7 @@ from ablate.data.document_rows import documents
 from ablate.data.mixture import Mixture
 from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
+from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.task import Task
 from ablate.task.cross_entropy import TokenLoss
@@ -73,6 +74,9 @@ class LanguagePresenter(Presenter):
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         options = {"tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
         options.setdefault("prompt", opening(self.data))
+        drawn = {"top_k": "--top-k", "top_p": "--top-p", "seed": "--seed"}
+        if options["temperature"] == 0 and (given := [drawn[k] for k in drawn if k in arguments]):
+            raise UserError(f"{', '.join(given)}: --temperature 0 draws nothing; leave one out")
         rng = torch.Generator().manual_seed(options.pop("seed"))
         yield from self.continuation(options.pop("prompt"), rng=rng, **options)
 
@@ -184,7 +188,8 @@ class CausalLM(Task):
             ]
             return found | ({"multi_token": torch.stack(weighted).sum()} if later else {})
 
-        return self._terms(batch | {"targets": ahead(batch["targets"], self.multi_token)}, terms)
+        targets = ahead(batch["targets"], self.multi_token, batch.get("documents"))
+        return self._terms(batch | {"targets": targets}, terms)
 
     def evaluate(self, batch: Batch) -> None:
         targets, exact = batch["targets"], TokenLoss(label_smoothing=0.0, z_loss=None)
@@ -243,12 +248,18 @@ class CausalLM(Task):
         return found
 
 
-def ahead(targets: Int[Tensor, "b i"], count: int) -> Int[Tensor, "b i {count}"]:
-    """The next `count` tokens of each position, as far as the row and the document go."""
+def ahead(
+    targets: Int[Tensor, "b i"], count: int, documents: Int[Tensor, "b i"] | None = None
+) -> Int[Tensor, "b i {count}"]:
+    """The next `count` tokens of each position, as far as the row and the document go. documents:
+    the number of the document of each position."""
+    known = targets != IGNORED
+    if documents is not None:  # one that ends in a target may be followed by another
+        known[:, :-1] &= documents[:, 1:] == documents[:, :-1]
     found = [targets]
     for _ in range(count - 1):
         later = F.pad(found[-1][:, 1:], (0, 1), value=IGNORED)
-        found.append(later.where(targets != IGNORED, IGNORED))
+        found.append(later.where(known, IGNORED))
     return torch.stack(found, dim=-1)
 
 

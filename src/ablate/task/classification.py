@@ -152,7 +152,7 @@ class Classification(Task):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         targets = batch["targets"]
-        if self.mix is not None:  # soft targets, already smoothed
+        if self.mix is not None and self.training:  # soft targets, already smoothed
             images, targets = self.mix(batch["images"].clone(), targets)
             logits = self.model(images)
             return {"loss": F.cross_entropy(logits, targets.to(logits.dtype))}

@@ -26,9 +26,10 @@ def flops_per_step(model: nn.Module, *inputs: Tensor) -> int:
 
     Attention is counted as the reference kernel computes it, so that arms are compared by their
     function, not by their kernel, and without the pairs of a query and a key that a mask or the
-    edges of a graph exclude, whether or not the kernel that runs skips them. A multiply-add counts
-    as two, as in torch.utils.flop_counter; tanh, softmax and other pointwise operations count as
-    zero, and so does the recomputation of activation checkpointing.
+    edges of a graph exclude, whether or not the kernel that runs skips them. A row counts as one
+    document (data.documents). A multiply-add counts as two, as in torch.utils.flop_counter; tanh,
+    softmax and other pointwise operations count as zero, and so does the recomputation of
+    activation checkpointing.
     """
     counted: list[Counted | CountedFixed] = []
     for part in model.modules():

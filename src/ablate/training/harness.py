@@ -130,7 +130,8 @@ class Harness(TemplateLM):
     def _generated(self, context: str, settings: dict[str, Any], seed: int) -> str:
         until, most = settings.get("until") or [], settings.get("max_gen_toks", MOST)
         stops = [until] if isinstance(until, str) else until
-        read = self.tok_encode(context)[-max(1, self.longest - most) :] or [self.eot_token_id]
+        # `sample` reads the last tokens that fit.
+        read = self.tok_encode(context)[-self.longest :] or [self.eot_token_id]
         prompt = torch.tensor([read], device=self._device)
         written: list[int] = []
         for token in sample(

@@ -14,10 +14,12 @@ from ablate.logger import RunLogger
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.task.presenter import Presenter
+from ablate.training.average import Average
 
 
 class AttentionMaps(Callback):
-    """Log the maps of the first validation example after every validation."""
+    """Log the maps of the first validation example after every validation, of the weights that
+    were validated."""
 
     def __init__(self, logger: RunLogger) -> None:
         self.logger = logger
@@ -25,9 +27,14 @@ class AttentionMaps(Callback):
     def on_validation_end(self, trainer: Any, task: Any) -> None:
         if trainer.state.fn != TrainerFn.FITTING:  # those of the best weights come at the end
             return
-        with TemporaryDirectory() as folder:
+        averages = [each for each in trainer.callbacks if isinstance(each, Average)]
+        for average in averages:
+            average.exchange(trainer, task)
+        with TemporaryDirectory() as folder, trainer.precision_plugin.forward_context():
             for path in attention_figures(task, Path(folder)):
                 self.logger.figure(path.stem, path, step=trainer.global_step)
+        for average in averages:
+            average.exchange(trainer, task)
 
 
 def require_extras(logger: RunLogger, task: Task, trainer: L.Trainer) -> None:

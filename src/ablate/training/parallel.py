@@ -4,11 +4,11 @@ Fully sharded data parallel: Zhao et al. 2023, PyTorch FSDP, https://arxiv.org/a
 uses FSDP2 (`fully_shard`), which keeps every parameter under its name and also runs on CPUs;
 Lightning's FSDPStrategy is the first version, for GPUs only.
 
-Only training is split. Every process builds the full model, so that its initial values are those
-of a single process. Evaluation uses the full model too, since a search may take more steps in one
-process than in another. Each process writes its part of a state (run_files/checkpoint_io.py), which
-has the names of a single process and is read as whole tensors by any number of processes. The first
-process writes the weights, whole.
+Training and its validations are split. Every process builds the full model, so that its initial
+values are those of a single process. Evaluation after training uses the full model too, since a
+search may take more steps in one process than in another. Each process writes its part of a state
+(run_files/checkpoint_io.py), which has the names of a single process and is read as whole tensors
+by any number of processes. The first process writes the weights, whole.
 """
 
 from copy import deepcopy
@@ -176,10 +176,11 @@ class Sharing(ModelParallelStrategy):
         """Read the file in every process and load that process's shard."""
         assert self.model is not None
         checkpoint = read_state(Path(checkpoint_path))
-        set_model_state_dict(self.model, checkpoint["state_dict"], options=EVERYWHERE)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             state = self._by_name(state, optimizer)
             set_optimizer_state_dict(self.model, optimizer, state, options=EVERYWHERE)
+        # After the optimizer's, which torch creates by a step with hooks that change weights.
+        set_model_state_dict(self.model, checkpoint["state_dict"], options=EVERYWHERE)
         return checkpoint
 
 

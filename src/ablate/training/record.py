@@ -227,7 +227,7 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[Here | None]:
         except OSError as error:  # such as a link, which is not followed
             raise UserError(f"{lock.lock_file} cannot be locked ({error.strerror})") from error
         for left_by_a_kill in run_dir.rglob(".*.tmp"):
-            left_by_a_kill.unlink()
+            left_by_a_kill.unlink(missing_ok=True)
         here = Here(run_dir / ".lock")
         trainer.callbacks.insert(0, here)  # type: ignore[attr-defined]
     try:
@@ -325,7 +325,8 @@ def recorded(
             curves.logger, curves.reached, logger = made, result.get("logged_steps", {}), made
             trainer.loggers = list(logger.loggers)
             if logger.log_maps:
-                trainer.callbacks.append(AttentionMaps(logger))  # type: ignore[attr-defined]
+                # Before `Compiled`, which compiles again after a validation.
+                trainer.callbacks.insert(0, AttentionMaps(logger))  # type: ignore[attr-defined]
         with unwritable_as_run_failed():
             yield result, logger
         result["status"] = "finished"

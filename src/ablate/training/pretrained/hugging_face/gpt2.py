@@ -56,9 +56,9 @@ def empty(cfg: Any, sizes: Mapping[str, Any]) -> Any:
             n_inner=cfg.model.ffn_dim,
             activation_function=activation(cfg.choices["model.ffn"]),
             layer_norm_epsilon=cfg.model.norm_eps,
-            tie_word_embeddings=cfg.model.tie_embeddings and not of_classes,
+            tie_word_embeddings=cfg.model.tie_embeddings,
             **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.model.dropout),
-            **({"num_labels": sizes["classes"], "pad_token_id": 0} if of_classes else {}),
+            **({"num_labels": sizes["classes"]} if of_classes else {}),
             bos_token_id=None,
             eos_token_id=None,
         )
