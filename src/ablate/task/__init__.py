@@ -149,11 +149,11 @@ class Task(L.LightningModule):
     test_step = validation_step
 
     def to(self, *args: Any, **kwargs: Any) -> Task:
-        """As that of a module; sums of metrics stay in 32 bits, since they stall in 16."""
+        """As that of a module; sums of metrics are not in 16 bits, in which they stall."""
         super().to(*args, **kwargs)
         for module in self.modules():
             if isinstance(module, Metric):
-                module._apply(lambda x: x.float() if x.is_floating_point() else x)
+                module._apply(lambda x: x.float() if x.dtype in (torch.bfloat16, torch.half) else x)
         return self
 
     def train(self, mode: bool = True) -> Task:
