@@ -271,6 +271,8 @@ def test_copies_of_an_image_differ_in_their_augmentation(cifar):
     assert batch["targets"].tolist() == plain[numbers].tolist()
     first, second = batch["images"][numbers == numbers[0]][:2]
     assert not first.equal(second)
+    with refused("data.repeats=2: a batch has 1000 images, and the training split only "):
+        ready("cifar10", root=str(cifar), batch_size=2000, repeats=2).train_order(Share())
     alone = augmented(cifar, erasing=0.9).splits["train"][Request(1, numbers[:1])]["images"]
     assert batch["images"][0].equal(alone[0])
 
@@ -507,6 +509,7 @@ HF_MISTAKES = [
     ({"root": "saves"}, "data.root=saves: no such folder or file; of the Hub: hf:NAME"),
     ({"root": "broken.parquet"}, "data.root=broken.parquet: cannot be read by datasets ("),
     ({"image": "imag"}, "data.image=imag: train of data.root=saved has no such column; did you"),
+    ({"image": "label"}, "data.image=label: train of data.root=saved has no images in this column"),
     ({"label": "image"}, "data.label=image: row 0 of train has the label {"),
     ({"root": "unlabeled"}, "data.label=label: row 0 of train has the label -1, must be a class"),
     ({"root": "test_only"}, "data.root=test_only: has no split train, only test"),
@@ -531,8 +534,9 @@ def test_a_mistake_in_a_data_set_of_hugging_face_is_one_line(
     words["train"] = words["train"].filter(lambda row: row["label"] != "red")
     words["validation"] = words["validation"].add_item({"image": None, "label": "red"})
     words.save_to_disk("other")
-    with refused(line):
+    with refused(line) as caught:
         hub(**({"root": "saved"} | keys))
+    assert len(str(caught.value)) < 200
 
 
 def test_a_damaged_row_is_named_and_so_is_a_missing_library(table, tmp_path, monkeypatch):

@@ -118,6 +118,9 @@ def test_what_a_run_keeps_of_its_data_is_enough_without_them(name, tmp_path, mon
     if (state := data.run_state()) is None:
         # Nothing is fitted to these, or they are part of a package: they are read again.
         assert name in ("digit_strings", "recall", *rows_of_systems("UNKEPT"))
+        again = make(name, **FILES[name])
+        again.trained_on = data.fingerprint()
+        again.setup()
         return
     write_plain(tmp_path / "data.pt", state)
     again = make(name, **FILES[name])
@@ -149,6 +152,7 @@ def test_of_another_file_nothing_is_held_back(name):
     trained = ready(name, **FILES[name])
     data = make(name, **FILES[name])
     data.measure_as(trained)
+    assert data.fingerprint() == trained.fingerprint()
     data.whole = True
     data.setup()
     assert list(data.splits) == ["val"]

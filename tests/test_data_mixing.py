@@ -134,6 +134,16 @@ def test_other_sources_are_measured_whole(sources, tmp_path):
         assert len(other.tokens["val"]) >= size
 
 
+def test_only_sources_without_a_validation_split_are_divided(sources, tmp_path):
+    prepare(Corpus([tmp_path / "code.txt"]), tmp_path / "all", tokenizer="byte")
+    both = mixture(sources | {"all": str(tmp_path / "all")}, "web all", val_fraction=0.1)
+    given, divided = both.parts.values()
+    assert given.fingerprint() == mixture(sources, "web").parts["web"].fingerprint()
+    assert len(divided.tokens["val"]) == pytest.approx(len(divided.tokens["train"]) / 9, abs=1)
+    with refused("has a validation split; set data.val_fraction=null"):
+        mixture(sources, val_fraction=0.1)
+
+
 def test_batches_have_their_shares_and_the_windows_of_their_sources(sources):
     data = mixture(sources, phases={20: {"code": 1}})
     batches = drawn(data)
@@ -191,6 +201,8 @@ def test_a_run_reports_the_loss_of_each_source_and_their_mean(sources, tmp_path)
         ),
         ({"weights": {"web": -1}}, "data.weights.web=-1: must be"),
         ({"phases": {5: {"web": 0}}}, "data.phases.5: needs a weight above 0"),
+        ({"phases": {5: 0.5}}, "data.phases={5:0.5}: must be {STEP: "),
+        ({"root": {}, "weights": {}}, "data.root={}: must name at least one source"),
         ({"phases": {"x": {"web": 1}}}, "data.phases={x:{web:1}}: must be {STEP: "),
     ],
 )

@@ -15,7 +15,7 @@ from refusals import refused
 
 from ablate.data import Request, text
 from ablate.data import tokenizer as tokenizers
-from ablate.data.pieces import LONGEST, between, evenly, interruptible, recut
+from ablate.data.pieces import LONGEST, Units, between, evenly, interruptible, recut
 from ablate.data.split import position, text_key
 from ablate.data.tokenizer import Bpe, Byte, Char, make_tokenizer, ready_made, restored
 
@@ -240,6 +240,11 @@ def test_blank_lines_may_have_blanks_and_units_of_both_splits_are_counted(tmp_pa
         ready("text", path=str(tmp_path / "a.txt"), tokenizer="char", seq_len=8, unit=unit)
         said = capsys.readouterr().err
         assert f"300 {unit}s, shuffled; 30 validate (30 of them also train)" in said
+
+
+@pytest.mark.parametrize(("unit", "end"), [("line", "\n"), ("document", "\n\n")])
+def test_every_unit_is_kept_and_has_its_end(unit, end):
+    assert {*Units(b"ab\r\n\nc", unit).pieces(0, 2)} == {f"ab{end}", f"c{end}"}
 
 
 NUMBERS = [f"line {n:04}" for n in range(300)]

@@ -223,6 +223,8 @@ def test_a_table_of_texts_and_labels(tmp_path):
     assert {split: read(same, split) for split in same.splits} == {
         split: read(data, split) for split in data.splits
     }
+    long = f"60,cats,{'long ' * 30_000}"
+    assert texts(table(tmp_path, [*rows, long])).class_names == data.class_names
     renamed = table(tmp_path, [row.replace("cats", "hats") for row in rows], "HATS.CSV")
     assert texts(renamed).class_names == ["dogs", "hats"]
     before = data.fingerprint()

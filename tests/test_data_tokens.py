@@ -293,6 +293,11 @@ DAMAGED = [
     (of_one("a.npy", b"\x93NUMPYabc"), {"vocab_size": 9}, "a.npy: damaged or truncated"),
     (of_one("val.bin", b"ab" * 9), {"vocab_size": 9}, "no training split, only val"),
     (of_one("a.bin", b"ab" * 9), {"vocab_size": 9}, "has no validation split; set data.val_frac"),
+    (
+        lambda to: (to / "a.bin").symlink_to("b"),
+        {"vocab_size": 9},
+        "a.bin: cannot be read (No such",
+    ),
     (of_one("a.txt", b"ab"), {}, "has no manifest.json of python -m ablate.prepare, *.bin or"),
 ]
 
@@ -330,6 +335,7 @@ def test_damaged_tokens_are_one_line(shards, tmp_path):
 def test_an_index_of_megatron_is_checked(tmp_path):
     megatron(tmp_path)
     for change, line in (
+        (lambda raw: b"", "x_train.idx: is not an index of Megatron-LM"),
         (lambda raw: raw[:20], "x_train.idx: is not an index of Megatron-LM"),
         (lambda raw: raw[:17] + b"\x06" + raw[18:], "has type 6, which is not of tokens"),
         (lambda raw: raw[:36], "x_train.idx: is truncated"),
@@ -341,6 +347,10 @@ def test_an_index_of_megatron_is_checked(tmp_path):
         with refused(line):
             ready("tokens", root=str(tmp_path), vocab_size=300, **SMALL)
         index.write_bytes(before)
+    index.unlink()
+    index.symlink_to("gone")
+    with refused("x_train.idx: cannot be read (No such file or directory)"):
+        ready("tokens", root=str(tmp_path), vocab_size=300, **SMALL)
 
 
 def test_a_model_is_measured_only_on_tokens_of_its_tokenizer(shards, tmp_path):
@@ -360,12 +370,13 @@ def test_a_model_is_measured_only_on_tokens_of_its_tokenizer(shards, tmp_path):
 
 def test_other_shards_are_measured_whole_unless_they_have_a_validation_split(shards, tmp_path):
     data = ready("tokens", root=str(shards), **SMALL)
-    ours = tmp_path / "whole"
-    shutil.copytree(shards, ours)
-    manifest = json.loads((ours / "manifest.json").read_text())
-    del manifest["splits"]["val"]
-    (ours / "manifest.json").write_text(json.dumps(manifest))
-    for root, split in ((ours, "train"), (shards, "val")):
+    ours = [tmp_path / "train", tmp_path / "test"]  # each with the only split that it is called
+    manifest = json.loads((shards / "manifest.json").read_text())
+    for folder in ours:
+        shutil.copytree(shards, folder)
+        splits = {"splits": {folder.name: manifest["splits"]["train"]}}
+        (folder / "manifest.json").write_text(json.dumps(manifest | splits))
+    for root, split in ((ours[0], "train"), (ours[1], "train"), (shards, "val")):
         other = make("tokens", root=str(root), **SMALL, documents="mask")
         other.measure_as(data)
         other.whole = True

@@ -246,7 +246,7 @@ def test_documents_end_with_the_token_that_the_tokenizer_has_for_that(tmp_path, 
     import tiktoken
 
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b" th": 257}
-    special = {"<|endoftext|>": 258}
+    special = {"<|endoftext|>": 300}
     made = tiktoken.Encoding(
         "tiny", pat_str=r" ?\w+|\s", mergeable_ranks=ranks, special_tokens=special
     )
@@ -257,11 +257,15 @@ def test_documents_end_with_the_token_that_the_tokenizer_has_for_that(tmp_path, 
     )
     tokens = np.fromfile(tmp_path / "to" / "train-00000.bin", "<u2").tolist()
     assert tokens[:6] == [256, ord("e"), 257, *b"ing"]
-    assert [n for n, token in enumerate(tokens) if token == 258] == [6, len(tokens) - 1]
-    assert (manifest["end"], manifest["vocab_size"]) == (258, 259)
+    assert [n for n, token in enumerate(tokens) if token == 300] == [6, len(tokens) - 1]
+    assert (manifest["end"], manifest["vocab_size"]) == (300, 301)
     assert manifest["splits"]["train"]["bytes"] == len("the thing" + "th <|endoftext|>")
     again = restored(json.loads(json.dumps(manifest["tokenizer"]["state"])))
     assert again.encode("the thing") == tokens[:6]
+    assert (
+        again.decode([256, 280, *"é".encode(), 300]) == "th\N{REPLACEMENT CHARACTER}é<|endoftext|>"
+    )
+    assert again.bytes_of(280) == 3  # as it is decoded
 
 
 def test_a_vocabulary_beyond_16_bits_has_32(tmp_path, monkeypatch):

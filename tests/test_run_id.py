@@ -94,6 +94,15 @@ def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
     assert [ids.index(one) for one in ids] == [0, 0, 2, 3, 3]
 
 
+def test_a_local_tokenizer_counts_by_its_files(tmp_path: Path) -> None:
+    for name, written in {"a": "x", "b": "x", "c": "y"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(written)
+    names = [f"data.tokenizer='hf:{tmp_path / name}'" for name in ("a", "b", "c", "missing")]
+    ids = [run_id(compose("data=shakespeare", name), "x") for name in names]
+    assert [ids.index(one) for one in ids] == [0, 0, 2, 3]
+
+
 # Revisions
 
 

@@ -17,6 +17,7 @@ from ablate.config.keys import FILES, keys_of, targets, to_dict
 from ablate.config.layers import of_layers
 from ablate.config.make import make
 from ablate.config.parts import OURS, class_attributes
+from ablate.config.rules import HUGGING_FACE
 from ablate.config.schema import replace_run_folders
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.run_files import LAST, CorruptFile, best_weights, open_file, refuse_links
@@ -42,6 +43,7 @@ EXCLUDED = (
     "trainer.log_every_n_steps",
 )
 
+TOKENIZER = (".json", ".txt", ".model", ".jinja")  # files in the folder of one of Hugging Face
 NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 NAMED = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # the id at the end of a folder's name
@@ -112,10 +114,28 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     # The hash of the weights takes the place of their path.
     last = bool(content.get("init_optimizer"))
     replace_run_folders(content, lambda key, run: weights(run, last=last and key == "init_from"))
+    data = content.get("data", {})
+    if "tokenizer" in data:
+        data["tokenizer"] = _tokenizer(data["tokenizer"])
     # A pattern counts as its values.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
     return content
+
+
+def _tokenizer(name: Any) -> Any:
+    """Return the hash of the files of a tokenizer in a local folder, so that one which is trained
+    again counts as another; any other name as it is."""
+    folder = Path(str(name).removeprefix(HUGGING_FACE))
+    if not str(name).startswith(HUGGING_FACE) or not folder.is_dir():
+        return name
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.suffix in TOKENIZER]
+        return sha256(
+            b"".join(path.name.encode() + path.read_bytes() for path in files)
+        ).hexdigest()
+    except OSError:  # the run reports it
+        return name
 
 
 def counted_keys(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ validation, dev or test. None of them names its tokenizer or counts the characte
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from glob import glob, has_magic
@@ -36,9 +37,15 @@ def foreign(root: Path, files: Sequence[Path], vocab_size: int) -> Stored[Shards
     if not root.exists():  # a pattern
         root = Path(*takewhile(lambda part: not has_magic(part), root.parts))
     shards: dict[str, list[Shard]] = {}
+    content = []
     for path in files:
-        shards.setdefault(_split(path, root), []).append(_shard(path, vocab_size))
-    content = [[_split(path, root), path.stat().st_size, _ends(path)] for path in files]
+        try:
+            shards.setdefault(_split(path, root), []).append(_shard(path, vocab_size))
+            content.append([_split(path, root), path.stat().st_size, _ends(path)])
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or path}: cannot be read ({error.strerror})"
+            ) from None
     splits = {split: Shards(of, vocab_size) for split, of in shards.items()}
     return Stored(splits, digest("foreign", content))
 
@@ -65,7 +72,7 @@ def _shard(path: Path, vocab_size: int) -> Shard:
     size = path.stat().st_size
     if path.suffix == ".npy":
         return _npy(path, size, vocab_size)
-    if path.with_suffix(".idx").exists():
+    if os.path.lexists(path.with_suffix(".idx")):
         return _megatron(path, size)
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(12), "<i4") if size >= HEADER else np.zeros(3, "<i4")
@@ -92,13 +99,14 @@ def _npy(path: Path, size: int, vocab_size: int) -> Shard:
 
 def _megatron(path: Path, size: int) -> Shard:
     index = path.with_suffix(".idx")
-    raw = np.memmap(index, np.uint8, "r")
-    head = raw[:34].tobytes()
+    with open(index, "rb") as file:
+        head = file.read(34)
     if len(head) < 34 or head[:9] != MEGATRON:
         raise UserError(f"{index}: is not an index of Megatron-LM")
     code, sequences = head[17], int.from_bytes(head[18:26], "little")
     if (dtype := MEGATRON_TYPES.get(code)) is None:
         raise UserError(f"{index}: has type {code}, which is not of tokens")
+    raw = np.memmap(index, np.uint8, "r")
     if len(raw) < 34 + 4 * sequences:
         raise UserError(f"{index}: is truncated")
     lengths = np.frombuffer(raw[34 : 34 + 4 * sequences], "<i4")

@@ -14,7 +14,7 @@ from ablate.data.documents import ROWS, is_saved
 from ablate.data.image_folder import Encoded, EncodedImages
 from ablate.data.images import Source
 from ablate.data.split import HELD_OUT, stratified
-from ablate.errors import UserError, first_line, suggest
+from ablate.errors import UserError, first_line, shortened, suggest
 from ablate.machine.terminal.bar import progress
 from ablate.machine.version import require
 
@@ -85,7 +85,13 @@ class HFImages(EncodedImages):
                         f"{suggest(column, names)} (it has {', '.join(names)})"
                     )
             encoded = datasets.Image(decode=False)
-            tables[split] = table.with_format(None).cast_column(self.image, encoded)
+            try:
+                tables[split] = table.with_format(None).cast_column(self.image, encoded)
+            except Exception as error:  # as above
+                raise UserError(
+                    f"data.image={self.image}: {split} of data.root={self.root} has no images in"
+                    f" this column ({first_line(error)})"
+                ) from None
         return tables
 
     def fingerprint(self) -> str:
@@ -131,8 +137,9 @@ class HFImages(EncodedImages):
         names = getattr(table.features[self.label], "names", None)
         for row, value in enumerate(values):
             if not isinstance(value, int | str) or (names is not None and value == -1):
+                shown = shortened(str(value), 40)
                 raise UserError(
-                    f"data.label={self.label}: row {row} of {split} has the label {value}, must be"
+                    f"data.label={self.label}: row {row} of {split} has the label {shown}, must be"
                     " a class, as a number or a string"
                 )
         return [str(value) if names is None else names[value] for value in values]

@@ -203,6 +203,11 @@ class Images(Data):
         if self.repeats == 1:
             return super().train_order(share)
         count, distinct = self.length("train"), self.batch_size // self.repeats
+        if count < distinct:
+            raise UserError(
+                f"data.batch_size={self.batch_size} data.repeats={self.repeats}: a batch has"
+                f" {distinct} images, and the training split only {count}"
+            )
         order = Shuffled(count, distinct, seed=self.seed, share=share)
         return Repeated(order, self.repeats, count)
 

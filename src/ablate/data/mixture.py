@@ -28,7 +28,8 @@ class Steps:
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping) and all(
-            str(key).isdecimal() and int(key) > 0 for key in value
+            str(key).isdecimal() and int(key) > 0 and isinstance(weights, Mapping)
+            for key, weights in value.items()
         )
 
     def __str__(self) -> str:
@@ -78,6 +79,8 @@ class Mixture(Tokens):
         **options: Any,
     ) -> None:
         super().__init__(root=", ".join(map(str, root.values())), **options)
+        if not root:
+            raise UserError("data.root={}: must name at least one source, such as {web: DIR}")
         later = {int(step): dict(of) for step, of in (phases or {}).items()}
         self.phases = {0: dict(weights)} | dict(sorted(later.items()))
         for step, of in self.phases.items():
@@ -100,10 +103,19 @@ class Mixture(Tokens):
         if not any(weights.values()):
             raise UserError(f"{key}: needs a weight above 0, such as {{{next(iter(root))}: 1}}")
 
+    def _divide(self) -> None:
+        """Let data.val_fraction divide the sources without a validation split, if there are any."""
+        given = [part for part in self.parts.values() if "val" in part.stored.splits]
+        if len(given) < len(self.parts):
+            for part in given:
+                part.val_fraction = None
+
     def fingerprint(self) -> str:
+        self._divide()
         return digest("mixture", [[name, part.fingerprint()] for name, part in self.parts.items()])
 
     def load(self) -> None:
+        self._divide()
         for part in self.parts.values():
             part.task_settings, part.measured_as = self.task_settings, self.measured_as
             part.whole = self.whole

@@ -150,6 +150,8 @@ class Pairs(Targets):
         return digest(self._read)
 
     def load(self) -> None:
+        if self.whole:  # `fingerprint` has read its splits
+            vars(self).pop("_read", None)
         self.numbers = {split: self._with_text(split) for split in self._read}
         if isinstance(self.measured_as, Pairs):
             known = self.measured_as

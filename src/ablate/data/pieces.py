@@ -120,10 +120,10 @@ class Units:
 
     def __init__(self, text: bytes | bytearray, unit: Unit) -> None:
         clean = re.sub(rb"(?m)^[ \t]+$", b"", text.replace(b"\r\n", b"\n"))
+        if not clean.endswith(b"\n"):
+            clean += b"\n"
         self.raw = np.frombuffer(clean, np.uint8)
         ends = np.flatnonzero(self.raw == ord("\n")) + 1
-        if not len(ends) or ends[-1] != len(self.raw):
-            ends = np.append(ends, len(self.raw))
         starts = np.concatenate([[0], ends[:-1]])
         if unit == "line":
             full = ends - starts > 1
@@ -148,8 +148,7 @@ class Units:
     def pieces(self, first: int, last: int) -> Iterator[str]:
         """The text of the units from number `first` up to `last`."""
         for n in range(first, last):
-            text = self._text(n)
-            yield (text if text.endswith(b"\n") else text + b"\n" + self.between).decode()
+            yield (self._text(n) + self.between).decode()
 
 
 def _documents(

@@ -11,6 +11,7 @@ two pairs. 0 is the filler between queries.
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -96,18 +97,20 @@ class Recall(Data):
         return numbers
 
     def load(self) -> None:
-        self.splits = {split: Sequences(self._make(split)) for split in self.counts}
+        self.splits = {split: Sequences(tensors) for split, tensors in self._made.items()}
         self.sizes = Sizes(vocab_size=self.vocab_size, length=self.seq_len)
 
     def fingerprint(self) -> str:
         """A hash of the sequences: numpy may change its random streams between versions."""
-        self.setup()
         content = hashlib.sha256()
-        for split in self.splits.values():
-            assert isinstance(split, Sequences)
-            for tensor in split.tensors.values():
+        for tensors in self._made.values():
+            for tensor in tensors.values():
                 content.update(tensor.numpy().tobytes())
         return digest(content.hexdigest(), self.counts)
+
+    @cached_property
+    def _made(self) -> dict[str, dict[str, Tensor]]:
+        return {split: self._make(split) for split in self.counts}
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation sequence, with `labels`: k3 a key, v3 a value, · the filler."""

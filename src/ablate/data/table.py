@@ -48,6 +48,7 @@ def open_table(path: str, shown: str, *, key: str = source.KEY) -> tuple[list[st
 
 
 def _rows(text: str, shown: str, separator: str) -> Iterator[Row]:
+    csv.field_size_limit(2**31 - 1)  # the size of the file is limited
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
     )

@@ -281,7 +281,8 @@ class Divided(TextSource):
 class TextData(TokenData):
     """Base of the texts: a subclass reads the text.
 
-    tokenizer: char, byte or bpe, made only from the training split, or hf:NAME_OR_PATH.
+    tokenizer: char, byte or bpe, made only from the training split; or hf:NAME_OR_PATH or
+    tiktoken:NAME.
     vocab_size: of bpe, null for 1024 or as many as the training text has; must be null for the
     others, whose vocabulary is fixed.
     seq_len: tokens of a window.
@@ -321,6 +322,8 @@ class TextData(TokenData):
 
     def fingerprint(self) -> str:
         units = [self.split_by] if self.split_by else []
+        if self.split_by == "document":  # earlier versions left the blank lines out
+            units.append("blank lines")
         return digest(self.content_hash(), "last", self.val_fraction, *units)
 
     def load(self) -> None:

@@ -362,10 +362,16 @@ class Tiktoken(Tokenizer):
         return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        return str(self.encoding.decode([int(token) for token in tokens]))
+        return b"".join(self._bytes(int(token)) for token in tokens).decode(errors="replace")
 
     def bytes_of(self, token: int) -> int:
-        return len(self.encoding.decode_single_token_bytes(token))
+        return len(self._bytes(token))
+
+    def _bytes(self, token: int) -> bytes:
+        try:
+            return bytes(self.encoding.decode_single_token_bytes(token))
+        except KeyError:  # an id that the encoding leaves out, as cl100k_base does some
+            return UNKNOWN.encode()
 
     def save_as_hf(self, folder: Path) -> None:
         raise UserError(

@@ -146,9 +146,10 @@ class Tokens(TokenData):
     def _with_validation(self, splits: dict[str, Shards]) -> dict[str, TokenIds]:
         if self.whole and splits:
             if "val" not in splits:
-                counts = self.counts.get("train")
+                only = "train" if "train" in splits else "test"
+                counts = self.counts.get(only)
                 self.counts = {"val": counts} if counts else {}
-                return {"val": splits["train"]}
+                return {"val": splits[only]}
             return {split: tokens for split, tokens in splits.items() if split != "train"}
         if "train" not in splits:
             raise UserError(f"data.root={self.root}: no training split, only {', '.join(splits)}")
