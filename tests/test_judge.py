@@ -17,6 +17,8 @@ from ablate import judge as module
 from ablate.cli.command import command
 from ablate.errors import UserError
 from ablate.study.analysis.results import read_results, study_of
+from ablate.study.analysis.rows import assemble
+from ablate.study.numbers import signed
 
 SHIFTS = {"adamw": 0.0, "lion": -0.03, "sgd": 0.3, "soap": 0.01, "muon": -0.2}
 
@@ -156,6 +158,54 @@ def test_a_table_of_metrics_blocks_steps_and_items(tmp_path):
     assert np.mean(both) == pytest.approx(muon.difference)  # items differ in no difference
 
 
+def table(columns: str, **arms: list[float]) -> pd.DataFrame:
+    """Columns "arm seed METRIC", with the values of each arm."""
+    rows = ((arm, seed, value) for arm, values in arms.items() for seed, value in enumerate(values))
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def test_a_column_with_the_name_of_the_metric_is_the_metric():
+    frame = table("arm seed loss", a=[2.0, 2.1, 2.05], b=[1.0, 1.1, 1.06])
+    other = ablate.judge(frame.assign(value=9.0 - frame.loss), baseline="a", metric="loss")
+    assert other.arms == ablate.judge(frame, baseline="a", metric="loss").arms
+    two = frame.assign(accuracy=0.5)
+    two.loc[1, "loss"] = np.nan
+    with pytest.raises(UserError, match="several metrics"):
+        ablate.judge(two, baseline="a")
+
+
+def test_the_direction_of_a_claim_needs_no_better_value():
+    frame = table("arm seed reward", a=[1.0, 1.1, 1.05], b=[2.0, 2.1, 2.06])
+    claim = {"statement": "More.", "arm": "b", "direction": "higher", "metric": "reward"}
+    found = ablate.judge(frame, baseline="a", better="higher", claims=[claim])["claims"]
+    assert found[0]["verdict"] == "confirmed"
+
+
+def test_a_claim_needs_only_the_runs_of_its_arms_and_block():
+    parts = {"a": [1.0, 1.1, 1.05], "b": [2.0, 2.1, 2.06], "c": [3.0, 3.1, 3.02]}
+    frame = pd.concat(table("arm seed loss", **parts).assign(block=block) for block in "xy")
+    claims = [
+        {"statement": "In x.", "arm": "b", "block": "x", "direction": "worse"},
+        {"statement": "c over b.", "arm": "c", "versus": "b", "direction": "worse", "block": "y"},
+    ]
+    for lost, block, judged in (("b", "y", 0), ("a", "x", 1)):
+        kept = (frame.arm != lost) | (frame.seed != 2) | (frame.block != block)
+        found = ablate.judge(frame[kept], baseline="a", claims=claims)["claims"]
+        assert found[judged]["verdict"] == "confirmed"
+
+
+def test_equal_differences_need_four_seeds_and_small_ones_have_digits(tmp_path):
+    base, small = [20.0, 21.5, 18.9, 20.3], 0.04
+    frame = table("arm seed loss", a=base, b=[x - small for x in base])
+    arm = ablate.judge(frame[frame.seed < 3], baseline="a")["arms"][1]
+    assert "about 4 seeds" in arm["verdict_text"]
+    (warning,) = (line for line in ablate.judge(frame, baseline="a")["warnings"] if "pair" in line)
+    assert "Holm" not in warning
+    frame.to_csv(tmp_path / "small.csv", index=False)
+    report = assemble(study_of(read_results(tmp_path / "small.csv", None), Path(), baseline="a"))
+    assert signed(report.others[0].difference, report.digits).endswith("0.04")
+
+
 @pytest.mark.parametrize("logger", ["", "csv/version_0/", "lightning_logs/version_0/"])
 def test_hydra_runs(tmp_path, logger):
     for n, row in enumerate(benchmark(seeds=3).itertuples()):
@@ -199,6 +249,11 @@ def test_exports_of_wandb(tmp_path):
     crashed.to_csv(tmp_path / "export.csv", index=False)
     verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
     assert {*verdicts.values()} == {"baseline", "excluded"}
+    again = pd.concat([crashed, crashed[:1], shown[:1]])  # twice crashed, then finished
+    for named in (again, again.assign(arm=again.optimizer)):
+        named.to_csv(tmp_path / "export.csv", index=False)
+        verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
+        assert verdicts["sgd"] == "worse"
     crashed["lr"] = "high"  # the one column of numbers is the metric, which the crashed run lacks
     crashed.drop(columns=["Runtime"]).to_csv(tmp_path / "export.csv", index=False)
     assert read_results(tmp_path / "export.csv", None).values[-1].metric == "val/loss"

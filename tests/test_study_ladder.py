@@ -1,5 +1,6 @@
 """Scaling laws: what a ladder of sizes tells about an arm, and how sure it is."""
 
+from itertools import product
 from pathlib import Path
 from runpy import run_path
 
@@ -9,7 +10,9 @@ import pytest
 from scipy.optimize import curve_fit
 
 from ablate.run_files import write_json
+from ablate.study.analysis import ladder as module
 from ablate.study.analysis.noise import Noise, error
+from ablate.study.analysis.results import read_rows, study_of
 from ablate.study.analysis.scaling_law import Law, effective, predicted
 from ablate.study.analysis.stats import Interval
 
@@ -143,3 +146,22 @@ def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_pat
         "| parts | e | +0.100 | +0.020 | open |",
     ]
     assert script["outcome"]("worse", "better") == "turns"
+
+
+def test_growth_is_of_the_compute_of_the_arm_itself(monkeypatch):
+    """An arm with the baseline's losses, whose cost grows faster."""
+    times = dict(zip("abcd", (1.0, 2.0, 4.0, 8.0), strict=True))
+    rows = [
+        {"arm": arm, "seed": seed, "block": block, "loss": loss(9e12 * n) + 1e-3 * (seed % 2)}
+        for block, n in times.items()
+        for arm, seed in product("xy", range(3))
+    ]
+    columns = ["arm", "seed", "block", "loss"]
+    read = read_rows([("", row) for row in rows], columns, Path("frame"))
+    study = study_of(read, Path(), baseline="x")
+    of = {id(part): n for part, n in zip(study.blocks.values(), times.values(), strict=True)}
+    cost = lambda part, arm: 9e12 * of[id(part)] ** (1.5 if arm == "y" else 1.0)  # noqa: E731
+    monkeypatch.setattr(module, "_flops", cost)
+    (climb,) = module.ladder(study, "loss", "min").climbs
+    assert climb.growth == pytest.approx(-0.5)
+    assert climb.growth_interval.low <= -0.5 <= climb.growth_interval.high

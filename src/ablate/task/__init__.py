@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import lightning.pytorch as L
 import torch
@@ -148,7 +148,7 @@ class Task(L.LightningModule):
 
     test_step = validation_step
 
-    def to(self, *args: Any, **kwargs: Any) -> Task:
+    def to(self, *args: Any, **kwargs: Any) -> Self:
         """As that of a module; sums of metrics are not in 16 bits, in which they stall."""
         super().to(*args, **kwargs)
         for module in self.modules():

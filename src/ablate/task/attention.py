@@ -30,7 +30,8 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     """The maps of all layers in order of application, kind by kind. example: a batch of size 1."""
     model = task.model
     was_training = model.training
-    device, dtype = (weights := next(model.parameters())).device, weights.dtype
+    first = next(model.parameters())
+    device, dtype = first.device, first.dtype
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
     ready = task.prepared(example)  # for which the model itself may write
     within = {name: tensor.to(device) for name, tensor in documents(ready).items()}

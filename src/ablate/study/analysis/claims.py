@@ -244,10 +244,10 @@ def _lacking(seeds: Sequence[int], contrast: Pairs) -> str:
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     """By seed, the sides that the claim predicts to be larger and to be smaller."""
-    best = claim.mode or (derived.mode(claim.metrics[0]) if claim.metrics else mode)
-    lower = claim.direction == "lower" or (
-        claim.direction in ("better", "worse") and (best == "min") == (claim.direction == "better")
-    )
+    lower = claim.direction == "lower"
+    if claim.direction in ("better", "worse"):
+        best = claim.mode or (derived.mode(claim.metrics[0]) if claim.metrics else mode)
+        lower = (best == "min") == (claim.direction == "better")
     signs = [(-1.0 if lower else 1.0) * term.weight for term in claim.terms]
     read = [values(term) for term in claim.terms]
     common = sorted(set.intersection(*(set(by_seed) for by_seed in read)))

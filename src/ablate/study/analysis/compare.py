@@ -10,6 +10,7 @@ is applied to its p values separately.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -377,8 +378,10 @@ def seeds_needed(effect: float, found: Error, family: int) -> int | None:
     family: contrasts that are tested together. None: more than power.MOST, or the effect is within
     its standard error. The effect observed with few seeds is uncertain, and so is this number.
     """
-    if not effect or abs(effect) < found.se or not found.se:
+    if not effect or abs(effect) < found.se or found.n < FEWEST_KNOWN:
         return None
+    if not found.se:  # equal in every pair: the first n with a small `Error.p`
+        return max(found.n + 1, 1 + ceil(log(family / LEVEL, 4)))
     size = abs(effect) / (found.se * np.sqrt(found.n / 2))
     needed = power.seeds_for(size, family)
     return needed if needed is None else max(needed, found.n + 1)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ablate.study.analysis.confounding import varied
 from ablate.study.analysis.effects import Effect, Effects, effects
-from ablate.study.analysis.rows import Report
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.numbers import listed
 
 
@@ -50,8 +50,16 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
         return []
     main, pairs = ranked(crossed)
     sentences = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    own = report.study.plan.get("own", {})
+    base = {**own, **report.baseline.arm.changes}
+
+    def changed(row: Row) -> set[str]:
+        """The factors in which an arm differs from the baseline of the report."""
+        options = {**own, **row.arm.changes}
+        return {name for name in {*base, *options} if base.get(name) != options.get(name)}
+
     alone = {
-        effect.name: {row.kind for row in report.others if {*row.arm.changes} == {effect.name}}
+        effect.name: {row.kind for row in report.others if changed(row) == {effect.name}}
         for effect in main
     }
     sentences += [
@@ -68,8 +76,7 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
     arms = [
         report.labels[row.arm.name]
         for row in report.others
-        if row.kind in ("better", "worse")
-        and not any(factors <= {*row.arm.changes} for factors in shown)
+        if row.kind in ("better", "worse") and not any(factors <= changed(row) for factors in shown)
     ]
     if arms:
         sentences.append(

@@ -78,21 +78,22 @@ class JudgedClaim:
 
 
 class Evidence:
-    """The values of a study for the terms of its claims, or the reasons why there are none.
+    """The values of a study for the terms of its claims, or the reasons why there are none."""
 
-    broken: by metric and arm, the rules of `objections` that the arm breaks, each with its reason.
-    """
-
-    def __init__(self, study: Study, claims: Collection[Claim], allow: Collection[str]) -> None:
-        self.study = study
+    def __init__(self, study: Study, allow: Collection[str]) -> None:
+        self.study, self.allow = study.rebased(study.planned_baseline), allow
         self.left_out = {each["arm"]: each["reason"] for each in study.plan.get("illegal") or ()}
-        self.broken: dict[tuple[str, str], dict[str, str]] = {}
-        for metric in {study.metric, *(name for claim in claims for name in claim.metrics)}:
-            for objection in objections(study, metric, allow):
-                # A claim may be that the loss of an arm which sees its targets is lower.
-                if not objection.allowed and objection.rule != LEAKAGE:
-                    rules = self.broken.setdefault((metric, objection.arm), {})
-                    rules[objection.rule] = objection.reason
+        self.broken = cache(self._broken)
+
+    def _broken(self, block: str | None, metric: str) -> dict[str, dict[str, str]]:
+        """By arm, the rules of `objections` that it breaks in a block, each with its reason."""
+        broken: dict[str, dict[str, str]] = {}
+        for objection in objections(self.part(block), metric, self.allow):
+            # A claim may be that the loss of an arm which sees its targets is lower; the values
+            # that it lacks are named when it is tested.
+            if not objection.allowed and objection.rule not in (LEAKAGE, "seeds"):
+                broken.setdefault(objection.arm, {})[objection.rule] = objection.reason
+        return broken
 
     def part(self, block: str | None) -> Study:
         return self.study if block is None else self.study.blocks[block]
@@ -137,16 +138,17 @@ class Evidence:
         return ""
 
     def _rules(self, term: Term) -> dict[str, str]:
-        return self.broken.get((self.metric(term), self.arm(term)), {})
+        return self.broken(term.block, self.metric(term)).get(self.arm(term), {})
 
     def noise(self, metric: str | None, block: str | None) -> Noise:
         """The noise of the arms that are comparable on the metric, each with its own runs."""
         part, name = self.part(block), metric or self.study.metric
+        broken = self.broken(block, name)
         return Noise.of(
             {
                 arm.name: part.by_seed(arm.name, name)
                 for arm in part.arms
-                if arm.same_as in (None, arm.name) and (name, arm.name) not in self.broken
+                if arm.same_as in (None, arm.name) and arm.name not in broken
             },
             self.study.planned_baseline,
             known.pooled(known.files(part.plan), name),
@@ -164,7 +166,7 @@ def judged_claims(
     claims = parse_claims(
         [entry["claim"] for entry in kept], arms, study.planned_baseline, study.blocks
     )
-    evidence = Evidence(study, claims, allow)
+    evidence = Evidence(study, allow)
     settled = settle(
         claims,
         evidence.values,
@@ -173,7 +175,7 @@ def judged_claims(
         mode=study.mode,
         refused=evidence.refused,
         looks=study.looks,
-        sampled=partial(sampled, study.rebased(study.planned_baseline)),
+        sampled=partial(sampled, evidence.study),
     )
     dropped = [str(entry["claim"].get("statement")) for entry in recorded if entry["dropped"]]
     at = scale(study)

@@ -148,13 +148,22 @@ def _climb(
     speedups, law = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
     flops = {name: of for name, part in parts.items() if (of := _flops(part, arm))}
     means = {name: fmean(part.values(arm, metric).values()) for name, part in parts.items()}
-    samples = {} if law is None else {"": law.growths} | {
+    samples = {
         name: law.samples[:, n] * compute[name] / flops[name]
         for n, name in enumerate(parts)
-        if name in flops
-    }  # fmt: skip
-    growth = (None, None) if law is None else (law.growth, law.growth_interval)
-    return ScalingSlope(arm, slope, interval, len(slopes), speedups, flops, means, samples, *growth)
+        if law is not None and name in flops
+    }
+    growth: float | None = None
+    reach: Interval | None = None
+    if law is not None and len(flops) == len(parts):
+        # Of the arm's own compute, whose ratio to the baseline's may change with size.
+        more = float(np.log2([compute[name] / flops[name] for name in parts]) @ weights)
+        growth = None if law.growth is None else law.growth + more
+        reach = Interval(law.growth_interval.low + more, law.growth_interval.high + more)
+        samples[""] = law.growths + more
+    return ScalingSlope(
+        arm, slope, interval, len(slopes), speedups, flops, means, samples, growth, reach
+    )
 
 
 def _error(differences: np.ndarray, parts: Sequence[Part] | None) -> Error:

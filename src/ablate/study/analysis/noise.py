@@ -73,9 +73,10 @@ class Error:
         return float(2 * special.stdtr(self.df, -abs(mean) / self.se))
 
     def equivalent_p(self, mean: float, margin: float) -> float:
-        """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987)."""
+        """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987); without
+        any noise as `p`."""
         if self.se == 0:
-            return float(abs(mean) >= margin)
+            return float(4.0 ** (1 - self.n)) if abs(mean) < margin else 1.0
         return float(special.stdtr(self.df, (abs(mean) - margin) / self.se))
 
     def interval(self, mean: float, level: float) -> Interval | None:

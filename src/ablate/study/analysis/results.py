@@ -136,17 +136,18 @@ def read_rows(
     if {"summary", "config", "name"} <= {*columns}:
         rows = [(place, _unpacked(place, cells)) for place, cells in rows]
         columns = list(dict.fromkeys(name for _, cells in rows for name in cells))
-    wandb = "Name" in columns and "arm" not in columns
-    names = [*arm] or ["Name" if wandb else "arm"]
+    wandb = "Name" in columns and ("State" in columns or "arm" not in columns)
+    names = [*arm] or ["arm" if "arm" in columns else "Name" if wandb else "arm"]
     for name in names:
         _require(name, columns, file, " (--arm COLUMN names another)")
     if (seed := _seed_key(columns)) is None and not wandb:
         _require("seed", columns, file)
     measured = ["value"]
-    if "value" not in columns:
+    if "value" not in columns or (metric in columns and "metric" not in columns):
         rest = [name for name in columns if name not in (*OPTIONAL, *names, seed)]
         ended = [cells for _, cells in rows if not wandb or _state(cells) == "finished"]
-        numeric = [n for n in rest if all(_is_number(cells.get(n)) for cells in ended)]
+        # A number that is missing is not a metric that is.
+        numeric = [n for n in rest if any(_is_number(cells.get(n)) for cells in ended)]
         if metric is not None:
             _require(metric, rest, file)
             measured = [metric, *(name for name in numeric if name != metric)]
@@ -174,8 +175,17 @@ def read_rows(
             values.append(run)
             continue
         for column in measured:
+            if not (_is_number(cells.get(column)) or column == metric or len(measured) == 1):
+                continue
             of = _text(cells.get("metric", metric or column)) if column == "value" else column
             values.append(replace(run, metric=of, value=_number(of, cells.get(column), place)))
+    whole = {(v.block, v.arm, v.seed) for v in values if v.state == "finished"}
+    broken = {(v.block, v.arm, v.seed): v for v in values if v.state != "finished"}
+    # Other attempts of a run that has finished, or of one that has not, are not another run.
+    values = [
+        *(value for key, value in broken.items() if key not in whole),
+        *(value for value in values if value.state == "finished"),
+    ]
     if names == ["Name"] and len({value.arm for value in values}) == len(rows):
         raise UserError(
             f"{file}: every run has another Name; add --arm COLUMN[,COLUMN], the columns that name"

@@ -145,6 +145,15 @@ class Report:
         return next(row for row in self.rows if row.arm.is_baseline)
 
     @cached_property
+    def digits(self) -> int:
+        """Digits of differences: those of the metric, or so many that the interval of one that is
+        shown, which may be far smaller than the spread of seeds, does not begin at zero."""
+        shown = [row.comparison for row in self.others if row.kind in ("better", "worse")]
+        reaches = [(each.difference, each.interval) for each in shown if each]
+        ends = [end for mean, of in reaches for end in ((of.low, of.high) if of else (mean,))]
+        return max((apart([0.0, end], self.decimals) for end in ends), default=self.decimals)
+
+    @cached_property
     def measures(self) -> dict[str, dict[str, Summary]]:
         """Other metrics of the same split, by arm; without parts of a metric, as by length or
         class, without study.extra_metrics, and only one of those that are best together."""
@@ -310,8 +319,7 @@ class Report:
             return []
         return [
             f"Smaller than the baseline's standard deviation between seeds, {certain(sd)}:"
-            f" {listed(small)}. The pairs agree on the direction, but the choice of the seed"
-            " changes the result by more."
+            f" {listed(small)}. The choice of the seed changes the result by more."
         ]
 
 
@@ -533,7 +541,8 @@ def undertrained(report: Report) -> list[str]:
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
         curve, name = curve_of(report.study, row.arm.name, TRAINING), report.labels[row.arm.name]
-        points = [(s / curve.steps[-1], m) for s, m in zip(curve.steps, curve.means, strict=True)]
+        end = max([*curve.steps, 1])
+        points = [(s / end, m) for s, m in zip(curve.steps, curve.means, strict=True)]
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
         surrogate = min(curve.means, default=0.0) < 0  # its value is meaningless

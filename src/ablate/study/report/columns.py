@@ -68,7 +68,7 @@ def metric(row: Row, report: Report) -> TableCell:
 
 
 def difference(row: Row, report: Report) -> TableCell:
-    digits = report.decimals
+    digits = report.digits
     if (comparison := row.comparison) is None:
         return TableCell(NOTHING)
     reach = interval(comparison.interval, digits)

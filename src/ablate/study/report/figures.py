@@ -169,10 +169,10 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     for y, row in enumerate(rows):
         comparison, color = row.comparison, VERDICTS[row.kind]
         assert comparison is not None
-        tip = f"{row.arm.name}\n{signed(comparison.difference, report.decimals)} from the baseline"
+        tip = f"{row.arm.name}\n{signed(comparison.difference, report.digits)} from the baseline"
         if reach := comparison.interval:
             axes.plot([reach.low, reach.high], [y, y], color=color, linewidth=1.8)
-            tip += f"\n95 % interval {interval(reach, report.decimals)}"
+            tip += f"\n95 % interval {interval(reach, report.digits)}"
         at = min(max(comparison.difference, ends.low), ends.high)
         shape = "o" if at == comparison.difference else ">" if at == ends.high else "<"
         (spot,) = axes.plot([at], [y], shape, color=color, markeredgewidth=0, clip_on=False)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from ablate.config.keys import flatten
 from ablate.machine.terminal.say import command_line
+from ablate.study.analysis.compare import FEW
 from ablate.study.analysis.curves import TRAINING
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import BUDGETS, direction, metric_words
-from ablate.study.numbers import counted, listed, number, share, shortened, signed
+from ablate.study.numbers import certain, counted, listed, number, share, shortened, signed
 from ablate.study.report.chart_data import Points
 from ablate.study.report.verdict_words import VERDICT_WORDS
 
@@ -84,7 +85,7 @@ def answers(report: Report) -> list[tuple[str, str, str]]:
         rows = [row for row in report.others if row.kind == kind]
         rows.sort(key=lambda row: -abs(row.difference or 0.0))
         if kind == "equivalent" and rows:
-            head += f" within ± {number(report.study.plan.get('margin'), report.decimals)}"
+            head += f" within ± {certain(report.study.plan['margin'])}"
         if rows:
             answers.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
     return answers
@@ -96,7 +97,7 @@ def _in_short(row: Row, report: Report) -> str:
         reasons = zip(row.broken, row.why, strict=False)  # none are broken by the baseline's runs
         why = [BROKEN.get(rule, reason) for rule, reason in reasons] or row.why
         return f"{name} ({', '.join(why)})"
-    return f"{name} ({signed(row.difference, report.decimals)})"
+    return f"{name} ({signed(row.difference, report.digits)})"
 
 
 def reference(report: Report) -> str:
@@ -133,9 +134,10 @@ def certainty(report: Report) -> list[str]:
             "Differences are tested against the noise, the variation that neither arm nor seed"
             " explains, estimated from every arm of the study"
         )
-        if len(comparisons) > 1:
+        judged = [each.verdict for each in comparisons if each.verdict.kind != FEW]
+        if judged and judged[0].family > 1:
             text += (
-                f"; p values and the 95 % intervals are Holm-corrected for {len(comparisons)}"
+                f"; p values and the 95 % intervals are Holm-corrected for {judged[0].family}"
                 " arms, so an interval excludes zero exactly if a difference is shown"
             )
     return [f"{line}." for line in (text, *report.warnings)]

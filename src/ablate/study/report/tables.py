@@ -210,7 +210,7 @@ def _verdicts(
     """Heads and rows of the difference and the verdict of each arm in other reports."""
     words = [
         {
-            row.arm.name: f"{signed(row.difference, each.decimals)}, {row.comparison.verdict.kind}"
+            row.arm.name: f"{signed(row.difference, each.digits)}, {row.comparison.verdict.kind}"
             if row.comparison
             else "not compared"
             for row in each.rows
