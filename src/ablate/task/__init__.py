@@ -149,7 +149,7 @@ class Task(L.LightningModule):
     test_step = validation_step
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """As that of a module; sums of metrics are not in 16 bits, in which they stall."""
+        """As that of a module; sums of metrics are never in 16 bits, since they stall there."""
         super().to(*args, **kwargs)
         for module in self.modules():
             if isinstance(module, Metric):
