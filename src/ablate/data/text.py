@@ -321,7 +321,7 @@ class TextData(TokenData):
         """A hash of the text, independent of its location."""
 
     def fingerprint(self) -> str:
-        units = [self.split_by] if self.split_by else []
+        units: list[str] = [self.split_by] if self.split_by else []
         if self.split_by == "document":  # earlier versions left the blank lines out
             units.append("blank lines")
         return digest(self.content_hash(), "last", self.val_fraction, *units)

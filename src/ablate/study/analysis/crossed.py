@@ -54,7 +54,7 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
     base = {**own, **report.baseline.arm.changes}
 
     def changed(row: Row) -> set[str]:
-        """The factors in which an arm differs from the baseline of the report."""
+        """The factors whose options differ from those of the baseline of the report."""
         options = {**own, **row.arm.changes}
         return {name for name in {*base, *options} if base.get(name) != options.get(name)}
 

@@ -541,8 +541,8 @@ def undertrained(report: Report) -> list[str]:
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
         curve, name = curve_of(report.study, row.arm.name, TRAINING), report.labels[row.arm.name]
-        end = max([*curve.steps, 1])
-        points = [(s / end, m) for s, m in zip(curve.steps, curve.means, strict=True)]
+        length = max([*curve.steps, 1])
+        points = [(s / length, m) for s, m in zip(curve.steps, curve.means, strict=True)]
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
         surrogate = min(curve.means, default=0.0) < 0  # its value is meaningless
