@@ -54,19 +54,29 @@ def test_a_condition_may_have_the_name_of_a_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (["pos_enc=learned"], "pos_enc=learned was trained for 16"),
+        (
+            ["pos_enc=sinusoidal", "pos_enc.randomize=31"],
+            "pos_enc.randomize=31: must be at least 32",
+        ),
+    ],
+)
 def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], positions: list[str], message: str
 ) -> None:
     longer = "evaluate={long: {data.seq_len: 32}, short: {data.seq_len: 4}}"
-    cfg = ablate.compose(*overrides(tmp_path, *STEPS, longer, "pos_enc=learned"))
+    cfg = ablate.compose(*overrides(tmp_path, *STEPS, longer, *positions))
     result = ablate.run(cfg, tmp_path / "run")
-    assert "evaluate.long: pos_enc=learned was trained for 16" in capsys.readouterr().out
+    assert f"evaluate.long: {message}" in capsys.readouterr().out
     assert result["status"] == "finished"
     assert "val/loss@short" in result["metrics"]
     assert "val/loss@long" not in result["metrics"]
     assert [*result["evaluated"]] == ["short"]
     assert [*result["not_evaluated"]] == ["long"]
-    fits = ablate.compose(*overrides(tmp_path, *STEPS, LONG, "pos_enc=learned"))
+    fits = ablate.compose(*overrides(tmp_path, *STEPS, LONG, *positions))
     again = ablate.run(fits, tmp_path / "run")
     assert ("val/loss@long" in again["metrics"], again.get("not_evaluated")) == (True, None)
     again = ablate.run(cfg, tmp_path / "run")

@@ -318,6 +318,12 @@ def test_randomised_positions_outside_of_training_are_the_expected_ones():
     tokens, cache = torch.randint(11, (2, 7)), model.new_cache()
     steps = [model(tokens[:, n : n + 1], cache=cache) for n in range(7)]
     assert_close(torch.cat(steps, 1), model(tokens))
+    pos.prepare(torch.empty(1, 15, D))  # longer than in training
+    assert pos.places(torch.arange(15)).tolist() == [*range(1, 31, 2)]
+    pos.prepare(torch.empty(1, 1, D))
+    assert pos.places(torch.arange(6, 7)).item() == 27
+    with pytest.raises(UserError, match="cannot read 32 tokens"):
+        pos.prepare(torch.empty(1, 32, D))
     with pytest.raises(UserError, match=r"pos_enc\.randomize=6: must be at least 7"):
         gpt(pos_enc=part("pos_enc", "sinusoidal", randomize=6))
 

@@ -153,7 +153,8 @@ class Randomized(PosEnc):
     replacement and in their order, so that larger ones than those of training are known (Ruoss et
     al. 2023, section 3, https://arxiv.org/abs/2305.16843). Outside of training (the paper also
     samples there) token n of L has the expected position, (n + 1)(M + 1) / (L + 1) - 1 rounded
-    down. None: token n has position n.
+    down. L is the number of tokens of training, or of a longer text that is read (at most M), so
+    that every position is one of training. None: token n has position n.
     """
 
     measured_with: ClassVar[tuple[str, ...]] = ("randomize",)
@@ -163,9 +164,12 @@ class Randomized(PosEnc):
         if randomize is not None and randomize < self.length:
             raise UserError(
                 f"pos_enc.randomize={randomize}: must be at least {self.length}, the number of"
-                " tokens whose positions are sampled from it"
+                " tokens that get one of these positions each"
             )
         self.randomize = randomize
+        # Tokens of the longest text of the data. Positions must not depend on the padding of a
+        # batch, nor change while a text is generated.
+        self.longest = self.read = self.length
         self.draws = None if randomize is None else Stream()
         self.drawn: Tensor | None = None
 
@@ -174,6 +178,12 @@ class Randomized(PosEnc):
             every = x.new_empty(1, 1, 1, self.randomize or 0)
             numbers = uniform_alone(Source(self.draws.key_of_step(x)), every).flatten()
             self.drawn = numbers.topk(self.length).indices.sort().values
+        self.read = max(self.longest, x.shape[1])
+        if self.randomize is not None and self.read > self.randomize:
+            raise UserError(
+                f"pos_enc.randomize={self.randomize}: the model knows so many positions, and"
+                f" cannot read {self.read} tokens"
+            )
 
     def places(self, i: Int[Tensor, " i"]) -> Int[Tensor, " i"]:
         """The position that the encoding has for each token."""
@@ -181,7 +191,7 @@ class Randomized(PosEnc):
             return i
         if self.training and self.drawn is not None:
             return self.drawn[i]
-        return (i + 1) * (self.randomize + 1) // (self.length + 1) - 1
+        return (i + 1) * (self.randomize + 1) // (self.read + 1) - 1
 
 
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:

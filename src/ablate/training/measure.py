@@ -21,8 +21,9 @@ from ablate.machine.redact import redacted
 from ablate.machine.terminal.say import say
 from ablate.machine.version import install
 from ablate.model.base import LanguageModel
+from ablate.pos_enc import Randomized
 from ablate.task import Task
-from ablate.training.build import make_task
+from ablate.training.build import make_task, model_on_meta
 from ablate.training.load import model_of
 from ablate.training.progress import ProgressBar, progress
 from ablate.training.same_model import same_function
@@ -49,7 +50,8 @@ def measured_with(
     encoding: Any = locate(config.pos_enc._target_)
     config = changed(config, changes, trained.presenter.search_keys, encoding.measured_with)
     data, model = read, trained.model
-    if any(key.startswith("pos_enc.") for key in changes):
+    randomized = bool(config.pos_enc.get("randomize"))
+    if randomized or any(key.startswith("pos_enc.") for key in changes):
         model = model_of(config, data)
         model.load_state_dict(trained.model.state_dict())
     if any(key.startswith("data.") for key in changes):
@@ -78,6 +80,13 @@ def measured_with(
             f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for the"
             f" classes {', '.join(classes[:5])}, this data has {', '.join(those[:5])}"
         )
+    if randomized:
+        both = (
+            [m for m in each.modules() if isinstance(m, Randomized)]
+            for each in (model, model_on_meta(config, data))
+        )
+        for ours, measured in zip(*both, strict=True):
+            ours.longest = max(ours.length, measured.length)
     task = make_task(config, data, model)
     task.load_state_dict(trained.state_dict())  # also the copies of the model
     shown = progress(sys.stderr)  # results go to the output

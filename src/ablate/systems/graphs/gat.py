@@ -8,7 +8,8 @@ attends to every other, and the graph is not used.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, TypedDict, Unpack
+from pathlib import Path
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import AttentionInputs, Kernel, attention_weights, readable
 from ablate.kernel.auto import Auto
 from ablate.kernel.interface.edges import Edges
+from ablate.machine.terminal.say import say
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.linear import Bias
@@ -30,6 +32,10 @@ from ablate.pos_enc import PosEnc
 from ablate.random.draws import Stream
 from ablate.random.dropout import Dropout
 from ablate.systems.graphs.sparse import Sparse
+
+
+# The most nodes of a graph whose attention maps are drawn: they have nodes^2 numbers per head.
+MAPPED = 5000
 
 
 class Glorot(nn.Linear):
@@ -93,7 +99,9 @@ class GraphAttention(nn.Module):
         sparse = isinstance(kernel, Auto) and needs <= Sparse.provides
         self.kernel = Sparse() if sparse else kernel.resolve(needs)
         # A list while `recording` collects the attention weights, else None.
-        self.recorded: list[Tensor] | None = None
+        self.recorded: list[Tensor] | None
+        if nodes <= MAPPED:
+            self.recorded = None
 
     def forward(self, x: Float[Tensor, "n inputs"], edges: Edges | None) -> Float[Tensor, "n d"]:
         """edges: None if every node attends to every other."""
@@ -114,7 +122,7 @@ class GraphAttention(nn.Module):
             training=self.training,
             stream=self.draws.key(v) if random else None,
         )
-        if self.recorded is not None:
+        if getattr(self, "recorded", None) is not None:
             self.recorded.append(attention_weights(replace(attend, training=False)).detach())
         y = self.kernel(attend)[0]
         y = y.mean(0) if self.average else rearrange(y, "h n k -> n (h k)")
@@ -193,6 +201,7 @@ class GAT(Model):
         **layer: Unpack[LayerKeys],
     ):
         super().__init__()
+        self.nodes = nodes
         self.mask = mask(causal=False)
         self.before: tuple[int, Tensor, Edges] | None = None
         widths = [features, *[dim] * (depth - 1)]
@@ -226,6 +235,11 @@ class GAT(Model):
             x = layer(x, seen)
             x = x if number == len(self.layers) else F.elu(x)
         return x
+
+    def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
+        if self.nodes > MAPPED:
+            say(f"a graph of {self.nodes:,} nodes: attention is drawn of at most {MAPPED:,}")
+        return []
 
     def _sorted(self, pairs: Int[Tensor, "2 e"], nodes: int) -> Edges:
         """On a CPU those of the pass before, if it had the same graph: to compare two graphs takes
