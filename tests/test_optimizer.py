@@ -297,5 +297,7 @@ def test_wsd_is_stable_and_then_falls(shape, falling):
     assert rate(90, decay=20, floor=0.0) == pytest.approx(falling)
     assert rate(90, decay=0.2, floor=0.1) == pytest.approx(0.1 + 0.9 * falling)
     assert rate(100, decay=20, floor=0.1) == pytest.approx(0.1)
+    with pytest.raises(UserError, match=r"schedule\.decay=1: must be an integer of at least 2"):
+        compose("schedule=wsd", "schedule.decay=1")
     with pytest.raises(UserError, match=r"schedule\.decay=95 are 10 and 95 steps"):
         rate(0, decay=95, floor=0.0)

@@ -17,7 +17,8 @@ training length L, leaves one as it is that turns more than 32 times, and is lin
 between; its scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). yarn_index is the
 variant of the authors' code and of transformers: linear in m between the pairs that turn 32 times
 and once, rounded outwards, so that angles of some pairs differ a lot; dimensions that are not
-rotated (`share` < 1) are not scaled. None has parameters:
+rotated (`share` < 1) are not scaled. Scores that normalize queries and keys, such as cosine, undo
+yarn's factor, and with mixer=latent it applies only to the rotated part. None has parameters:
 python -m ablate.evaluate RUN pos_enc.scaling=yarn pos_enc.factor=4 data.seq_len=512
 """
 

@@ -117,7 +117,7 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        batch = self.prepare(batch, batch_idx // self.trainer.accumulate_grad_batches)
+        batch = self.prepare(batch, self.global_step)
         terms = self.terms(batch)
         loss = total(terms)
         self.step_so_far.add({"loss": loss, **terms})

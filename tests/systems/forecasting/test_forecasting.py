@@ -132,7 +132,7 @@ def test_another_horizon_and_another_series(finished, tmp_path, monkeypatch, cap
         evaluate.evaluate(run, {"data.path": str(path), "data.columns": ["a"]})
 
 
-def test_the_forecast_continues_after_the_end(finished, monkeypatch, capsys):
+def test_the_forecast_continues_after_the_end(finished, tmp_path, monkeypatch, capsys):
     series, run = finished
 
     def call(*arguments):
@@ -149,6 +149,9 @@ def test_the_forecast_continues_after_the_end(finished, monkeypatch, capsys):
     figures = {path.name for path in (run.path / "figures").glob("*.png")}
     assert {"forecast.png", "attention_layer_01.png"} <= figures
     assert (run.path / "sample.txt").read_text().splitlines() == printed[: HORIZON + 1]
+    assert run.data.splits  # are read with the horizon of the run
+    monkeypatch.setattr(run.data, "horizon", 70)  # more values than the training part has
+    assert run.task.presenter(run.task).draw(tmp_path / "drawn.png").exists()
     with pytest.raises(UserError, match=r"--prompt: .*is a forecasting model.*--steps"):
         call("--prompt", "The ")
     with pytest.raises(UserError, match=r"argument --steps: 0 must be an integer of at least 1"):

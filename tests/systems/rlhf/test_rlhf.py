@@ -210,11 +210,22 @@ def test_wrong_runs_are_refused(tmp_path, runs):
             "preferences",
             **FILES["preferences"] | {"policy_run": str(runs["first"]), "tokenizer": "byte"},
         )
+    with pytest.raises(UserError, match=r"vocab_size=9: .*set data\.vocab_size=null"):
+        ready(
+            "preferences",
+            **FILES["preferences"] | {"policy_run": str(runs["first"]), "vocab_size": 9},
+        )
     with pytest.raises(UserError, match="is not a run directory with weights"):
         make("preferences", policy_run=str(tmp_path)).fingerprint()
     task = built(tmp_path, f"task.reward={runs['first']}")
     with pytest.raises(UserError, match="is not a run of task=reward"):
         task.scorer  # noqa: B018
+    for change, part in (
+        ("data.prompt=5", "4 tokens of a prompt"),
+        ("data.seq_len=13", "8 tokens of"),
+    ):
+        with pytest.raises(UserError, match=f"reads at most {part}"):
+            built(tmp_path, f"task.reward={runs['reward']}", change).scorer  # noqa: B018
 
 
 def test_the_clipped_surrogate_is_that_of_the_paper():
@@ -369,6 +380,15 @@ def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path)
     for n, found in enumerate(made["advantages"].tolist()):
         others = [returns[m] for m in range(n - n % 3, n - n % 3 + 3) if m != n]
         assert found == pytest.approx(returns[n] - sum(others) / 2, abs=1e-5)
+
+
+def test_each_prompt_of_a_file_of_pairs_is_counted_once(tmp_path):
+    write_preferences(path := tmp_path / "pairs.jsonl")
+    task = built(tmp_path, f"data.path={path}", "data.preference_rule=words", "task.samples=3")
+    batch = first(task.data, 4)
+    computed = task.prepare(batch, 0)["tokens"]
+    task.model.to("meta")
+    assert task.prepare(batch, 0)["tokens"].shape == computed.shape
 
 
 def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeypatch):

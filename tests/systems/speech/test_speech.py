@@ -21,6 +21,7 @@ from ablate.data.pair_tokenizer import SPECIALS
 from ablate.errors import UserError
 from ablate.systems.speech import espeak, mel, vocoder
 from ablate.systems.speech.codebook import Codebook
+from ablate.systems.speech.task.speech import Heard
 from ablate.systems.speech.vocoder import write_wav
 
 pytest.importorskip(espeak.LOADER)
@@ -65,6 +66,9 @@ def test_distortion_is_the_difference_in_decibels():
     found = mel.frame_distortion(mel.cepstra(first), mel.cepstra(second))
     assert found == pytest.approx(decibels, rel=1e-5)
     assert mel.distortion(first, np.repeat(first, 3, axis=0)) == 0.0  # said three times as slowly
+    heard = Heard(recognized=False)
+    heard.compare(first, *[RNG.normal(size=first.shape)] * 2)  # as the reference's tokens
+    assert heard.compute()["mcd"] == heard.compute()["mcd_codec"]
 
 
 def test_warping_finds_the_cheapest_path():

@@ -34,5 +34,5 @@ def warming_up(step: int, warmup: int) -> float | None:
 
 
 def progress(step: int, warmup: int, total_steps: int) -> float:
-    """0 at the end of the warm-up, 1 at the last step."""
+    """0 at the end of the warm-up, 1 after the last step, which is thus short of it by one step."""
     return min(1.0, (step - warmup) / max(1, total_steps - warmup))

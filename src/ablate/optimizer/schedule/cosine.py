@@ -7,7 +7,7 @@ from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 
 
 def cosine(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
-    """From the peak down to `floor`, without restarts."""
+    """From the peak to `floor` after the last step, without restarts."""
     steps = warmup_steps("cosine", warmup, total_steps)
     if (warm := warming_up(step, steps)) is not None:
         return warm

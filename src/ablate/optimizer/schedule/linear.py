@@ -5,7 +5,7 @@ from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 
 
 def linear(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
-    """From the peak down to `floor`."""
+    """From the peak to `floor` after the last step."""
     steps = warmup_steps("linear", warmup, total_steps)
     if (warm := warming_up(step, steps)) is not None:
         return warm

@@ -10,7 +10,7 @@ from ablate.config.rules import Fraction, Int, Probability
 from ablate.errors import UserError
 from ablate.optimizer.schedule import Warmup, warming_up, warmup_steps
 
-Decay = Annotated[int, Int(1, 2**31 - 1)] | Fraction
+Decay = Annotated[int, Int(2, 2**31 - 1)] | Fraction
 
 
 def wsd(
@@ -22,10 +22,10 @@ def wsd(
     shape: Literal["linear", "sqrt"],
     floor: Probability,
 ) -> float:
-    """At the peak; in the last `decay` steps falling to `floor`: as 1 - t, or as 1 - sqrt(t), for
-    t from 0 to 1.
+    """At the peak; from the first of the last `decay` steps on falling as 1 - t, or as 1 - sqrt(t),
+    with t from 0 at that step to 1 after the last, where the rate would be `floor`.
 
-    decay: steps, or a share of the training.
+    decay: steps (one would be at the peak, too), or a share of the training.
     """
     steps = warmup_steps("wsd", warmup, total_steps)
     falling = max(1, round(decay * total_steps)) if decay < 1 else int(decay)

@@ -72,9 +72,10 @@ class ForecastPresenter(Presenter):
         """Draw the beginning of the validation part: the true values, the one-step forecast of each
         value, and forecasts that begin every `data.horizon` values."""
         data, horizon = self.data, self.data.horizon
-        count, start = min(DRAWN, data.length("val")), data.starts["val"] - self.data.horizon
+        count, begin = min(DRAWN, data.length("val")), data.starts["val"]
+        start = max(0, begin - horizon)
         values = data.splits["val"][Request(0, torch.arange(count))]["values"]
-        truth = data.restore(data.values[start : start + horizon + count])
+        truth = data.restore(data.values[start : begin + count])
         times = [int(data.time(start + step)) for step in range(len(truth))]
         one_step = data.restore(self.model(values)[:, -1])
         ahead = data.restore(roll_out(self.model, values[::horizon], horizon))

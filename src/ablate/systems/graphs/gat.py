@@ -33,7 +33,6 @@ from ablate.random.draws import Stream
 from ablate.random.dropout import Dropout
 from ablate.systems.graphs.sparse import Sparse
 
-
 # The most nodes of a graph whose attention maps are drawn: they have nodes^2 numbers per head.
 MAPPED = 5000
 

@@ -117,6 +117,17 @@ class Policy(Task):
         run = load(self.reward_run)
         if not isinstance(run.task, Reward):
             raise UserError(f"task.reward={self.reward_run} is not a run of task=reward")
+        # With other tokenizers the numbers of tokens cannot be compared.
+        if run.task.data.tokenizer_name == self.data.tokenizer_name:
+            for what in ("prompt", "room"):
+                most, needed = (getattr(data, what) for data in (run.task.data, self.data))
+                if most < needed:
+                    part = "prompt" if what == "prompt" else "response"
+                    raise UserError(
+                        f"task.reward={self.reward_run} reads at most {most} tokens of a {part},"
+                        f" and this run has up to {needed}; change data.prompt or data.seq_len here"
+                        " or there"
+                    )
         return run.task.requires_grad_(False)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:

@@ -356,15 +356,16 @@ class Preferences(Tokenized):
                 f"data.seq_len={self.seq_len}: data.policy_run={self.policy_run} reads at most"
                 f" {run.model.length} tokens"
             )
-        if (
-            self.known_tokenizer is None
-            and (its := run.config.data.tokenizer) != self.tokenizer_name
-        ):
-            raise UserError(
-                f"data.tokenizer={self.tokenizer_name}: the texts of"
-                f" data.policy_run={self.policy_run} have the tokens of its run; set"
-                f" data.tokenizer={its}"
-            )
+        if self.known_tokenizer is None:
+            ours = {"tokenizer": self.tokenizer_name}
+            if self.vocab_size is not None:
+                ours["vocab_size"] = self.vocab_size
+            for key, value in ours.items():
+                if (its := run.config.data.get(key)) != value:
+                    raise UserError(
+                        f"data.{key}={value}: the texts of data.policy_run={self.policy_run} have"
+                        f" the tokens of its run; set data.{key}={'null' if its is None else its}"
+                    )
         return run
 
     @cached_property

@@ -81,6 +81,12 @@ class RLHF(Policy):
             for key in ("dropout", "drop_path")
         ),
         Conflict(
+            lambda c: c.get("pos_enc.randomize", None) is not None,
+            "pos_enc.randomize={pos_enc.randomize}: positions are random only in training, which"
+            " would use the probabilities of another policy than the one that generated; set"
+            " pos_enc.randomize=null",
+        ),
+        Conflict(
             lambda c: c("model.norm") != "none" and c.declares("model.norm_type", "mixes_examples"),
             "model.norm_type={model.norm_type} behaves differently in training, which would use"
             " the probabilities of another policy than the one that generated; use layer or rms",
@@ -125,7 +131,10 @@ class RLHF(Policy):
         if not batch["prompt"].all():  # a user's text, which has no prompt, is shown as it is
             return {"tokens": tokens}
         if next(self.model.parameters()).is_meta:  # to be counted, not computed
-            shape = (self.samples * len(tokens), int(batch["prompt"].max()) + self.data.room)
+            shape = (
+                self.samples * len(batch["prompt"]),
+                int(batch["prompt"].max()) + self.data.room,
+            )
             return {"tokens": tokens.new_zeros(shape)}
         writer = self.model
         if self.writer is not None:

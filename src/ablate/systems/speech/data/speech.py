@@ -2,9 +2,10 @@
 
     three seven two  ->  17 17 203 88 ...
 
-A token is the code of 20 ms of speech (src/ablate/speech/). direction=synthesis has the text as
-source and the speech as target (text to speech), direction=recognition the reverse. The texts of a
-split are spoken in one process, in one order. The codes are learned from the training speech.
+A token is the code of 20 ms of speech (src/ablate/systems/speech/). direction=synthesis has the
+text as source and the speech as target (text to speech), direction=recognition the reverse. The
+texts of a split are spoken in one process, in one order. The codes are learned from the training
+speech.
 """
 
 from abc import abstractmethod

@@ -21,7 +21,7 @@ from ablate.errors import UserError
 from ablate.figures.save import save
 from ablate.systems.speech.data.speech import SpokenPairs
 from ablate.systems.speech.figures import draw_speech
-from ablate.systems.speech.mel import RATE, cepstra, distortion, frame_distortion
+from ablate.systems.speech.mel import RATE, distortion
 from ablate.systems.speech.vocoder import sound, write_wav
 from ablate.task.presenter import filled
 from ablate.task.seq2seq import SequenceToSequence
@@ -126,7 +126,7 @@ class TextToSpeech(SequenceToSequence):
         wer             word error rate of the recognizer's transcript of it
         wer_reference    the same for the reference speech: the recognizer's own errors
         mcd             mel-cepstral distortion in dB from the reference speech, after time warping
-        mcd_codec       the same for the reference's own tokens: the least of any model
+        mcd_codec       the same of a model that writes the reference's tokens
 
     and `aer` of SequenceToSequence by the time of each word in the synthesizer's speech.
 
@@ -235,9 +235,8 @@ class Heard(nn.Module):
         coded: NDArray[np.float32],
     ) -> None:
         """Log-mels of an utterance: the reference, the model's, and the reference's tokens."""
-        floor = frame_distortion(cepstra(recorded), cepstra(coded)).mean()
-        self.distortions["mcd"].update(distortion(recorded, spoken))  # type: ignore[operator]
-        self.distortions["mcd_codec"].update(floor)  # type: ignore[operator]
+        for name, other in (("mcd", spoken), ("mcd_codec", coded)):
+            self.distortions[name].update(distortion(recorded, other))  # type: ignore[operator]
 
     def compute(self) -> dict[str, Tensor]:
         both = {**self.rates, **self.distortions}
