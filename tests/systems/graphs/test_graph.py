@@ -128,7 +128,7 @@ def test_memory_grows_with_edges(capsys):
     with recording(model):
         out = model(torch.randn(nodes, FEATURES), edges)
     assert model.figures({}, Path(), None) == []
-    assert "100,000 nodes: attention is drawn of at most 5,000" in capsys.readouterr().out
+    assert "100,000 nodes: attention is plotted for at most 5,000" in capsys.readouterr().out
     assert out.shape == (nodes, CLASSES)
     assert out.isfinite().all()
 

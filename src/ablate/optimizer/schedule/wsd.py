@@ -23,9 +23,9 @@ def wsd(
     floor: Probability,
 ) -> float:
     """At the peak; from the first of the last `decay` steps on falling as 1 - t, or as 1 - sqrt(t),
-    with t from 0 at that step to 1 after the last, where the rate would be `floor`.
+    with t from 0 at that step to 1 after the last, a rate of `floor`.
 
-    decay: steps (one would be at the peak, too), or a share of the training.
+    decay: steps (a single one would be at the peak), or a share of the training.
     """
     steps = warmup_steps("wsd", warmup, total_steps)
     falling = max(1, round(decay * total_steps)) if decay < 1 else int(decay)

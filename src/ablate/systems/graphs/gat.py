@@ -33,7 +33,7 @@ from ablate.random.draws import Stream
 from ablate.random.dropout import Dropout
 from ablate.systems.graphs.sparse import Sparse
 
-# The most nodes of a graph whose attention maps are drawn: they have nodes^2 numbers per head.
+# The most nodes of a graph with attention maps, which have nodes^2 numbers per head.
 MAPPED = 5000
 
 
@@ -237,7 +237,7 @@ class GAT(Model):
 
     def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
         if self.nodes > MAPPED:
-            say(f"a graph of {self.nodes:,} nodes: attention is drawn of at most {MAPPED:,}")
+            say(f"a graph of {self.nodes:,} nodes: attention is plotted for at most {MAPPED:,}")
         return []
 
     def _sorted(self, pairs: Int[Tensor, "2 e"], nodes: int) -> Edges:
