@@ -1,5 +1,6 @@
 """Weights and tokens of Hugging Face: outputs equal those of their models, all else is refused."""
 
+import os
 import re
 import sys
 
@@ -198,6 +199,10 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
         ready_made(f"hf:{tmp_path}/no")
     with pytest.raises(UserError, match="must be hf:NAME_OR_PATH, or null"):
         compose(*GPT2, "model.pretrained=gpt2")
+    gpt2("GPT2Model").save_pretrained(tmp_path / "no")
+    os.truncate(tmp_path / "no" / "model.safetensors", 900)
+    with pytest.raises(UserError, match=r"\Amodel\.pretrained=hf:.*/no could not be loaded.*\Z"):
+        build(wanted, Data(LANGUAGE))
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):

@@ -160,7 +160,7 @@ def test_a_resumed_run_says_it_again(tmp_path, capsys):
 # Output whose reader leaves, as in `ablate --help | head -3`: quiet, and nothing is lost
 
 
-AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[3])}
+AROUND = os.environ | {"PYTHONPATH": str(Path(pipe.__file__).parents[3]), "PYTHONUNBUFFERED": ""}
 
 
 def unread(*line, folder, both=False, options=()):
@@ -232,3 +232,5 @@ def test_an_output_that_is_full(tmp_path):
     trains += "Output.trains = True; print(1, flush=True); print(2); sys.exit(exit_code(0))"
     told = f"ablate: {FULL}; training continues\n"
     assert in_a_shell(f'-c "{trains}" >/dev/full', tmp_path) == (0, "", told)
+    alone = trains.replace("flush=True", "file=sys.stderr")  # cannot be told
+    assert in_a_shell(f'-c "{alone}" 2>/dev/full', tmp_path) == (0, "2\n", "")

@@ -85,7 +85,9 @@ class Corpus(TextSource):
     val_split: str | None = None
 
     def __post_init__(self) -> None:
-        """UserError for an option that has no effect on these files."""
+        """UserError for an option that has no effect on these files, or for equal splits."""
+        if self.val_split == self.train_split:
+            raise UserError(f"--val-split {self.val_split}: is the split that trains")
         if self.val_split is not None or self.train_split != "train":
             for path in self.files:
                 if not (is_hub(path) or (path / SAVED_TO_DISK[0]).is_file()):
@@ -93,7 +95,9 @@ class Corpus(TextSource):
                         f"{path}: has no named splits; --train-split and --val-split are of data"
                         " sets of Hugging Face with several splits"
                     )
-        if self.column != "text" and not any(map(_has_columns, (*self.files, *self.val_files))):
+        if self.column != "text" and not any(
+            _has_columns(path, self.column) for path in (*self.files, *self.val_files)
+        ):
             raise UserError(f"--column {self.column}: no source has keys or columns")
 
     @property
@@ -142,7 +146,7 @@ class Corpus(TextSource):
             return _saved(path, self.column, name, start)
         if kind(path) == ".parquet":
             return _parquet(path, self.column, start)
-        if kind(path) in LINES or (kind(path) == ".json" and _has_lines(path, self.column)):
+        if kind(path) in LINES or _has_lines(path, self.column):
             return _json_lines(path, self.column, start)
         return iter([_text(path)][start:])
 
@@ -211,19 +215,27 @@ def sha256(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _has_columns(path: Path) -> bool:
-    return is_hub(path) or path.is_dir() or kind(path) in (*TABLES, ".json")
+def _has_columns(path: Path, column: str) -> bool:
+    return is_hub(path) or path.is_dir() or kind(path) in TABLES or _has_lines(path, column)
 
 
 def _has_lines(path: Path, column: str) -> bool:
-    """Whether a .json file is one of JSON lines, as those of C4: its first line is a whole object,
-    with the text."""
+    """Whether this is a .json file of JSON lines, as those of C4: its first line is a whole object.
+    A single object without `text` is a text, unless another column was asked for."""
+    if kind(path) != ".json":
+        return False
     with _opened(path) as file:
-        try:
-            row = json.loads(file.readline(FIRST_LINE))
-        except (ValueError, RecursionError):
-            return False
-    return isinstance(row, dict) and column in row
+        first, second = _row(file), _row(file)
+    return first is not None and (column in first or column != "text" or second is not None)
+
+
+def _row(file: IO[bytes]) -> dict[str, Any] | None:
+    """The object of the next line; None if it has none."""
+    try:
+        row = json.loads(file.readline(FIRST_LINE))
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.random.draws import Draws
+from ablate.run_files import best_weights
 from ablate.systems.diffusion.autoencoding import divergence
 from ablate.training.build import build_data
 
@@ -103,13 +104,18 @@ def test_a_model_draws_in_latents(folder, autoencoder):
     cfg = ablate.compose(*latent(folder, autoencoder))
     assert Composition(cfg).id != Composition(ablate.compose(*drawings(folder))).id
     assert ablate.run(cfg)["status"] == "finished"
-    task = ablate.load(Composition(cfg).folder).task
+    task = ablate.load(run := Composition(cfg).folder).task
     known = task.data.originals("val", torch.tensor([1]))
     mask = torch.zeros(1, 12, 24, dtype=torch.bool)
     mask[..., 13:] = True  # in the middle of a place of the latent
     drawn = task.fill(task.caption("3 1"), [5], known, mask)
     assert torch.equal(drawn[..., :13], known[..., :13])
     assert not torch.allclose(drawn[..., 13:], known[..., 13:])
+    before = (file := best_weights(autoencoder)).read_bytes()
+    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    with pytest.raises(UserError, match=rf"data.autoencoder={autoencoder}: its content is not"):
+        ablate.load(run)
+    file.write_bytes(before)
 
 
 @pytest.mark.parametrize(

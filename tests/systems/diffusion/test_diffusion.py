@@ -13,6 +13,7 @@ from PIL import Image
 from systems.diffusion.rows import drawings
 from test_figures import built
 from test_generate import Command
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
 from ablate.config.composition import Composition
@@ -89,6 +90,18 @@ def test_who_knows_the_image_draws_it(noise):
     torch.testing.assert_close(x, image)
 
 
+def test_a_device_needs_no_float64():
+    class Narrow(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            assert (found.device.type, found.dtype) != ("meta", torch.float64)
+            return found
+
+    image = torch.ones(2, 1, 2, 2, device="meta")
+    with Narrow():
+        part("task.noise", "ddpm").add(image, image, image[..., :1, :1])
+
+
 def test_a_predicted_image_is_clipped():
     process = DDPM(timesteps=1000, schedule="linear", eta=0.0)
     x = torch.full((1, 1, 1, 1), 3.0)
@@ -149,6 +162,8 @@ def test_times_are_uniform_and_captions_left_out_as_often_as_asked():
     left_out = (words == without_caption(words)).all(1)
     assert float(left_out.float().mean()) == pytest.approx(0.25, abs=0.06)
     assert torch.equal(words[~left_out], batch["target_in"][~left_out])
+    task.draws.keys = None  # outside of training
+    assert torch.equal(task.prepared(batch)["words"], batch["target_in"])
     assert without_caption(torch.tensor([[BOS, 6, PAD]])).tolist() == [[BOS, PAD, PAD]]
 
 

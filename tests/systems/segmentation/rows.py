@@ -47,6 +47,7 @@ FILES = {
     "overlapping_digits": COUNTS | {"size": 16, "scale": 1, "max_digits": 2},
     "mask_folder": {"root": "mask_folder", "size": 8, "min_pixels": 1, "batch_size": 4},
 }
+FILES_GONE = {"mask_folder": (["model=sam", "model.depth=1", "model.heads=2"], [])}
 UNKEPT = {"overlapping_digits": None}  # read again
 REFUSED = """
 3 model=sam task.clicks=1 data.size=8 data.scale=2 model.dim=36 model.heads=2

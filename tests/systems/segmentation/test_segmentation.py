@@ -32,13 +32,16 @@ def blobs(count=5, seed=0):
     return masks
 
 
-@pytest.mark.parametrize("numbers", [prompts.NUMBERS, 2 * 15**3])  # all at a time, or two
+@pytest.mark.parametrize("numbers", [prompts.NUMBERS, 4 * 15**2])  # all at a time, or four rows
 def test_depths_are_those_of_scipy(numbers, monkeypatch):
+    sizes, amin = [], torch.Tensor.amin
+    monkeypatch.setattr(torch.Tensor, "amin", lambda x, a: sizes.append(x.numel()) or amin(x, a))
     monkeypatch.setattr(prompts, "NUMBERS", numbers)
     masks = torch.cat([blobs(), torch.ones(1, 9, 13).bool(), torch.zeros(1, 9, 13).bool()])
     padded = np.pad(masks.numpy(), ((0, 0), (1, 1), (1, 1)))
     expected = np.stack([distance_transform_edt(mask)[1:-1, 1:-1] for mask in padded])
     np.testing.assert_allclose(prompts.depths(masks).sqrt(), expected, rtol=1e-6)
+    assert max(sizes) <= numbers
     x, y = prompts.centers(masks[:-1]).T
     deepest = prompts.depths(masks[:-1])[torch.arange(6), y, x]
     assert torch.equal(deepest, prompts.depths(masks[:-1]).amax((1, 2)))
@@ -123,6 +126,11 @@ def test_pixels_without_a_label_count_nowhere(tmp_path, monkeypatch, dtype):
     expected = task.measured_losses(known, iou, masks[..., :half])
     torch.testing.assert_close(task.measured_losses(logits, iou, masks, void), expected)
     assert set(task.losses({**batch, "void": void})) == set(expected)
+
+
+def test_validation_needs_an_object_of_a_known_class(tmp_path):
+    with pytest.raises(UserError, match=r"trainer.val_examples=1: training has no objects of thei"):
+        ablate.run(ablate.compose(*rows.masks(tmp_path, "seed=1", "trainer.val_examples=1")))
 
 
 @pytest.fixture(scope="module")

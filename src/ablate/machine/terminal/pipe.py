@@ -33,7 +33,7 @@ class Output(io.FileIO):
                 os.close(nowhere)
             if Output.lost is None:
                 Output.lost = error
-                if Output.trains:
+                if Output.trains and self.fileno() != 2:  # not from its own write
                     print(f"ablate: {_why(error)}; training continues", file=sys.stderr)
             return memoryview(data).nbytes
 

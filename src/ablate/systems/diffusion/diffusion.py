@@ -142,11 +142,11 @@ class Diffusion(Task):
         pixel = images[:, :1, :1, :1]
         noise = normal(self._source("noise", images), images)
         times = self.noise.times(uniform_alone(self._source("time", pixel), pixel))
-        dropped = (
-            uniform_alone(self._source("caption", pixel), pixel).flatten(1) < self.drop_caption
-        )
         words = batch["target_in"]
-        return self.noisy(images, torch.where(dropped, without_caption(words), words), noise, times)
+        if self.draws.keys is not None:  # training; figures show the caption
+            drawn = uniform_alone(self._source("caption", pixel), pixel).flatten(1)
+            words = torch.where(drawn < self.drop_caption, without_caption(words), words)
+        return self.noisy(images, words, noise, times)
 
     def _source(self, name: str, like: Tensor) -> Source:
         return Source(self.streams[name].key(like))

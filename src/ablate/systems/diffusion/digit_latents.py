@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import RunDir
+from ablate.config.run_id import weights
+from ablate.data import digest
 from ablate.data.digit_strings import Captioned, DigitStrings
 from ablate.errors import UserError
 from ablate.training.load import load
@@ -35,6 +37,13 @@ class DigitLatents(DigitStrings):
     def __init__(self, *, autoencoder: RunDir, **options: Any) -> None:
         super().__init__(**options)
         self.autoencoder = autoencoder
+
+    def fingerprint(self) -> str:
+        return digest(super().fingerprint(), weights(self.autoencoder))
+
+    @property
+    def where(self) -> str:
+        return f"data.autoencoder={self.autoencoder}"
 
     def load(self) -> None:
         super().load()

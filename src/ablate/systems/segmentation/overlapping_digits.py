@@ -84,6 +84,10 @@ class OverlappingDigits(Segments):
         self.data_seed = data_seed
         self.digits = Digits(batch_size=1, seed=seed)
 
+    @property
+    def unfamiliar(self) -> bool:
+        return bool(self.unfamiliar_digits) and max(self.counts["val"], self.counts["test"]) > 1
+
     def read(self) -> dict[str, Objects]:
         for split, count in self.counts.items():
             what = f"data.{split}_examples={count}: of {self.size} x {self.size} pixels each"

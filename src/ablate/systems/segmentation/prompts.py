@@ -21,17 +21,14 @@ def depths(regions: Tensor) -> Tensor:
     The exact Euclidean distance: the least over a row, then over a column (Felzenszwalb and
     Huttenlocher 2012, https://doi.org/10.4086/toc.2012.v008a019, section 2.2, without envelopes).
     """
-    at_once = max(1, NUMBERS // (max(regions.shape[1:]) + 2) ** 3)
-    return torch.cat([_depths(part) for part in regions.split(at_once)])
-
-
-def _depths(regions: Tensor) -> Tensor:
     inside = pad(regions, (1, 1, 1, 1)).float()
     nearest = inside * sum(inside.shape[1:]) ** 2
     for _ in ("along rows", "along columns"):
         positions = torch.arange(nearest.shape[2], device=regions.device)
         steps = (positions - positions[:, None]).square().float()
-        nearest = (nearest[:, :, None] + steps).amin(-1).mT
+        parts = nearest.flatten(0, 1).split(max(1, NUMBERS // steps.numel()))
+        least = torch.cat([(rows[:, None] + steps).amin(-1) for rows in parts])
+        nearest = least.view_as(nearest).mT
     return nearest[:, 1:-1, 1:-1]
 
 

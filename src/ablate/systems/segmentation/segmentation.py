@@ -15,6 +15,7 @@ from torchvision.ops import sigmoid_focal_loss
 
 from ablate.config.rules import Count, Positive, Probability
 from ablate.data import Batch, Data
+from ablate.errors import UserError
 from ablate.figures.save import save
 from ablate.random.draws import Source, uniform
 from ablate.systems.segmentation.figures import Answered, draw_answers
@@ -151,6 +152,16 @@ class Segmentation(Task):
     @classmethod
     def configure_data(cls, data: Data, **keys: Any) -> None:
         data.task_settings = Clicks(keys["clicks"])
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.data.unfamiliar:
+            loader: Any = self.data.val_dataloader()
+            measured = loader.sampler.order
+            if loader.dataset.unfamiliar[measured].all():
+                raise UserError(
+                    f"trainer.val_examples={len(measured)}: training has no objects of their"
+                    f" classes (data.unfamiliar), so {self.metric} would have no value; choose more"
+                )
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["images"], batch["points"], batch["labels"]

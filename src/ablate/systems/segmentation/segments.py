@@ -118,8 +118,9 @@ class Segments(Data):
 
     @property
     def unfamiliar(self) -> bool:
-        """Whether some examples are of classes that training has none of."""
-        return any(bool(split.unfamiliar.any()) for split in self.splits.values())  # type: ignore[attr-defined]
+        """Whether some examples are of classes that training has none of, without reading them; a
+        subclass that has such examples overrides it."""
+        return False
 
     def load(self) -> None:
         objects = self.read()

@@ -55,11 +55,12 @@ class DDPM(Noise):
 
     def add(self, images: Tensor, noise: Tensor, times: Tensor) -> Tensor:
         n = (times * self.timesteps).round().long()
-        alpha_bar = self.alpha_bar.to(images.device)[n]
-        return (
-            alpha_bar.sqrt().to(images.dtype) * images
-            + (1 - alpha_bar).sqrt().to(images.dtype) * noise
+        # Rounded before they are moved: not every device has float64.
+        of_image, of_noise = (
+            root.to(images.dtype).to(images.device)[n]
+            for root in (self.alpha_bar.sqrt(), (1 - self.alpha_bar).sqrt())
         )
+        return of_image * images + of_noise * noise
 
     def target(self, images: Tensor, noise: Tensor) -> Tensor:
         return noise

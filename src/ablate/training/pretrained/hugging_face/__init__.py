@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from safetensors import SafetensorError
+
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError, first_line
 from ablate.machine.version import require
@@ -35,7 +37,7 @@ def fetch(name: str) -> tuple[ModuleType, Any]:
         config = transformers.AutoConfig.from_pretrained(repository, trust_remote_code=False)
         saved = (config.architectures or ["AutoModel"])[0]
         network = getattr(transformers, saved).from_pretrained(repository)
-    except (OSError, ValueError, RuntimeError, AttributeError) as error:
+    except (OSError, ValueError, RuntimeError, AttributeError, SafetensorError) as error:
         raise UserError(f"{what} could not be loaded: {first_line(error)}") from error
     kind, saved = config.model_type, type(network).__name__
     if find_spec(f"{__name__}.{kind}") is None:
