@@ -68,13 +68,16 @@ BLOCKS: Only = KERNELS | {
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
 PADDED: Only = {"model.norm_type": but("model.norm_type", "batch")}  # which would count padding
+ONE_WAY = [  # which an encoder is not
+    name for name in options("model.mixer") if part("model.mixer", name).func.traits.causal
+]
 OWN: dict[str, Only] = {
     **dict.fromkeys(("gpt", "bert"), ALONG),
     "vit": BLOCKS,
     **dict.fromkeys(("timm", "rnn_lm"), WITHOUT_ATTENTION),
     **dict.fromkeys(("rnn_seq2seq",), KERNELS | NO_POSITIONS),
     "resnet": WITHOUT_ATTENTION | {"model.norm_type": ["layer", "batch"]},
-    "transformer": ALONG | PADDED,
+    "transformer": ALONG | PADDED | {"model.mixer": but("model.mixer", *ONE_WAY)},
     "gpt_seq2seq": ALONG
     | PADDED
     | {"model.mask": but("model.mask", *ALONG_EDGES), "model.mixer": but("model.mixer", "fixed")},

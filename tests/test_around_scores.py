@@ -136,7 +136,7 @@ def test_self_attention_is_the_formula_in_loops(mask, keys):
 GROUPS = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
 CROSSED = [
     ("scaled_dot", {}),
-    *((score, GROUPS) for score in ("scaled_dot", "additive", "location")),
+    *((score, GROUPS) for score in ("scaled_dot", "additive", "location", "uniform")),
 ]
 
 
@@ -148,6 +148,7 @@ def test_cross_attention_is_the_formula_in_loops(score, keys, run):
         pytest.skip("no dot product")
     whole = {"kernel": kernel(run, **SETTINGS.get(run, {})), "score": score}
     mine = random_parts(CrossAttention(place(D, H, N, **whole), **keys))
+    assert mine.reads_input  # the gate does
     x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
     with recording(mine) as recorded:
         output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))

@@ -105,19 +105,24 @@ def test_every_connection_is_its_formula(name):
             streams = [mix + write * y for mix, write in zip(mixed, writes, strict=True)]
         else:
             streams = [link.write(streams[0], y, x)]  # test_formulas.py
-    assert_close(mine(x), mine.final_norm(sum(streams)))
+    assert_close(mine(x), mine.final_norm(sum(streams) / len(n)))
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_hyper_connections_start_as_a_plain_stream(dynamic):
-    """Up to the sum of the streams, which the final norm takes away."""
-    plain, x = stack(depth=2), normal(B, N, D)
-    hyper = stack(depth=2, connection=part("model.connection", "hyper", streams=3, dynamic=dynamic))
+    """Which autocast does not round, and whose sublayers read one stream after another."""
+    plain, x = stack(depth=2, norm="none"), normal(B, N, D)
+    own = part("model.connection", "hyper", streams=3, dynamic=dynamic)
+    hyper = stack(depth=2, norm="none", connection=own)
     hyper.load_state_dict(plain.state_dict(), strict=False)
-    for module in hyper.modules():
-        if type(module).__name__ == "Hyper":
-            module.reset_parameters()
-    assert_close(hyper(x), plain(x), atol=1e-4, rtol=1e-4)
+    links = [module for module in hyper.modules() if type(module).__name__ == "Hyper"]
+    for link in links:
+        link.reset_parameters()
+    assert [link.reads.argmax().item() for link in links] == [0, 1, 2, 0]
+    assert_close(hyper(x), plain(x))
+    streams = normal(B, N, 3 * D).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(links[0].float().write(streams, torch.zeros(B, N, D), None), streams)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -37,6 +37,7 @@ REFUSED = """
 1 model.init_depth_scale=zero model.residual=false
 1 model.connection=sphere model.drop_path=0.1
 1 model.connection=sphere model.init_depth_scale=zero
+1 model.connection=rezero model.init_depth_scale=zero
 1 model.connection=sphere model.mixer.exclusive=true
 1 model.connection=sphere model.embedding_scale=2 pos_enc=rotary
 2 model.unit_weights=true model.mixer=fixed model.ffn=moe
@@ -61,6 +62,7 @@ REFUSED = """
 1 model=transformer data=multi30k data.joint=false model.share_embeddings=true
 5 model.ffn=none model.ffn_dim=64 model.base_dim=64 optimizer=soap model.attention=dot kernel=flex
 4 model.base_dim=64 model.mixer=latent model.ffn=moe model.ffn_dim=8 model.init_std=0.1
+3 model.base_dim=64 model.qk_norm=l2 model.embedding_scale=sqrt model.connection=hyper
 1 model.base_heads=2
 1 model.base_dim=64 optimizer=adam optimizer.weight_decay=0.1
 4 model.base_depth=2 model.norm=post model.connection=rezero optimizer=soap
@@ -72,16 +74,17 @@ REFUSED = """
 2 model=rnn_lm model.residual=true model.embedding_dim=9
 1 model=rnn_seq2seq model.decoder=bahdanau model.tie_embeddings=true
 1 model=transformer model.cross_attention=uniform model.residual=false data=sort
+1 model=transformer model.mixer=gla
 2 model=transformer model.attention=uniform model.residual=false task.length_penalty=0.6
 2 model=rnn_seq2seq model.attention=none model.normalizer=hard model.window=local_m
 1 model=rnn_seq2seq model.attention=dot model.window=local_p kernel=sdpa
 3 model=vit data=mnist model.patch=4 model.stride=5 task.mixup=0.2 data.batch_size=5
 2 model=resnet model.norm_type=rms kernel=sdpa
 1 model=timm pos_enc=alibi
-1 model=bert model.mixer.value_embedding=true
+2 model=bert model.mixer.value_embedding=true model.mask=prefix
 1 task.multi_token=9 data.seq_len=8
 1 model=gpt_seq2seq model.mixer=fixed
-2 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2
+3 data=text_files task=classification model.tie_embeddings=false model.norm_type=batch task.mixup=1
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
 1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
 1 trainer.check_val_every_n_epoch=2 trainer.val_check_interval=9

@@ -60,6 +60,12 @@ def test_a_window_of_an_rnn_decoder_costs_its_width() -> None:
     assert whole - near == 3 * 2 * B * D * (i * j - seen)
 
 
+def test_a_triangular_system_costs_a_product_for_each_earlier_row() -> None:
+    with torch.device("meta"), FlopCounter() as counter:
+        torch.linalg.solve_triangular(torch.empty(5, 5), torch.empty(5, 3), upper=False)
+    assert counter.flops == 5 * 5 * 3
+
+
 LAYERS = [
     *({"depth": 1, "mixer": name} for name in options("model.mixer") if name != "attention"),
     *({"depth": 1, "ffn": name} for name in options("model.ffn")),

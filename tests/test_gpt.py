@@ -123,6 +123,13 @@ def test_value_embeddings_are_embeddings_and_their_gates_no_matrices():
         assert role == ("embedding" if name.startswith("value_embeddings.") else "vector")
 
 
+@pytest.mark.parametrize("changes", [{"mixer": "differential"}, {"connection": "hyper"}])
+def test_what_is_no_weight_matrix_is_a_vector(changes):
+    roles = gpt(**changes).roles()
+    own = {role for name, role in roles.items() if name.endswith((".vectors", ".mixes"))}
+    assert own == {"vector"}
+
+
 def test_without_biases_there_are_none():
     names = [name for name, _ in gpt(bias=False, ffn="swiglu").named_parameters()]
     assert not [name for name in names if "bias" in name]

@@ -154,8 +154,9 @@ def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer():
 def test_a_table_serves_the_layers_that_use_it():
     shared = bert(pos_enc="t5", layers=layered(attention=["dot", "cosine"])).stack
     assert shared.positions[0] is shared.positions[1] is shared.pos_enc
-    mixed = gpt(pos_enc="relative", layers=layered(pos_enc=["none", "relative"])).stack
-    sizes = [len(list(pos.parameters())) for pos in mixed.positions]
+    model = gpt(pos_enc="relative", layers=layered(pos_enc=["none", "relative"]))
+    assert {role for name, role in model.roles().items() if "pos_enc" in name} == {"embedding"}
+    sizes = [len(list(pos.parameters())) for pos in model.stack.positions]
     assert sizes == [0, len(list(gpt(pos_enc="relative", depth=1).stack.pos_enc.parameters()))]
 
 

@@ -7,9 +7,11 @@ import pytest
 import tiny
 import torch
 from make_model import context, flops, gpt, normal, part, random_parts, transformer
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 import ablate
+from ablate.data.pairs import PAD
 from ablate.figures.experts import draw_load
 from ablate.task.experts import expert_loads
 from ablate.training.build import build, build_data, make_task
@@ -92,6 +94,9 @@ def test_both_stacks_of_a_transformer_have_losses():
     model = transformer(ffn="moe")
     model(TOKENS, TOKENS)
     assert len(model.encoder.losses) == len(model.decoder.losses) == 2
+    before = model.decoder.losses
+    model(TOKENS, F.pad(TOKENS, (0, 3), value=PAD))  # which no token reads
+    assert_close(dict(model.decoder.losses), dict(before))
 
 
 @pytest.mark.parametrize(

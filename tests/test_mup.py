@@ -163,7 +163,7 @@ def test_a_head_keeps_its_rate_and_a_frozen_model_has_one(tmp_path: Path) -> Non
     "given",
     [
         *("optimizer=soap", "optimizer=sgd", "optimizer=adam optimizer.weight_decay=0.1"),
-        *("model.attention=dot", "model.ffn_dim=8", "pos_enc=relative"),
+        *("model.attention=dot", "model.ffn_dim=8", "pos_enc=learned_from_sinusoidal"),
         "optimizer=muon +optimizer.embedding={_target_:torch.optim.Muon,_partial_:true}",
     ],
 )

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from make_model import (
+    PAIRS,
     VOCAB,
     bert,
     gpt,
@@ -37,6 +38,7 @@ from ablate.model.layers.multi_head import recording
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
 COMBINED = [pair for pair in itertools.product(scores(), ONE_D) if together(*pair)]
 WINDOW, PREFIX = part("model.mask", "window", size=3), part("model.mask", "prefix", size=3)
+AND_ONE = part("model.mask", "prefix", size=PAIRS["source_length"] + 1)
 
 
 SOURCE, TARGET, TEXT = sentences(7, 5, 3), sentences(6, 2, 4, seed=1), sentences(6, 3, 5, seed=2)
@@ -241,6 +243,9 @@ def test_padding_and_the_rest_of_the_batch_change_nothing(family, changes):
         alone = forward(family, model, shorter)
         for found in batches:
             assert_close(found[row : row + 1, : alone.shape[1]], alone)
+    if hasattr(model, "source_embedding"):
+        model.source_embedding.weight[PAD] = model.source_embedding.weight[BOS]
+        assert_close(forward(family, model, inputs), batches[0])
 
 
 @pytest.mark.parametrize(("family", "changes"), EVERY)
@@ -273,7 +278,7 @@ def memory(state):
 
 FOLLOWED = [
     *(case("transformer", pos_enc="sinusoidal", mask=mask) for mask in ("causal", "none", PREFIX)),
-    *(case("gpt_seq2seq", pos_enc="rotary", mask=mask) for mask in ("source", "none")),
+    *(case("gpt_seq2seq", pos_enc="rotary", mask=mask) for mask in ("source", "none", AND_ONE)),
     *(case("rnn_seq2seq", window="local_p", cell="lstm", **decoder) for decoder in DECODERS),
     case("rnn_seq2seq", attention="none"),
     *of_systems("FOLLOWED"),

@@ -179,6 +179,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *((text, "") for text in ("optimizer=adan", "data=wiki", "data=wiki data.variants=x")),
         # What their parameters state is.
         ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
+        ("model.mixer.short_conv=1", "model.mixer.short_conv=1: must be an integer of at least 2"),
         ("data=wiki data.least=2", "data.least=2: must be an integer of at least 3"),
         ("data=wiki data.batch_size=0", "data.batch_size=0: must be an integer of at least 1"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),

@@ -193,7 +193,7 @@ def test_one_stack_of_both_sides_is_a_gpt_with_a_prefix():
 
 
 def test_maps_of_one_stack_show_where_the_target_looks_in_the_source(tmp_path):
-    task = built(*pairs(tmp_path, "model=gpt_seq2seq", "model.heads=2"))
+    task = built(*pairs(tmp_path, "model=gpt_seq2seq", "model.heads=2", "model.parallel=true"))
     example = task.data.example(0)
     maps = attention_maps(task, example)
     assert {one.kind for one in maps} == {"cross"}

@@ -100,8 +100,17 @@ class Model(nn.Module):
         """The role of each parameter: "vector" (biases, gains: fewer than two axes), "embedding",
         "head" (a tied one is an embedding), "matrix", or "tensor" (more than two axes, such as the
         kernel of a convolution). It determines the weight decay, and the rule of an optimizer that
-        has several (`ablate.optimizer`)."""
-        return {name: self._role(name, p) for name, p in self.named_parameters()}
+        has several (`ablate.optimizer`). A module names its parameters that are vectors in spite
+        of their axes in `vector_parameters`."""
+        vectors = {
+            f"{path}.{name}"
+            for path, module in self.named_modules()
+            for name in getattr(module, "vector_parameters", ())
+        }
+        return {
+            name: "vector" if name in vectors else self._role(name, p)
+            for name, p in self.named_parameters()
+        }
 
     def _role(self, name: str, parameter: nn.Parameter) -> str:
         if parameter.dim() < 2:

@@ -21,7 +21,7 @@ from ablate.model.base import Freeze, Model, ModelTraits
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
-from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.layers.stack import Stack, StackKeys, encodings
 from ablate.random.dropout import Dropout
 
 
@@ -45,6 +45,16 @@ class BERT(Model):
     conflicts = (
         Conflict(
             lambda c: (
+                c.option("model.mask") == "prefix"
+                and c("model.mask.size") > 1
+                and (c.attribute("task", "output") == "classes" or c("task.next_sentence"))
+            ),
+            "model.mask={model.mask} lets the first token, whose state is that of the whole text,"
+            " see only the first model.mask.size={model.mask.size}; use model.mask=none or causal,"
+            " or, to predict masked tokens alone, task.next_sentence=false",
+        ),
+        Conflict(
+            lambda c: (
                 c("model.embedding_scale") != 1
                 and c("model.norm") == "post"
                 and c.attribute("pos_enc", "acts_in") != "input"
@@ -56,7 +66,7 @@ class BERT(Model):
     )
     positions = "layers"
     kinds = ("text", "texts with classes")
-    embeddings = ("embedding.", "segment_embedding.", "stack.pos_enc.")
+    embeddings = ("embedding.", "segment_embedding.", *encodings("stack"))
     heads = ("head.", "pooler.", "next_sentence.", "classifier.")
 
     def __init__(

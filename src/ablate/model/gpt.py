@@ -29,7 +29,7 @@ from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Embedding, Linear, logits
 from ablate.model.layers.scale import Scale
 from ablate.model.layers.smear import Smear
-from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.layers.stack import Stack, StackKeys, encodings
 from ablate.model.mixer.attention import Attention
 
 # Configs for which muP is not defined here: by the optimizer, over the width (model.base_dim), and
@@ -62,7 +62,12 @@ OVER_WIDTH: Undefined = {
     lambda c: c("model.ffn_dim") is not None: "model.ffn_dim=null, which grows with the width",
     lambda c: c("model.init_std") is not None: "model.init_std=null, which falls with the width",
     lambda c: c("model.mixer.output_gate") is not None: "model.mixer.output_gate=null",
-    lambda c: c.option("pos_enc") == "relative": "positions other than pos_enc=relative",
+    lambda c: c("model.mixer.qk_norm") == "l2": "model.mixer.qk_norm=null, rms, rms_all or layer",
+    lambda c: c("model.embedding_scale") == "sqrt": "model.embedding_scale=1.0",
+    lambda c: c.option("model.connection") == "hyper": "a model.connection other than hyper",
+    lambda c: c.option("pos_enc") in ("relative", "learned_from_sinusoidal"): (
+        "positions other than pos_enc=relative and learned_from_sinusoidal"
+    ),
     lambda c: (
         c("model.unit_weights")
         or c("model.logit_scale")
@@ -149,7 +154,7 @@ class GPT(LanguageModel):
     )
     positions = "layers"
     kinds = ("text", "texts with classes", "recall")
-    embeddings = ("embedding.", "value_embeddings.", "bigram.", "stack.pos_enc.")
+    embeddings = ("embedding.", "value_embeddings.", "bigram.", *encodings("stack"))
     heads = ("head.", "logit_scale.")
 
     def __init__(

@@ -21,7 +21,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear, logits
-from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.layers.stack import Stack, StackKeys, encodings
 
 
 class GPTState(State):
@@ -45,7 +45,7 @@ class GPTSeq2Seq(Seq2Seq):
     outputs = ("target tokens",)
     traits = ModelTraits(causal=True, pads=True, source_first=True)
     positions = "layers"
-    embeddings = ("source_embedding.", "target_embedding.", "stack.pos_enc.")
+    embeddings = ("source_embedding.", "target_embedding.", *encodings("stack"))
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GPTSeq2Seq(Seq2Seq):
 
     @property
     def cross(self) -> list[nn.Module]:
-        return [layer for layer in self.stack.layers if hasattr(layer, "recorded")]
+        return [module for module in self.stack.modules() if hasattr(module, "recorded")]
 
     def to_source(
         self, weights: Float[Tensor, "b h i j"], sources: int

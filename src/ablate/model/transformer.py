@@ -24,7 +24,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache, Memory
 from ablate.model.layers.linear import Linear, logits
-from ablate.model.layers.stack import SharedKeys, Stack
+from ablate.model.layers.stack import SharedKeys, Stack, encodings
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 
@@ -67,6 +67,11 @@ class Transformer(Seq2Seq):
     traits = ModelTraits(causal=True, attends=True, pads=True)
     conflicts = (
         Conflict(
+            lambda c: c.trait("model.mixer", "causal") is True,
+            "the encoder of model={model} reads in both directions, and model.mixer={model.mixer}"
+            " only earlier positions; use model.mixer=attention, or model=gpt_seq2seq",
+        ),
+        Conflict(
             lambda c: not c("model.residual") and not c.declares("model.cross_attention", "query"),
             "model.cross_attention={model.cross_attention} does not read the query, so that with"
             " model.residual=false nothing of the target would reach the output; set"
@@ -94,7 +99,12 @@ class Transformer(Seq2Seq):
         ),
     )
     positions = "layers"
-    embeddings = ("source_embedding.", "target_embedding.", "encoder.pos_enc.", "decoder.pos_enc.")
+    embeddings = (
+        "source_embedding.",
+        "target_embedding.",
+        *encodings("encoder"),
+        *encodings("decoder"),
+    )
 
     def __init__(
         self,
@@ -193,9 +203,10 @@ class Transformer(Seq2Seq):
     ) -> Float[Tensor, "b i target_vocab"]:
         """target_in: with a cache only the new tokens."""
         # Padding comes last: if nothing looks ahead, no token attends to it.
-        keep = target_in != PAD if self.decoder.look_ahead else None
+        real = None if cache is not None else target_in != PAD
+        keep = real if self.decoder.look_ahead else None
         table = self.target_embedding
-        x = self.decoder(table(target_in), keep=keep, cache=cache, memory=memory)
+        x = self.decoder(table(target_in), keep=keep, counted=real, cache=cache, memory=memory)
         return logits(x, self.head, table.weight, self.logit_softcap)
 
 

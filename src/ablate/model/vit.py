@@ -18,7 +18,7 @@ from ablate.errors import UserError
 from ablate.figures.patches import patch_drawer, unnormalized
 from ablate.model.base import Freeze, Model, ModelTraits
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.layers.stack import Stack, StackKeys, encodings
 
 # Conflicts of a model of patches.
 WHOLE_PATCHES = (
@@ -75,7 +75,7 @@ class ViT(Model):
     )
     positions = "layers"
     kinds = ("images",)
-    embeddings = ("patches.", "class_token.", "stack.pos_enc.")
+    embeddings = ("patches.", "class_token.", *encodings("stack"))
 
     def __init__(
         self,

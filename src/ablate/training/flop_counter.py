@@ -12,6 +12,12 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+# A multiplication and an addition for each row of the solution and each one before it.
+flop_registry.setdefault(
+    torch.ops.aten.linalg_solve_triangular,
+    lambda a, b, *_, out_val, **__: a.shape[-1] * out_val.numel(),
+)
+
 # By a function and the kind of its arguments: its FLOPs and its result.
 KNOWN: dict[Hashable, tuple[int, Any]] = {}
 

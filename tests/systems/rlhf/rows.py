@@ -41,7 +41,7 @@ REFUSED = """
 4 data=preferences task=rlhf debug=overfit task.clip=0.1 task.minibatches=2 data.path=pairs
 2 data=preferences task=reward data.prompt=64 data.seq_len=64 data.path=pairs data.policy_run=RUN
 3 data=preferences task=rlhf model.mask=none model.dropout=0.1 model.drop_path=0.1
-2 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
+3 data=preferences task=rlhf model.mask=prefix model.mask.size=60 model.norm_type=batch
 1 data=preferences task=rlhf model.normalizer=hard
 1 data=preferences task=rlhf pos_enc=rotary pos_enc.randomize=64
 2 model.qk_norm=l2 model.attention=cosine task=rlhf data=text data.path=pairs model.mask=prefix

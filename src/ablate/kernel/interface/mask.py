@@ -49,6 +49,11 @@ class Mask:
         """Whether any query may attend to a later key of the target, which is to be predicted."""
         return self.look_ahead
 
+    @property
+    def caches(self) -> bool:
+        """Whether later keys of the target leave the states of earlier positions as they are."""
+        return not self.leaks_targets
+
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         """True if the query at a position of i may attend to the key at a position of j."""
         raise NotImplementedError

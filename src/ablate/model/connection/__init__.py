@@ -14,7 +14,7 @@ from ablate.config.conflicts import Conflict
 
 class Connection(nn.Module):
     """One instance for each sublayer, made with the width `dim` of the stream, the number `depth`
-    of blocks, and the `index` of the sublayer in its block."""
+    of blocks, and the `index` of the sublayer in the stack."""
 
     # Copies of the residual stream that blocks pass on, side by side: s = streams d.
     streams: int = 1

@@ -3,7 +3,7 @@
 Zhu et al. 2024, "Hyper-connections", https://arxiv.org/abs/2409.19606, section 2: with streams H,
 n x d, a sublayer f reads h = A_m H, and H becomes A_r H + B f(h). In dynamic ones tanh of a map of
 the normed streams is added to A_m, A_r and B, times a learned factor each, which starts at 0.01.
-The streams start as copies of the embeddings and are summed at the end.
+The streams start as copies of the embeddings and are averaged at the end; the paper sums them.
 """
 
 from typing import Annotated, Any
@@ -22,8 +22,11 @@ SMALL = 0.01  # factors of the dynamic part at the start
 
 class Hyper(Connection):
     """At the start all streams are equal, A_m reads one of them, A_r is the identity and B is one:
-    a plain residual stream."""
+    a plain residual stream. Sublayer k of the stack reads stream k mod `streams`; those that none
+    reads at first, as with shared layers, stay equal."""
 
+    revision = 2
+    vector_parameters = ("mixes",)
     conflicts = (
         Conflict(
             lambda c: c("model.norm") == "post",
@@ -60,7 +63,7 @@ class Hyper(Connection):
 
     def read(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.dim}"]:
         reads, _, _ = self._weights(x)
-        return torch.einsum("bins,bind->bisd", reads[..., None], self._streams(x))[:, :, 0]
+        return self._mixed(reads[..., None], x)[:, :, 0]
 
     def write(
         self,
@@ -69,8 +72,16 @@ class Hyper(Connection):
         embedded: Float[Tensor, "b i {self.dim}"] | None,
     ) -> Float[Tensor, "b i s"]:
         _, mixes, writes = self._weights(x)
-        mixed = torch.einsum("binm,bind->bimd", mixes, self._streams(x))
+        mixed = self._mixed(mixes, x)
         return rearrange(mixed + writes[..., None] * y[:, :, None], "b i n d -> b i (n d)")
+
+    def _mixed(
+        self, weights: Float[Tensor, "b i {self.streams} m"], x: Float[Tensor, "b i s"]
+    ) -> Float[Tensor, "b i m {self.dim}"]:
+        streams = self._streams(x).to(weights.dtype)
+        # Autocast would round the residual streams; the meta device has none.
+        with torch.autocast("cuda" if x.is_cuda else "cpu", enabled=False):
+            return torch.einsum("binm,bind->bimd", weights, streams)
 
     def _streams(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.streams} {self.dim}"]:
         return rearrange(x, "b i (n d) -> b i n d", n=self.streams)

@@ -35,6 +35,7 @@ class MixtureOfExperts(Layer):
     tokens of a batch that are not padding; 1 when balanced. It is logged as train/balance.
     """
 
+    revision = 2
     traits = LayerTraits(mixes=False)
     conflicts = (
         Conflict(
@@ -129,9 +130,10 @@ class MixtureOfExperts(Layer):
 
 def real(x: Shaped[Tensor, "b i _"], context: Context) -> Bool[Tensor, "b i"]:
     """True = not padding."""
-    if context.keep is None:
+    keep = context.keep if context.counted is None else context.counted
+    if keep is None:
         return x.new_ones(x.shape[:2], dtype=torch.bool)
-    return context.keep[:, context.start : context.start + x.shape[1]]
+    return keep[:, context.start : context.start + x.shape[1]]
 
 
 def network(name: str) -> type[FeedForward]:

@@ -188,6 +188,7 @@ def make_block(
     pos: PosEnc,
     layer: int,
     drop_path: float,
+    before: int,
     attention: Callable[..., Score],
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
@@ -197,9 +198,9 @@ def make_block(
 ) -> Block:
     """Make a block.
 
-    depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
-    positions, None: no memory; modulation: makes that of each sublayer; the others are fields of
-    LayerSpec.
+    depth: blocks applied; before: the number of sublayers in the blocks before this one;
+    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory;
+    modulation: makes that of each sublayer; the others are fields of LayerSpec.
     """
     parallel, bias = keys.get("parallel", False), keys["bias"]
     std = keys["init_std"] or width_std(dim)
@@ -248,6 +249,6 @@ def make_block(
             connection=connection(dim, depth=depth, index=index) if connection else None,
             modulation=modulation(dim) if modulation else None,
         )
-        for index, (name, layer) in enumerate(present.items())
+        for index, (name, layer) in enumerate(present.items(), before)
     }
     return Block(by_name)

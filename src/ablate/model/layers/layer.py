@@ -124,18 +124,20 @@ class Memory:
 class Context:
     """The inputs of a layer in one pass, in addition to x.
 
-    keep: True = not padding. documents: those that no layer crosses; None with a cache. start:
-    position of the first row of the input, the number of tokens in the cache. position: the single
-    position to compute, None: all. step: blocks applied before. use: how often the layer was
-    applied before in this pass, which shared layers are several times. pos: the position encoding
-    of the block. condition: input of sublayers with a `Modulation`. embedded: the input of the
-    first block. first_values: the values of the first block of this pass with
+    keep: True = not padding; it may be None where nothing attends to padding. counted: the tokens
+    in the mean of a loss, None: those of `keep`. documents: those that no layer crosses; None with
+    a cache. start: position of the first row of the input, the number of tokens in the cache.
+    position: the single position to compute, None: all. step: blocks applied before. use: how often
+    the layer was applied before in this pass, which shared layers are several times. pos: the
+    position encoding of the block. condition: input of sublayers with a `Modulation`. embedded: the
+    input of the first block. first_values: the values of the first block of this pass with
     model.mixer.value_residual, by its `step`. value_embeddings: of the tokens, for each layer with
     model.mixer.value_embedding.
     """
 
     pos: PosEnc
     keep: Bool[Tensor, "b j"] | None = None
+    counted: Bool[Tensor, "b j"] | None = None
     documents: Documents | None = None
     cache: Cache | None = None
     memory: Memory | None = None

@@ -306,7 +306,7 @@ class CrossAttention(MultiHeadAttention):
 
     @property
     def reads_input(self) -> bool:  # type: ignore[override]
-        return self.score.query
+        return self.score.query or self.output_gate is not None
 
     def read(self, source: Float[Tensor, "b j d"]) -> State:
         """Keys and values for `Memory`; the keys are prepared by the score, unless it is a

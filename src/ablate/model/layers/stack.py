@@ -21,7 +21,7 @@ from ablate.kernel import Kernel
 from ablate.kernel.interface.documents import Documents
 from ablate.kernel.sdpa import SDPA
 from ablate.model.attention import Score
-from ablate.model.layers.block import BlockKeys, make_block
+from ablate.model.layers.block import Block, BlockKeys, make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
 from ablate.model.layers.modulation import MakeModulation
 from ablate.model.mask import Mask
@@ -58,6 +58,11 @@ class StackKeys(SharedKeys):
     attention: Callable[..., Score]
     mask: Callable[..., Mask]
     layers: NotRequired[Sequence[Mapping[str, Any]] | None]
+
+
+def encodings(stack: str) -> tuple[str, ...]:
+    """The prefixes of the names of the position encodings in a model's stack of this name."""
+    return f"{stack}.pos_enc.", f"{stack}.other_pos_encs."
 
 
 class Stack(nn.Module):
@@ -117,8 +122,9 @@ class Stack(nn.Module):
         self.embedding_norm: nn.Module = nn.Identity()
         if embedding_norm and keys[0]["norm"] == "post":
             self.embedding_norm = _norm(dim, keys[0])
-        self.blocks = nn.ModuleList(
-            make_block(
+        blocks: list[Block] = []
+        for n, block_keys in enumerate(keys):
+            made = make_block(
                 dim,
                 depth=depth,
                 length=length,
@@ -129,13 +135,14 @@ class Stack(nn.Module):
                 # The rate rises from 0 at the first block to the full one at the last; a shared
                 # block always has the full rate.
                 drop_path=drop_path * (n / (depth - 1) if built > 1 else 1),
+                before=sum(map(len, blocks)),
                 memory_length=memory_length,
                 modulation=modulation,
                 query_scale=query_scale,
                 **block_keys,
             )
-            for n, block_keys in enumerate(keys)
-        )
+            blocks.append(made)
+        self.blocks = nn.ModuleList(blocks)
         self.streams = _streams(self.blocks)
         # Placements that never normalize the residual stream normalize the output.
         self.final_norm: nn.Module = nn.Identity()
@@ -168,6 +175,7 @@ class Stack(nn.Module):
         x: Float[Tensor, "b i d"],
         *,
         keep: Bool[Tensor, "b j"] | None = None,
+        counted: Bool[Tensor, "b j"] | None = None,
         documents: Documents | None = None,
         positions: Int[Tensor, "b i"] | None = None,
         cache: Cache | None = None,
@@ -178,7 +186,7 @@ class Stack(nn.Module):
     ) -> Float[Tensor, " b #i d"]:
         """x: with a cache only the new tokens; keep: True = real. documents: those that no layer
         crosses. positions: of the tokens, for an encoding that is added to them; None: those in
-        the row. value_embeddings: as in Context.
+        the row. counted, value_embeddings: as in Context.
 
         position: return the state of only this position. If possible, the last block does
         not compute the others. `losses` then contains the layers' losses of a training step.
@@ -207,6 +215,7 @@ class Stack(nn.Module):
             context = Context(
                 pos=self.positions[n],
                 keep=keep,
+                counted=counted,
                 documents=documents,
                 cache=cache,
                 memory=memory,
@@ -226,7 +235,7 @@ class Stack(nn.Module):
         if cache is not None:
             cache.tokens = start + count
         if self.streams > 1:
-            x = x.unflatten(-1, (self.streams, -1)).sum(-2)
+            x = x.unflatten(-1, (self.streams, -1)).mean(-2)
         x = self.final_norm(x)
         if self.final_modulation is not None:
             x, _ = self.final_modulation(x, condition)
@@ -251,7 +260,7 @@ class Stack(nn.Module):
     def cacheable(self) -> bool:
         """Whether a cache stays valid: later tokens do not change the states of earlier ones, the
         source being read at once."""
-        return not self.leaks_targets and all(
+        return all(mask.caches for mask in self.masks) and all(
             layer.traits.caches or not layer.traits.mixes for layer in self.layers
         )
 

@@ -41,6 +41,10 @@ class Prefix(Mask):
     def leaks_targets(self) -> bool:
         return self.size > self.source + 1
 
+    @property
+    def caches(self) -> bool:
+        return self.size <= max(self.source, 1)
+
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return (j <= i[:, None]) | (j < self.size)
 

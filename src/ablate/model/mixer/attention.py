@@ -3,7 +3,7 @@
 Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 """
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import Width
+from ablate.config.rules import Int
 from ablate.errors import UserError
 from ablate.kernel import every_head
-from ablate.kernel.interface.documents import Documents
 from ablate.model.layers.channel_gate import ChannelGate
 from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
@@ -89,7 +88,7 @@ class Attention(MultiHeadAttention):
         self,
         place: LayerSpec,
         *,
-        short_conv: Width | None = None,
+        short_conv: Annotated[int, Int(2)] | None = None,
         key_shift: bool = False,
         exclusive: bool = False,
         value_residual: bool = False,
@@ -118,7 +117,7 @@ class Attention(MultiHeadAttention):
         if self.reach:
             past = x[:, :0] if earlier is None else earlier[2]
             wide = torch.cat([past, x], dim=1)
-            q, k, v = self._near(wide, x.shape[1], context.documents)
+            q, k, v = self._near(wide, x.shape[1], context)
             q, state = q[:, :, first:last], (wide[:, -self.reach :],)
         elif context.position is None:
             q, k, v = self.projected(x)
@@ -145,14 +144,17 @@ class Attention(MultiHeadAttention):
         return self.join(y, x[:, first:last])
 
     def _near(
-        self, wide: Float[Tensor, "b j d"], count: int, documents: Documents | None
+        self, wide: Float[Tensor, "b j d"], count: int, context: Context
     ) -> tuple[
         Float[Tensor, "b h {count} _"],
         Float[Tensor, "b _ {count} _"],
         Float[Tensor, "b g {count} k"],
     ]:
         """Queries, keys and values of the last `count` positions, from the input of up to `reach`
-        positions before them and their own."""
+        positions before them and their own; padding is read as zeros."""
+        documents, padding = context.documents, None
+        if context.keep is not None:
+            padding = ~context.keep[:, -wide.shape[1] :, None]
         missing = count + self.reach - wide.shape[1]  # zeros before the first token
         of_outputs = None if documents is None else documents.after(self.shift)
 
@@ -161,7 +163,8 @@ class Attention(MultiHeadAttention):
         ) -> Float[Tensor, "b {heads} i _"]:
             if projection is None:
                 return wide.new_zeros(len(wide), heads, count, 0)
-            y = F.pad(projection(wide), (0, 0, missing, 0))
+            y = projection(wide)
+            y = F.pad(y if padding is None else y.masked_fill(padding, 0.0), (0, 0, missing, 0))
             if conv is not None:
                 y = y[:, self.size - 1 :] + conv(y, of_outputs)
             y = y[:, y.shape[1] - count - shift : y.shape[1] - shift]

@@ -26,6 +26,8 @@ STD = 0.1  # of the vectors of lambda
 class Difference(nn.Module):
     """lambda, one number for all heads of a layer, from four vectors of `width`."""
 
+    vector_parameters = ("vectors",)
+
     def __init__(self, width: int, initial: float):
         super().__init__()
         self.initial = initial
@@ -43,6 +45,7 @@ class Difference(nn.Module):
 class DifferentialAttention(MultiHeadAttention):
     """As many parameters as attention with as many heads, but for lambda and the norm."""
 
+    revision = 2
     traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     conflicts = (
         Conflict(

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.model.norm_type import UNUSED
 
+# Kinds of data whose texts have different lengths.
+PADDED = ("texts with classes", "preferences between texts")
+
 
 class BatchNorm(nn.Module):
     """In training every position is normalized by statistics of the whole batch, later positions
@@ -22,9 +25,12 @@ class BatchNorm(nn.Module):
             "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",
         ),
         Conflict(
-            lambda c: c("model.norm") != "none" and c.trait("model", "pads"),
-            "model.norm_type=batch would include the padding of model={model}'s batches in its"
-            " statistics; use model.norm_type=layer or rms",
+            lambda c: (
+                c("model.norm") != "none"
+                and (c.trait("model", "pads") or c.attribute("data", "kind") in PADDED)
+            ),
+            "model.norm_type=batch would include the padding in the batches of model={model} and"
+            " data={data} in its statistics; use model.norm_type=layer or rms",
         ),
         Conflict(
             lambda c: c("model.norm") != "none" and c("model.activation_checkpointing"),

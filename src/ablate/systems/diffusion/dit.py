@@ -23,7 +23,7 @@ from ablate.model.attention import Score
 from ablate.model.base import Model, ModelTraits
 from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.layers.multi_head import CrossAttention
-from ablate.model.layers.stack import SharedKeys, Stack
+from ablate.model.layers.stack import SharedKeys, Stack, encodings
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.model.transformer import cross_score
@@ -62,7 +62,7 @@ class DiT(Model):
     outputs = ("denoised images",)
     positions = "layers"
     traits = ModelTraits(causal=False, pads=True, has_grid=True)
-    embeddings = ("patches.", "words.", "text.pos_enc.", "stack.pos_enc.")
+    embeddings = ("patches.", "words.", "text.pos_enc.", *encodings("stack"))
     conflicts = (
         Conflict(
             lambda c: (

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ablate.config.rules import Width
 from ablate.model.base import ModelTraits
 from ablate.model.layers.linear import Linear, width_std
-from ablate.model.layers.stack import Stack, StackKeys
+from ablate.model.layers.stack import Stack, StackKeys, encodings
 from ablate.systems.forecasting.forecaster import Forecaster
 
 
@@ -24,7 +24,7 @@ class TransformerForecaster(Forecaster):
     outputs = ("next values",)
     traits = ModelTraits(causal=True)
     positions = "layers"
-    embeddings = ("stack.pos_enc.",)
+    embeddings = encodings("stack")
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from ablate.model.attention import Score
 from ablate.model.base import Model, ModelTraits
 from ablate.model.layers.layer import LayerSpec
 from ablate.model.layers.linear import Embedding, width_std
-from ablate.model.layers.stack import SharedKeys, Stack
+from ablate.model.layers.stack import SharedKeys, Stack, encodings
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
@@ -131,7 +131,13 @@ class SAM(Model):
     traits = ModelTraits(causal=False, attends=True, has_grid=True)
     positions = "layers"
     kinds = ("images with masks",)
-    embeddings = ("patches.", "stack.pos_enc.", "prompts.", "decoder.iou_token.", "decoder.mask_t")
+    embeddings = (
+        "patches.",
+        *encodings("stack"),
+        "prompts.",
+        "decoder.iou_token.",
+        "decoder.mask_t",
+    )
     heads = ("decoder.networks.", "decoder.iou.")
     conflicts = (
         *WHOLE_PATCHES,
