@@ -19,11 +19,10 @@ from typing import Any
 import yaml
 from make_launch import until
 
-import ablate
 from ablate.config.tree import config_dir
 from ablate.run_files import read_mapping
 from ablate.study.launch.run import ScheduledRun
-from ablate.study.launch.slurm import executor, launch
+from ablate.study.launch.slurm import executors, launch
 from ablate.study.launch.state import QUEUED, State
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "munged")
@@ -145,8 +144,7 @@ def submitted(runs: Sequence[ScheduledRun], place: Path, **own: Any) -> list[Sta
     """Train them by the launcher, in this process, which belongs to a Slurm."""
     settings = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
     names = {"name": "ablate-test", "submitit_folder": str(place / ".submitit/%j")}
-    trainer = ablate.compose(*runs[0].planned.overrides).trainer
-    return launch(runs, executor({**settings, **names, **own}, trainer))
+    return launch(runs, executors({**settings, **names, **own}, runs))
 
 
 def job_of(folder: Path) -> str:

@@ -248,6 +248,11 @@ CPU, TWO_GPUS, APPLE, BOTH = (0, False), (2, False), (0, True), (2, True)
         (TWO_GPUS, "trainer=ddp trainer.devices=3", "trainer.devices=3: this machine has 2 GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[2]", r"=\[2\]: this machine has 2 GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[1,1]", "duplicate device"),
+        (
+            TWO_GPUS,
+            "trainer=ddp trainer.devices=2",
+            "devices=2: hydra.launcher.gpus_per_run=1 shows",
+        ),
         (APPLE, "trainer=gpu", ""),
         (APPLE, "trainer=ddp", "trainer.strategy=ddp cannot run on Apple's GPU"),
         (BOTH, "trainer.accelerator=cuda trainer.devices=2", ""),
@@ -259,7 +264,7 @@ def test_devices_are_those_of_the_machine(here, overrides, line, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: mps))
     with pytest.raises(UserError, match=line) if line else nullcontext():
-        check_devices(Composition(compose(*overrides.split())).cfg)
+        check_devices(Composition(compose(*overrides.split())).cfg, int("gpus_per_run" in line))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -77,8 +77,11 @@ def test_a_failed_run_leaves_the_others_their_turn_and_runs_again(
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 of 2 runs are not finished: [baseline seed=0] failed ours;")
     assert last.endswith("the same command runs them again")
+    third, dry = [*argv[:-2], "seed=0,1,2", HERE, "study.rerun=failed"], "study.dry_run=true"
+    assert "0 finished, 2 to do" in " ".join(ablate_command(*third, dry)[1].split())
+    assert "without study.rerun=failed runs them" in ablate_command(*third)[2]
     fail.clear()
-    for more, trained in ((), 4), ((), 4), (["study.rerun=all"], 6):
+    for more, trained in ((), 6), ((), 6), (["study.rerun=all"], 8):
         assert ablate_command(*argv, *more)[0] == 0
         assert len(runs) == trained
 

@@ -86,6 +86,12 @@ def test_a_terminal_shows_how_the_runs_stand(study, terminal):
     assert rows[-1] == FAILED
 
 
+def test_runs_that_a_command_does_not_start_are_not_counted(study, capsys):
+    with View.of([training(study)], slots=1) as view:
+        view.ended(training(study), BETTER)
+    assert capsys.readouterr().out == f"[5/5] finished: {DOT}, seed 2; val/loss 1.2 in 40 s\n"
+
+
 def test_runs_of_blocks_have_their_names(tmp_path, capsys):
     of_blocks = {"n=1": "baseline", "n=2": DOT}  # whose runs have other ids
     runs = [

@@ -219,14 +219,18 @@ def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path
 
 
 def test_gpus_are_handed_out_and_more_than_there_are_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert local.gpus(2, 0, {}) == [{}, {}]
     for around, each, shares in (
         ({}, 2, ["0,1", "2,3"]),
         ({"CUDA_VISIBLE_DEVICES": "2,GPU-ab"}, 1, ["2", "GPU-ab"]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, 1, ["MIG-a", "MIG-b"]),  # torch counts one
     ):
+        monkeypatch.setattr(
+            torch.cuda, "device_count", lambda mig="MIG" in str(around): 1 if mig else 4
+        )
         found = local.gpus(2, each, around)
         assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == shares
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for seen, number in (("1,2,7", 3), ("", 0)):
         with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
             launched([], max_parallel_runs=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})

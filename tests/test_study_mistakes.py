@@ -57,6 +57,8 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", "", ["no factor pos_en"]),
     ("{factors: {pos_enc: [none]}, exclude: [{pos_enc: nne}]}", "", ["no option nne", "'none'"]),
     ("{factors: {pos_enc: [none]}, exclude: [{}]}", "", ["would leave out every cell"]),
+    ("{factors: {x: {y: [model.norm=post]}, pos_enc: [none]}, exclude: [{pos_enc: none, x: y}]}",
+     "", ["study.exclude: pos_enc=none x=y: no cell of the design has these options"]),
     ("{factors: {pos_enc: [none]}, desing: pairs}", "", ["no key study.desing", "'study.design'?"]),
     # blocks
     ("{factors: {pos_enc: [none]}, blocks: {data.seq_len: [8]}}", "", ["two blocks at least"]),
@@ -73,6 +75,7 @@ MISTAKES = [
     (ONE, "model.norm=pre,post", ["'model.norm=pre,post' names several values in a study"]),
     (ONE, "+hydra.launcher.max_parallel_run=2", ["max_parallel_run: no such"]),
     (ONE, "~hydra.launcher.grace_period", ["hydra.launcher.grace_period is missing"]),
+    (ONE, "hydra/launcher=mine", ["hydra.launcher.retires: no such", "'retries'?"]),
     # without a sweep's file
     ("", "pos_enc=none", ["nothing varies"]),
     ("", "seed=1,1", ["names 1 twice"]),
@@ -103,6 +106,9 @@ OF_THE_COMMAND = [
 def sweeps(tmp_path_factory):
     """A folder with all of them, whose files are parsed once."""
     folder = tmp_path_factory.mktemp("sweeps")
+    own = folder / "own" / "hydra" / "launcher" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("defaults: [local]\nretires: 1\n")
     for number, (study, _, _) in enumerate(MISTAKES):
         write_sweep(folder, study or "{}", name=f"mistake_{number}")
     return folder

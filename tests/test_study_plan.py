@@ -167,6 +167,7 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
     assert name(sweep, "trainer.max_steps=10", "study.name=x") == "x"
     commas = name("pos_enc=none,learned", "seed=0,1")
     assert commas == name("pos_enc=none,rotary") != name("pos_enc=none,learned", "model.dim=8")
+    assert commas != name("pos_enc=none,learned", "study.tune.optimizer.lr=[1e-3]")
 
 
 # PlannedRuns

@@ -141,7 +141,8 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
     threading.Thread(target=strike, daemon=True).start()
     file = yaml.safe_load((config_dir() / "hydra/launcher/ray.yaml").read_text())["ray"]
     init = file["init"] | {"runtime_env": around("pause-once 0 5 0")}
-    (found,) = launch(wanted, RaySettings(init, file["remote"], grace_period=60), modules=MODULES)
+    (found,) = launch(wanted, RaySettings(init, file["remote"], grace_period=60), modules=MODULES,
+                     environment={})  # fmt: skip
     assert found.name == "finished", found
     assert tries(run.folder) == 2
     assert goes_on(run.folder)
@@ -155,7 +156,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
 def test_what_cannot_be_is_said(tmp_path):
     with refused("output_dir must be on a filesystem shared", by=FileNotFoundError):
         run = Start([], "", str(tmp_path / "no"))
-        train(run, modules=[], grace=1, cwd=".", full_error="0")
+        train(run, modules=[], grace=1, cwd=".", environment={})
 
     for wrong in (0, None, "long", True):
         with refused("hydra.launcher.grace_period=", ": must be"):

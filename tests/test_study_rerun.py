@@ -15,7 +15,15 @@ from omegaconf import OmegaConf
 from ablate.errors import Interrupted
 from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
-from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
+from ablate.study.launch.running import (
+    MOVED,
+    SINCE,
+    end_rerun,
+    launch,
+    move_aside,
+    selected,
+    to_run,
+)
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun, Resolved
 
@@ -55,7 +63,7 @@ def trained(study, rerun, planned=None, **own):
     try:
         wanted = planned or cells()
         if launch(launcher, wanted, study, rerun) is None and wanted[0].kind == "run":
-            (study / SINCE).unlink(missing_ok=True)
+            end_rerun(wanted, study)
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained
@@ -144,9 +152,12 @@ def test_all_that_was_killed_after_its_tuning_keeps_that(study):
 
 @pytest.mark.parametrize("rerun", ["all", "missing"])
 def test_a_command_that_comes_to_its_end_ends_all(study, rerun):
-    """Also where a run failed, and where another command did the rest."""
+    """Also where another command did the rest; where a run failed, the same command repeats it."""
+    assert [run.folder for run in selected(cells(), study, "all")] == ALL  # as in a dry run
     assert trained(study, "all", stops_at="b") == ["a"]
+    assert [run.folder for run in selected(cells(), study, "all")] == ["b", "c"]
     assert trained(study, rerun, fails="c") == ["b", "c"]
+    assert trained(study, "all") == ["c"]
     assert trained(study, "all") == ALL
 
 

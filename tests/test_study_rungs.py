@@ -152,6 +152,7 @@ def test_rungs_of_transferred_rates_can_be_composed_with_muon(tmp_path, rules):
         ("{sizes: [20K, 80K], tokens_per_parameter: 0}", (), "tokens_per_parameter=0: must be"),
         ("{sizes: [20K, 80K], rules: nanochat}", (), "20K and 80K are the same model"),
         ("{sizes: [20K, 20K]}", (), "the same model"),
+        ("{rules: mup}", (), "ladder.rules=mup has no effect without study.ladder.sizes"),
         ("{sizes: [20K, 80K]}", ("model.dim=8",), "sets model.dim; leave"),
         ("{sizes: [20K, 80K]}", ("model=rnn_lm",), "model=rnn_lm has no model.heads"),
     ],

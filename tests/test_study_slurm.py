@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import make_slurm
 import pytest
@@ -29,8 +30,9 @@ from omegaconf import OmegaConf
 from refusals import refused
 
 from ablate.config.tree import config_dir
+from ablate.study.launch import slurm as slurm_module
 from ablate.study.launch import state as state_module
-from ablate.study.launch.slurm import executor, processes
+from ablate.study.launch.slurm import Jobs, executor, executors, processes
 from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line", "make_launch"]
@@ -254,6 +256,24 @@ def test_settings_are_those_of_hydra_submitit_launcher(own, of_trainer, part):
 def test_a_task_for_every_device(own, of_trainer, tasks, nodes):
     found = processes(settings(**own), trainer(**of_trainer))
     assert found == {"tasks_per_node": tasks, "nodes": nodes}
+
+
+def test_runs_with_other_numbers_of_processes_are_other_arrays(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    wanted = [*runs(tmp_path, [0]), *runs(tmp_path, [1], *TWO), *runs(tmp_path, [2])]
+    arrays = []
+
+    def make(_, trainer):
+        made = Mock(folder=tmp_path / "%j", parameters={"time": 1})
+        made.submit_array.side_effect = lambda jobs: [
+            Mock(job_id=arrays.append(trainer.devices)) for _ in jobs
+        ]
+        return made
+
+    monkeypatch.setattr(slurm_module, "executor", make)
+    jobs = Jobs(executors(settings(), wanted), Mock(), Mock())
+    jobs._submit([(run, Mock()) for run in wanted])
+    assert (arrays, len(jobs._seen)) == ([1, 1, 2], 3)
 
 
 def test_a_job_leaves_a_run_that_names_another(tmp_path, monkeypatch, capsys):

@@ -217,6 +217,12 @@ def test_what_a_run_says_of_itself_stays(folder):
     assert ended(folder, -signal.SIGSEGV).name == "finished"
 
 
+def test_the_result_of_a_run_that_another_process_trains_stays(folder):
+    write(folder, status="running", error=None)
+    with FileLock(folder / ".lock"):
+        assert ended(folder, 2).name == "running"
+
+
 def test_a_timeout_is_a_failure_and_a_stop_is_none(folder):
     """Not even if the run printed that it was stopped; before it begins, a stop leaves nothing."""
     stopped = f"stopped; {RESUMES}"

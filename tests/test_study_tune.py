@@ -55,6 +55,7 @@ def test_every_point_with_every_seed_and_the_values_that_were_written():
         ({"tune_seeds": 2, "seeds": (7, 1001)}, "tune_seeds=2: 1001 is one of"),
         ({"tune_seeds": [5, 5]}, "duplicate seed"),
         ({"tune_seeds": 0}, "at least one seed"),
+        ({"tune_seeds": 2, "keys": {}}, "tune_seeds=2 has no effect without study.tune"),
         ({"keys": {"optimizer.lr": []}}, "optimizer.lr: [] must be a list"),
         ({"keys": {"optimizer.lr": [0.1, 0.10]}}, "optimizer.lr has the value 0.1 twice"),
         ({"keys": {"seed": [1, 2]}}, "study.tune: seed"),

@@ -93,9 +93,9 @@ class Slurm(_Ours):
         super().setup(**more)
 
     def train(self, runs: "Sequence[ScheduledRun]") -> "Sequence[State]":
-        from ablate.study.launch.slurm import executor, launch
+        from ablate.study.launch.slurm import executors, launch
 
-        return launch(runs, executor=executor(self.settings, runs[0].planned.trainer))
+        return launch(runs, executors(self.settings, runs))
 
 
 class Ray(_Ours):
@@ -112,4 +112,6 @@ class Ray(_Ours):
         from ablate.study.launch.ray import RaySettings, launch
 
         settings = RaySettings(**self.settings["ray"], grace_period=self.settings["grace_period"])
-        return launch(runs, settings, modules=modules_of(self.config))
+        environment = {str(name): str(v) for name, v in self.config.hydra.job.env_set.items()}
+        modules = modules_of(self.config)
+        return launch(runs, settings, modules=modules, environment=environment)

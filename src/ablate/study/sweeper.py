@@ -19,7 +19,7 @@ from ablate.run_files.created import created
 from ablate.study.launch.local import LocalSettings
 from ablate.study.launch.locks import one_plan
 from ablate.study.launch.running import (
-    SINCE,
+    end_rerun,
     launch,
     launcher_of,
     refuse_unfinished,
@@ -63,8 +63,11 @@ def sweep(
     config.study.name = request.name
     folder = Path(str(config.hydra.sweep.dir))
     launcher = launcher_of(config, context, task)
-    if config.hydra.runtime.choices["hydra/launcher"] in ("basic", "local"):
-        check_arms(composed for _, _, layout, _ in made for composed in layout.arms)
+    if settings or config.hydra.runtime.choices["hydra/launcher"] == "basic":
+        check_arms(
+            (composed for _, _, layout, _ in made for composed in layout.arms),
+            settings.gpus_per_run if settings else 0,
+        )
     command = Command.of(config)
     studies = [
         PlannedStudy(part, layout, composer, folder, command, block)
@@ -120,7 +123,7 @@ def tune(study: PlannedStudy, launcher: Launcher, *, fail_fast: bool) -> None:
     states = {cell.folder: state_of(study.root / cell.folder, cell.run_id) for cell in trials}
     failed = any(each.name == "failed" for each in states.values())
     if trouble is not None or (fail_fast and failed):
-        refuse_unfinished(trials, states, trouble)
+        refuse_unfinished(trials, states, trouble, study.request.node["rerun"])
     study.trials.choose(study.folder, study.metric)
     study.count_costs()
     for composed in study.layout.arms:
@@ -151,15 +154,16 @@ def run(
         if (fail_fast and failed) or not add_seeds(studies, blocks):
             break
         every, states, trouble = launched(first=False)
-    if trouble is None:
-        (root / SINCE).unlink(missing_ok=True)  # a later study.rerun=all repeats every run
+    # Of any other command, only one that finds the whole study finished ends study.rerun=all.
+    planned = chain(*(study.named(study.counted()) for study in studies))
+    end_rerun(every if rerun == "all" else [*planned], root)
     finished = {cell.run_id for cell in every if states[cell.folder].name == "finished"}
     for path in root.glob("**/checkpoints/branch-*.ckpt"):
         if path.stem.removeprefix("branch-") in finished:
             path.unlink(missing_ok=True)
     for folder in dict.fromkeys([*(study.folder for study in studies), root]):
         report(folder, printed=folder == root)
-    refuse_unfinished(every, states, trouble)
+    refuse_unfinished(every, states, trouble, rerun)
     if untuned := [reason for study in studies for reason in study.trials.untuned.values()]:
         raise RunFailed("; ".join(untuned))
     return list(states.values())
@@ -238,13 +242,14 @@ def share(
     return shared if able else list(cells)
 
 
-def check_arms(arms: Iterable[Composed]) -> None:
-    """Raise UserError if an arm needs something that this machine, which trains it, lacks."""
+def check_arms(arms: Iterable[Composed], gpus_per_run: int) -> None:
+    """Raise UserError if an arm needs something that this machine, which trains it, lacks.
+    gpus_per_run: GPUs that a run sees; 0: all."""
     from ablate.training.preflight import check_machine
 
     for composed in arms:
         try:
-            check_machine(composed.config)
+            check_machine(composed.config, gpus_per_run)
         except UserError as error:
             of_arm = "" if composed.arm.is_baseline else f"[{composed.name}] "
             raise UserError(*(f"{of_arm}{mistake}" for mistake in error.args)) from error

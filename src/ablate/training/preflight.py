@@ -28,10 +28,10 @@ WRITTEN = (
 MANY, FEWER = 512, 256  # tokens of an image: the most without a message, and the number it suggests
 
 
-def check_machine(cfg: DictConfig) -> None:
+def check_machine(cfg: DictConfig, gpus_per_run: int = 0) -> None:
     """Raise UserError if this machine lacks something that a run needs: devices, a compiler for
-    compile=true, a logger's packages."""
-    check_devices(cfg)
+    compile=true, a logger's packages. gpus_per_run: GPUs that its launcher shows it; 0: all."""
+    check_devices(cfg, gpus_per_run)
     values = to_dict(cfg)
     for node in (values["logger"], *(values["logger"] or {}).values()):  # one, or several
         if not isinstance(node, Mapping) or "_target_" not in node:
@@ -42,7 +42,7 @@ def check_machine(cfg: DictConfig) -> None:
             raise UserError(f"logger={name} needs a package: pip install {' '.join(missing)}")
 
 
-def check_devices(cfg: DictConfig) -> None:
+def check_devices(cfg: DictConfig, gpus_per_run: int = 0) -> None:
     """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
     values = to_dict(cfg)
     trainer = values["trainer"]
@@ -60,6 +60,11 @@ def check_devices(cfg: DictConfig) -> None:
             raise UserError(f"trainer.devices={devices}: duplicate device")
         if max(numbers) >= gpus:
             raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPU(s)")
+        if gpus_per_run and max(numbers) >= gpus_per_run:
+            raise UserError(
+                f"trainer.devices={devices}: hydra.launcher.gpus_per_run={gpus_per_run} shows a run"
+                f" {gpus_per_run} GPU(s); set it to at least {max(numbers) + 1}"
+            )
     check_processes(trainer, gpus if devices == "auto" and gpus else devices)
     if kind == "mps" and trainer["strategy"] != "auto":
         raise UserError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from ablate.config.run_id import id_in
 from ablate.run_files import RESULT, write_json
 from ablate.run_files.records import read_result
-from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
+from ablate.study.launch.state import LOCK, RESUMES, TAIL, State, held, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit statuses of the command line
 
@@ -30,6 +30,8 @@ def record_exit(folder: Path, code: int, before: Mark, *, reason: str | None = N
     when the process started. reason: why the launcher ended it, if it did; one with `RESUMES` is a
     stop that can be resumed, not a failure.
     """
+    if code == REFUSED and held(folder / LOCK):  # another process trains there, or begins to
+        return state_alone(folder)
     result, _ = read_result(folder)
     recorded = result.get("status") not in (None, "running") and mark(folder) != before
     stopped = reason is not None and RESUMES in reason

@@ -121,13 +121,16 @@ class View:
         self, folders: Sequence[Path], *, slots: int | None, console: Console, live: Live | None
     ):
         study_dirs = list(dict.fromkeys(folder.parent for folder in folders))
+        own = {folder.name for folder in folders}
         self._console, self._live, self._slots = console, live, slots
         self._names = Names.of(*study_dirs)
         self._states: dict[str, State] = {}
         for study_dir in study_dirs:
-            self._states |= states(study_dir) if (study_dir / PLAN).exists() else {}
+            known = states(study_dir) if (study_dir / PLAN).exists() else {}
+            # This command does not start other runs that are missing.
+            self._states |= {f: s for f, s in known.items() if f in own or s.name != "missing"}
         # This launcher will handle these runs, regardless of their earlier state.
-        self._states |= {folder.name: State("queued") for folder in folders}
+        self._states |= {name: State("queued") for name in own}
         self._shown = -math.inf
 
     @classmethod

@@ -127,5 +127,6 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
 
     gpus = torch.cuda.device_count()
     outer = environment.get("CUDA_VISIBLE_DEVICES")
-    names = range(gpus) if outer is None else filter(None, outer.split(","))
-    return [str(name) for name in names][:gpus]
+    names = [str(n) for n in range(gpus)] if outer is None else [*filter(None, outer.split(","))]
+    # Of instances of a divided GPU (MIG) a process uses one, so torch counts one.
+    return names if gpus and names and names[0].startswith("MIG-") else names[:gpus]

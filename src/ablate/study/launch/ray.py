@@ -53,14 +53,18 @@ class RaySettings:
 
 
 def launch(
-    runs: Sequence[ScheduledRun], settings: RaySettings, *, modules: Sequence[str]
+    runs: Sequence[ScheduledRun],
+    settings: RaySettings,
+    *,
+    modules: Sequence[str],
+    environment: Mapping[str, str],
 ) -> list[State]:
     """Train every unfinished run, wait for those that other launchers train; return the states.
 
-    Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
-    runs have stopped.
+    environment: additions to that of the nodes. Raises UserError before anything was started, and
+    Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
     """
-    with closing(Tasks(settings, modules)) as tasks:
+    with closing(Tasks(settings, modules, environment)) as tasks:
         slots = Slots(
             [{}] * AT_ONCE,
             timeout=None,
@@ -75,12 +79,15 @@ def launch(
 class Tasks:
     """Start runs on a cluster; the counterpart of `Forks` for slots.py."""
 
-    def __init__(self, settings: RaySettings, modules: Sequence[str]):
+    def __init__(
+        self, settings: RaySettings, modules: Sequence[str], environment: Mapping[str, str]
+    ):
         import ray
 
         _connect(settings.init)
+        own = {**environment, FULL_ERROR: os.environ.get(FULL_ERROR, "0")}
         self._more = {"modules": list(modules), "grace": settings.grace_period, "cwd": os.getcwd(),
-                      "full_error": os.environ.get(FULL_ERROR, "0")}  # fmt: skip
+                      "environment": own}  # fmt: skip
         task: Any = train  # Ray's types do not support keyword arguments
         try:
             self._train = ray.remote(task).options(**settings.remote)
@@ -161,9 +168,11 @@ def _report_missing_resources(remote: Mapping[str, Any]) -> None:
         say(f"no node of Ray's has {wanted}: the runs wait until one does")
 
 
-def train(run: Start, *, modules: Sequence[str], grace: float, cwd: str, full_error: str) -> int:
+def train(
+    run: Start, *, modules: Sequence[str], grace: float, cwd: str, environment: Mapping[str, str]
+) -> int:
     """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled.
-    full_error: HYDRA_FULL_ERROR of the command."""
+    environment: additions to that of the node."""
     if not Path(run.folder).is_dir():
         raise FileNotFoundError(
             f"{run.folder} does not exist on {platform.node()}: output_dir must be on a filesystem"
@@ -173,7 +182,7 @@ def train(run: Start, *, modules: Sequence[str], grace: float, cwd: str, full_er
     end = time.monotonic() + grace
     while held(Path(run.folder, LOCK)) and time.monotonic() < end:
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
-    forks = Forks(modules, environment={**os.environ, FULL_ERROR: full_error}, grace=grace)
+    forks = Forks(modules, environment={**os.environ, **environment}, grace=grace)
     try:
         forks.start(0, run, {})
         while True:

@@ -1,5 +1,6 @@
 """Pass the runs of a study to a launcher, and read their outcome from their folders."""
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli import job
-from ablate.config.tree import config_file
+from ablate.config.tree import config_files
 from ablate.errors import Interrupted, RunFailed, UserError, few, suggest, unwrap
 from ablate.machine.terminal.say import say
 from ablate.run_files import RESULT, write_json
@@ -46,14 +47,13 @@ def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -
 
 
 def refuse_unknown(config: DictConfig) -> None:
-    """Raise UserError unless hydra.launcher has the keys of the file of its option, if it is one of
-    ours."""
-    name = str(config.hydra.runtime.choices.get("hydra/launcher"))
-    file = config_file(f"hydra/launcher/{name}.yaml")
-    if file.exists():
-        _refuse_unknown(
-            config.hydra.launcher, yaml.safe_load(file.read_text()), "hydra.launcher", name
-        )
+    """Raise UserError unless hydra.launcher has the keys of our file with its class, if there is
+    one: a file of a person's own may change values of ours."""
+    launcher, name = config.hydra.launcher, config.hydra.runtime.choices.get("hydra/launcher")
+    for file in config_files("hydra/launcher/*.yaml"):
+        known = yaml.safe_load(file.read_text())
+        if launcher.get("_target_") == known["_target_"] or file.stem == name:
+            _refuse_unknown(launcher, known, "hydra.launcher", file.stem)
 
 
 def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher: str) -> None:
@@ -116,21 +116,37 @@ def _record_refusals(
 
 
 def to_run(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:
+    """Return the cells that study.rerun selects, each folder once, after older runs have been moved
+    away for study.rerun=all; wait for runs elsewhere."""
+    if rerun == "all":
+        move_aside(folder, list(dict.fromkeys(cell.folder for cell in cells)))
+        rerun = "missing"
+    return selected(cells, folder, rerun)
+
+
+def selected(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:
     """Return the cells that study.rerun selects, and those to be measured under further conditions,
-    each folder once; wait for runs elsewhere."""
+    each folder once."""
     once: dict[str, PlannedRun] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)
-    if rerun == "all":
-        move_aside(folder, list(once))
     unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
+    since = folder / SINCE
+    began = since.stat().st_mtime_ns if since.exists() else math.inf
     states = {name: state_of(folder / name, cell.run_id) for name, cell in once.items()}
     return [
         cell
         for name, cell in once.items()
         if states[name].name not in unwanted
         or (states[name].name == "finished" and cell.lacks_conditions(states[name].result))
+        or (rerun == "all" and _older(folder / name, began))
     ]
+
+
+def end_rerun(cells: Sequence[PlannedRun], folder: Path) -> None:
+    """End a study.rerun=all if these runs are finished: a later one repeats every run."""
+    if all(state_of(folder / cell.folder, cell.run_id).name == "finished" for cell in cells):
+        (folder / SINCE).unlink(missing_ok=True)
 
 
 def move_aside(folder: Path, names: Sequence[str]) -> None:
@@ -162,7 +178,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def _older(folder: Path, moment: int) -> bool:
+def _older(folder: Path, moment: float) -> bool:
     try:
         return (folder / RESULT).stat().st_mtime_ns <= moment
     except FileNotFoundError:
@@ -170,7 +186,10 @@ def _older(folder: Path, moment: int) -> bool:
 
 
 def refuse_unfinished(
-    cells: Sequence[PlannedRun], states: Mapping[str, State], trouble: Exception | None
+    cells: Sequence[PlannedRun],
+    states: Mapping[str, State],
+    trouble: Exception | None,
+    rerun: str,
 ) -> None:
     """Raise RunFailed, in one line, if a run is not finished."""
     first = {cell.folder: cell for cell in reversed(cells)}
@@ -186,7 +205,10 @@ def refuse_unfinished(
     reasons = few(lines, "; ", REASONS)
     if trouble is not None:
         reasons += f"; the launcher reported: {' '.join(str(trouble).split())[:200]}"
+    again = "the same command runs them again"
+    if rerun == "failed":
+        again = "the same command without study.rerun=failed runs them"
     raise RunFailed(
         f"{len(missed)} of {counted(len(states), 'run')} {'is' if len(missed) == 1 else 'are'} not"
-        f" finished: {reasons}; the same command runs them again"
+        f" finished: {reasons}; {again}"
     )

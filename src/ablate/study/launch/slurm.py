@@ -107,14 +107,28 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
     return counts
 
 
-def launch(runs: Sequence[ScheduledRun], executor: "AutoExecutor") -> list[State]:
+def executors(
+    settings: Mapping[str, Any], runs: Sequence[ScheduledRun]
+) -> dict[Path, "AutoExecutor"]:
+    """Make the executor of each run; runs with equal numbers of processes share one."""
+    made: dict[tuple[int, ...], AutoExecutor] = {}
+    by_run = {}
+    for run in runs:
+        numbers = tuple(processes(settings, run.planned.trainer).values())
+        if numbers not in made:
+            made[numbers] = executor(settings, run.planned.trainer)
+        by_run[run.folder] = made[numbers]
+    return by_run
+
+
+def launch(runs: Sequence[ScheduledRun], executors: Mapping[Path, "AutoExecutor"]) -> list[State]:
     """Submit the runs that no launcher has, wait for all and return their states.
 
-    Raises UserError if Slurm rejects the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
-    continue.
+    executors: by the folders of the runs. Raises UserError if Slurm rejects the jobs, and
+    Interrupted after Ctrl-C or SIGTERM: the jobs continue.
     """
     with stopping(Stop()) as stop, View.of([run.folder for run in runs], slots=None) as view:
-        Jobs(executor, view, stop).work(runs)
+        Jobs(executors, view, stop).work(runs)
     if stop.signal:
         raise Interrupted(
             f"stopped by {stop.signal}; queued Slurm jobs continue (scancel ends them), and the"
@@ -126,8 +140,8 @@ def launch(runs: Sequence[ScheduledRun], executor: "AutoExecutor") -> list[State
 class Jobs:
     """Submit every unfinished run that no launcher has, and wait for all."""
 
-    def __init__(self, executor: "AutoExecutor", view: View, stop: Stop):
-        self.executor, self.view, self.stop = executor, view, stop
+    def __init__(self, executors: Mapping[Path, "AutoExecutor"], view: View, stop: Stop):
+        self.executors, self.view, self.stop = executors, view, stop
         self._seen: dict[Path, str] = {}  # run -> the job that has or had it
 
     def work(self, runs: Sequence[ScheduledRun]) -> None:
@@ -180,35 +194,37 @@ class Jobs:
         return record_exit(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {job_state}")
 
     def _submit(self, taken: Sequence[tuple[ScheduledRun, RunLock]]) -> None:
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        """Submit those runs, each executor's together."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError, JobPaths
 
         from ablate.study.launch.slurm_job import Job
 
+        executor = self.executors[taken[0][0].folder]
+        ours = [each for each in taken if self.executors[each[0].folder] is executor]
+        rest = [each for each in taken if self.executors[each[0].folder] is not executor]
         limit = (
-            f"its time, hydra.launcher.timeout_min={self.executor.parameters['time']}, was over"
+            f"its time, hydra.launcher.timeout_min={executor.parameters['time']}, was over"
             " more often than hydra.launcher.max_num_timeout allows"
         )
-        ours = not self._folder().exists()
+        folder = JobPaths.get_first_id_independent_folder(executor.folder)
+        new = not folder.exists()
         try:
             with _outside(), redirect_stderr(io.StringIO()):
-                jobs = self.executor.submit_array([Job(run.prepare(), limit) for run, _ in taken])
+                jobs = executor.submit_array([Job(run.prepare(), limit) for run, _ in ours])
         except (FailedJobError, FailedSubmissionError) as error:
             for _, claim in taken:
                 claim.abandon()
-            if ours:
-                shutil.rmtree(self._folder(), ignore_errors=True)
+            if new:
+                shutil.rmtree(folder, ignore_errors=True)
             if self.stop.signal:  # Ctrl-C also reaches sbatch
                 return
             raise UserError(f"{NAME}: {' '.join(str(error).split())}") from error
-        for (run, claim), job in zip(taken, jobs, strict=True):
+        for (run, claim), job in zip(ours, jobs, strict=True):
             claim.note("slurm", job=job.job_id)
             claim.release(keep_note=True)
             self._seen[run.folder] = job.job_id
-
-    def _folder(self) -> Path:
-        from submitit.core.utils import JobPaths
-
-        return JobPaths.get_first_id_independent_folder(self.executor.folder)
+        if rest:
+            self._submit(rest)
 
 
 @contextmanager

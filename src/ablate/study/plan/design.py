@@ -118,9 +118,13 @@ def entry_text(entry: Row) -> str:
 
 
 def check_exclude(
-    exclude: Sequence[Row], factors: Sequence[Factor], baseline: Mapping[str, str]
+    exclude: Sequence[Row],
+    factors: Sequence[Factor],
+    baseline: Mapping[str, str],
+    cells: Sequence[Row],
 ) -> None:
-    """Raise UserError for an unknown factor or option in study.exclude, or an empty entry."""
+    """Raise UserError for an unknown factor or option in study.exclude, or an entry that is empty
+    or has no cell."""
     known = {factor.name: {baseline[factor.name], *factor.options} for factor in factors}
     if not all(exclude):
         raise UserError("study.exclude: {} would leave out every cell; name factor: option")
@@ -135,6 +139,12 @@ def check_exclude(
             raise UserError(
                 f"study.exclude: {name} has no option {option}; it has: {', '.join(allowed)}"
                 + suggest(option, allowed)
+            )
+    for entry in exclude:
+        if not any(entry.items() <= cell.items() for cell in cells):
+            raise UserError(
+                f"study.exclude: {entry_text(entry)}: no cell of the design has these options; leave"
+                " the entry out"
             )
 
 

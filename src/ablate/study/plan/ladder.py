@@ -19,6 +19,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.keys import default_of
 from ablate.config.overrides import key_of, value_text
 from ablate.errors import UserError
 from ablate.study.plan.request import StudyRequest
@@ -83,8 +84,13 @@ def olmo(size: float, given: Given) -> Rung:
     https://github.com/allenai/OLMo-core/tree/fa6c5014c9f6e9ee789da2d9c20d5126fee8df0d
     src/olmo_core/model_ladder/wsds_chinchilla_run_configurator.py, after Porian et al. 2024.
 
-    Depth and heads are those of its nearest model, whose width is scaled to the size. The training
-    has one decay, over its last tenth; theirs also decays halfway and warms up again.
+    Depth and heads are those of its nearest model, whose width is scaled to the size.
+
+    Three things differ from OLMo-core. The training has one decay, over the last tenth of all
+    steps; theirs decays at the end of each of several periods, over a tenth of the period, and
+    warms up again. Their last period is half of the training, so its decay is the last 5 %. Their
+    beta2 is 0.95 for batches of at least 524,288 tokens and 0.99 for smaller ones; here it is that
+    of the configuration. Their embeddings have no weight decay.
     """
     near = nearest(OLMO, size)
     width = sqrt(size / 12 / near.depth)
@@ -113,6 +119,8 @@ def nanochat(size: float, given: Given) -> Rung:
 
     Width is 64 times depth, in heads of 128. The batch grows with tokens^0.383 in powers of two,
     the rate with the square root of the batch; without Muon it falls with that of the width.
+    nanochat also lowers the weight decay to 0 by a cosine, and changes Muon's momentum during the
+    training; here both are constant.
     """
     dials = {depth: ceil(64 * depth / 128) for depth in range(1, 101)}
     shapes = {depth: Shape(128 * heads, depth, heads) for depth, heads in dials.items()}
@@ -180,6 +188,12 @@ def as_blocks(request: StudyRequest, baseline: Callable[[], DictConfig]) -> Stud
     """The request with the blocks of study.ladder. baseline: composes it. Raises UserError."""
     ladder = request.node["ladder"]
     if not ladder["sizes"]:
+        for key, usual in default_of("study.ladder").items():
+            if ladder[key] != usual:
+                raise UserError(
+                    f"study.ladder.{key}={ladder[key]} has no effect without study.ladder.sizes;"
+                    " set these, or leave it out"
+                )
         return request
     if request.node["blocks"]:
         raise UserError("study.ladder with study.blocks: each size is a block; leave one out")

@@ -44,8 +44,8 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     """Compose and check every arm. Raises a UserError that lists everything wrong."""
     factors, baseline = _factors(request, composer)
     _refuse_large(request, factors, baseline)
-    design.check_exclude(request.exclude, factors, baseline)
     cells = list(design.rows(request.design, factors, baseline))
+    design.check_exclude(request.exclude, factors, baseline, cells)
     layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:

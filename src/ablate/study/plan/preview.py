@@ -14,6 +14,7 @@ from ablate.machine.terminal.say import say
 from ablate.study.analysis import known
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Durations
+from ablate.study.launch.running import selected
 from ablate.study.launch.state import state_of
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import amount, counted, duration, listed, seeds_in_words
@@ -31,6 +32,7 @@ def show(study: PlannedStudy, slots: int) -> None:
     """Print the plan. slots: runs at once."""
     if study.tuning and all(study.state(c).name == "finished" for c in study.trials.cells):
         study.trials.choose(study.folder, study.metric)
+        study.count_costs()
     layout, metric = study.layout, study.metric
     cells = [*study.trials.cells, *study.chosen(study.counted())]
     states = {cell.folder: study.state(cell) for cell in cells}
@@ -43,12 +45,16 @@ def show(study: PlannedStudy, slots: int) -> None:
     console.print(_arms(layout, counting, durations, title=title))
     for line in [*_also(layout), *_notes(study), *_power(study)]:
         console.print(line, soft_wrap=True)
-    to_do = [folder for folder, state in states.items() if state.name != "finished"]
-    rest = durations.left(to_do, slots)
+    rerun = study.request.node["rerun"]
+    to_do = [Path(cell.folder).name for cell in selected(study.named(cells), study.root, rerun)]
+    finished = sum(state.name == "finished" for state in states.values())
+    # Finished runs that are only measured again take little of the time.
+    train = [each for each in to_do if rerun == "all" or states[each].name != "finished"]
+    rest = durations.left(train, slots)
     console.print(
         f"{counted(len(layout.arms), 'arm')}, {_seeds(study)},"
         f" {counted(len(states), 'run')} in {study.folder}:"
-        f" {len(states) - len(to_do)} finished, {len(to_do)} to do"
+        f" {finished} finished, {len(to_do)} to do"
         f"{f', about {rest}' if rest else ''}."
         f" Arms are compared by {metric['name']}, {direction(metric['mode'])}"
         f"{_weights(layout, metric)}.",
@@ -58,8 +64,9 @@ def show(study: PlannedStudy, slots: int) -> None:
 
 
 def show_rungs(studies: Sequence[PlannedStudy]) -> None:
-    """Print the sizes of study.ladder: their recipes, and the cost of the baseline's runs. Memory
-    and time are measured in finished runs; before, memory is a lower bound."""
+    """Print the sizes of study.ladder: recipe and cost of the baseline, the largest memory of any
+    arm, and the time of all runs. Memory and time are measured in finished runs; before, memory is
+    a lower bound for the baseline."""
     recipe = ("size", "dim", "depth", "heads", "batch", "rate", "weight decay", "steps")
     cost = ("size", "parameters", "tokens", "FLOPs", "memory", "time/run", "all runs")
     recipes, costs = (
@@ -71,10 +78,10 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
         for cell in cells[study.block]:
             states[folder := f"{study.block}/{cell.folder}"] = study.state(cell)
             arms[folder] = f"{cell.arm} {study.block}"
-        base_budget = study.layout.baseline.budget
-        assert base_budget is not None
-        name = f"{study.layout.baseline.name} {study.block}"
-        flops[name] = base_budget.flops_per_step * base_budget.steps
+        for composed in study.layout.arms:
+            cost_of = composed.budget
+            assert cost_of is not None
+            flops[f"{composed.name} {study.block}"] = cost_of.flops_per_step * cost_of.steps
     durations = Durations(states, arms, flops)
     finished = {f: state.result for f, state in states.items() if state.name == "finished"}
     for study in studies:
@@ -90,12 +97,14 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
         peaks = [peak for result in own if (peak := result.get("peak_memory_bytes"))]
         least = budget.checkpoints.state + 4 * budget.parameters  # and the gradients
         time = durations.seconds(name := f"{base.name} {study.block}")
-        runs = len({cell.folder for cell in cells[study.block]})
+        folders = [folder for folder in arms if folder.startswith(f"{study.block}/")]
+        times = [durations.seconds(arms[folder]) for folder in folders]
+        total = None if None in times else sum(filter(None, times))
         costs.add_row(
             size, f"{budget.parameters:,}",
             amount(batch * base.config.data.seq_len * budget.steps), amount(flops[name]),
             written(max(peaks)) if peaks else f"> {written(least)}",
-            *("?" if time is None else duration(round(time * n)) for n in (1, runs)),
+            *("?" if t is None else duration(round(t)) for t in (time, total)),
         )  # fmt: skip
     rules = studies[0].request.node["ladder"]["rules"]
     recipes.title, recipes.title_justify = f"Ladder by the rules of {rules}", "left"

@@ -73,8 +73,8 @@ def parse_request(
     named = any(override.key_or_group == "study.name" for override in overrides)
     own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
     lines = [override.input_line or "" for override in overrides]
-    others = [text for text in lines if text.startswith(OTHER_RUNS)]
-    changes = [*(text for text in lines if not text.startswith(BESIDE)), *others]
+    others = [text for text in lines if key_of(text).startswith(OTHER_RUNS)]
+    changes = [text for text in lines if text in others or not text.startswith(BESIDE)]
     if own and not named and not changes:
         return replace(request, name=node["name"])
     name = node["name"] if own or named else sweep or _name(request, others)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ablate.config.keys import default_of
 from ablate.config.overrides import MOST, value_text, variants
 from ablate.errors import RunFailed, UserError, few, suggest
 from ablate.run_files.shape import schema_error
@@ -70,6 +71,10 @@ def tuning(
     seeds: those of the study's runs; metric: the study's; taken: keys that the arms set otherwise.
     """
     if not keys:
+        if tune_seeds != default_of("study.tune_seeds"):
+            raise UserError(
+                f"study.tune_seeds={tune_seeds} has no effect without study.tune; leave it out"
+            )
         return None
     if not (derived.measured(metric) or "").startswith("val/"):
         raise UserError(
