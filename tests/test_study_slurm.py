@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import make_slurm
@@ -32,6 +33,7 @@ from refusals import refused
 from ablate.config.tree import config_dir
 from ablate.study.launch import slurm as slurm_module
 from ablate.study.launch import state as state_module
+from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.slurm import Jobs, executor, executors, processes
 from ablate.study.launch.state import state
 
@@ -260,7 +262,9 @@ def test_a_task_for_every_device(own, of_trainer, tasks, nodes):
 
 def test_runs_with_other_numbers_of_processes_are_other_arrays(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
-    wanted = [*runs(tmp_path, [0]), *runs(tmp_path, [1], *TWO), *runs(tmp_path, [2])]
+    monkeypatch.setattr(ScheduledRun, "prepare", lambda _: Mock(folder="."))
+    planned = [SimpleNamespace(trainer=trainer(devices=number)) for number in (1, 2, 1)]
+    wanted = [ScheduledRun(tmp_path / f"{n}", run) for n, run in enumerate(planned)]
     arrays = []
 
     def make(_, trainer):

@@ -143,8 +143,8 @@ def check_exclude(
     for entry in exclude:
         if not any(entry.items() <= cell.items() for cell in cells):
             raise UserError(
-                f"study.exclude: {entry_text(entry)}: no cell of the design has these options; leave"
-                " the entry out"
+                f"study.exclude: {entry_text(entry)}: no cell of the design has these options;"
+                " leave the entry out"
             )
 
 
