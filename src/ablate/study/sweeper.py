@@ -256,8 +256,9 @@ def check_arms(arms: Iterable[Composed], gpus_per_run: int) -> None:
 
 
 def _settings(launcher: DictConfig) -> LocalSettings | None:
-    """Return the settings of hydra/launcher=local, None of another. Raises UserError."""
-    if "max_parallel_runs" not in launcher:
+    """Return the settings of hydra/launcher=local, or of a file with its class, None of another.
+    Raises UserError."""
+    if launcher.get("_target_") != "hydra_plugins.ablate.Local":
         return None
     return LocalSettings(
         **{str(key): value for key, value in launcher.items() if key != "_target_"}
