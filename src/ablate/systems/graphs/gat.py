@@ -121,8 +121,9 @@ class GraphAttention(nn.Module):
             training=self.training,
             stream=self.draws.key(v) if random else None,
         )
-        if getattr(self, "recorded", None) is not None:
-            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
+        recorded: list[Tensor] | None = getattr(self, "recorded", None)
+        if recorded is not None:
+            recorded.append(attention_weights(replace(attend, training=False)).detach())
         y = self.kernel(attend)[0]
         y = y.mean(0) if self.average else rearrange(y, "h n k -> n (h k)")
         return self.bias(y + self.carry(x) if self.residual else y)

@@ -357,7 +357,7 @@ class Preferences(Tokenized):
                 f" {run.model.length} tokens"
             )
         if self.known_tokenizer is None:
-            ours = {"tokenizer": self.tokenizer_name}
+            ours: dict[str, str | int] = {"tokenizer": self.tokenizer_name}
             if self.vocab_size is not None:
                 ours["vocab_size"] = self.vocab_size
             for key, value in ours.items():
