@@ -221,7 +221,7 @@ def _has_columns(path: Path, column: str) -> bool:
 
 def _has_lines(path: Path, column: str) -> bool:
     """Whether this is a .json file of JSON lines, as those of C4: its first line is a whole object.
-    A single object without `text` is a text, unless another column was asked for."""
+    A single object without `text` is read as one text, unless another column was asked for."""
     if kind(path) != ".json":
         return False
     with _opened(path) as file:

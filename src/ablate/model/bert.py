@@ -50,8 +50,8 @@ class BERT(Model):
                 and (c.attribute("task", "output") == "classes" or c("task.next_sentence"))
             ),
             "model.mask={model.mask} lets the first token, whose state is that of the whole text,"
-            " see only the first model.mask.size={model.mask.size}; use model.mask=none or causal,"
-            " or, to predict masked tokens alone, task.next_sentence=false",
+            " see only {model.mask.size} tokens (model.mask.size); use model.mask=none or causal,"
+            " or predict only masked tokens (task.next_sentence=false)",
         ),
         Conflict(
             lambda c: (

@@ -124,7 +124,7 @@ class Memory:
 class Context:
     """The inputs of a layer in one pass, in addition to x.
 
-    keep: True = not padding; it may be None where nothing attends to padding. counted: the tokens
+    keep: True = not padding; it may be None if nothing attends to padding. counted: the tokens
     in the mean of a loss, None: those of `keep`. documents: those that no layer crosses; None with
     a cache. start: position of the first row of the input, the number of tokens in the cache.
     position: the single position to compute, None: all. step: blocks applied before. use: how often

@@ -48,7 +48,7 @@ def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -
 
 def refuse_unknown(config: DictConfig) -> None:
     """Raise UserError unless hydra.launcher has the keys of our file with its class, if there is
-    one: a file of a person's own may change values of ours."""
+    one; other files of options may change its values."""
     launcher, name = config.hydra.launcher, config.hydra.runtime.choices.get("hydra/launcher")
     for file in config_files("hydra/launcher/*.yaml"):
         known = yaml.safe_load(file.read_text())
