@@ -130,8 +130,9 @@ class Harness(TemplateLM):
     def _generated(self, context: str, settings: dict[str, Any], seed: int) -> str:
         until, most = settings.get("until") or [], settings.get("max_gen_toks", MOST)
         stops = [until] if isinstance(until, str) else until
-        # `sample` reads the last tokens that fit.
-        read = self.tok_encode(context)[-self.longest :] or [self.eot_token_id]
+        # As lm-evaluation-harness, if the model reads more than it is to write.
+        room = self.longest - most if self.longest > most else self.longest
+        read = self.tok_encode(context)[-room:] or [self.eot_token_id]
         prompt = torch.tensor([read], device=self._device)
         written: list[int] = []
         for token in sample(

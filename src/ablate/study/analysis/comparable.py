@@ -82,17 +82,18 @@ def why_missing(study: Study, arm: str, seed: Seed, metric: str) -> str:
 
 
 def _seeds(study: Study, arm: str, metric: str) -> str:
-    """Describe missing seeds, as "seed 3 failed, seed 4 not run; of the baseline seed 1 failed"."""
-    texts = []
-    for name in (arm, study.baseline.name):
-        by_reason: dict[str, list[Seed]] = {}
-        for seed in missing(study, name, metric):
-            by_reason.setdefault(why_missing(study, name, seed, metric), []).append(seed)
-        count = len(study.seeds_of(name))
-        reasons = ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
-        if reasons:
-            texts.append(reasons if name == arm else f"of the baseline {reasons}")
-    return "; ".join(texts)
+    """As `lost`, also of the baseline: "seed 3 failed; of the baseline seed 1 failed"."""
+    own, base = lost(study, arm, metric), lost(study, study.baseline.name, metric)
+    return "; ".join(filter(None, [own, base and f"of the baseline {base}"]))
+
+
+def lost(study: Study, arm: str, metric: str) -> str:
+    """Describe the missing seeds of an arm, as "seed 3 failed, seed 4 not run"; "" for none."""
+    by_reason: dict[str, list[Seed]] = {}
+    for seed in missing(study, arm, metric):
+        by_reason.setdefault(why_missing(study, arm, seed, metric), []).append(seed)
+    count = len(study.seeds_of(arm))
+    return ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
 
 
 def _named(seeds: list[Seed], of: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ablate.study.analysis import known
 from ablate.study.analysis.claims import UNDECIDED, ClaimResult, Sampled, settle
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.comparable import LEAKAGE, objections
+from ablate.study.analysis.comparable import LEAKAGE, lost, objections
 from ablate.study.analysis.ladder import ladder
 from ablate.study.analysis.looks import STOPPED
 from ablate.study.analysis.noise import Noise
@@ -89,8 +89,8 @@ class Evidence:
         """By arm, the rules of `objections` that it breaks in a block, each with its reason."""
         broken: dict[str, dict[str, str]] = {}
         for objection in objections(self.part(block), metric, self.allow):
-            # A claim may be that the loss of an arm which sees its targets is lower; the values
-            # that it lacks are named when it is tested.
+            # A claim may be that the loss of an arm which sees its targets is lower; it needs only
+            # the seeds of its own arms.
             if not objection.allowed and objection.rule not in (LEAKAGE, "seeds"):
                 broken.setdefault(objection.arm, {})[objection.rule] = objection.reason
         return broken
@@ -128,6 +128,9 @@ class Evidence:
         for term in claim.terms:
             if why := self._missing(term):
                 return f"{term.arm} was left out: {why}"
+            part, name = self.part(term.block), self.arm(term)
+            if "seeds" not in self.allow and (why := lost(part, name, self.metric(term))):
+                return f"{name} is not compared: {why}"
         for arm, than in claim.differences:
             mine, others = self._rules(arm), self._rules(than) if than else {}
             for rule, why in mine.items():
