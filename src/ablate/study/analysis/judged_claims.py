@@ -89,8 +89,8 @@ class Evidence:
         """By arm, the rules of `objections` that it breaks in a block, each with its reason."""
         broken: dict[str, dict[str, str]] = {}
         for objection in objections(self.part(block), metric, self.allow):
-            # A claim may be that the loss of an arm which sees its targets is lower; `refused`
-            # asks for the seeds of the arms that it names.
+            # A claim may be that the loss of an arm which sees its targets is lower; the
+            # seeds of other arms may be missing.
             if not objection.allowed and objection.rule not in (LEAKAGE, "seeds"):
                 broken.setdefault(objection.arm, {})[objection.rule] = objection.reason
         return broken
