@@ -39,6 +39,8 @@ UNITS = {
     "cost/throughput": "tokens/s",
     "cost/memory": "bytes",
     "steps_to": "steps",
+    "effective_compute": "times the compute",
+    "effective_compute_growth": "per doubling of the compute",
 }
 HEAD = """# Claims
 
