@@ -275,7 +275,7 @@ def ran(monkeypatch, *arguments):
         (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (available: val/loss,"),
         (["{}/scores", "--allow", "sedes"], "did you mean 'seeds'?"),
         (["{}/scores", "--baseline", "aditive"], "did you mean 'additive'? (there: baseline,"),
-        (["{}/scores", "--status", "--mode", "min"], "--mode: of a report of a study"),
+        (["{}/scores", "--status", "--mode", "min"], "--mode: no effect with --status"),
         (["{}/scores", "--status", "--wandb"], "--wandb: not allowed with argument --status"),
         (["{}/empty"], "has no finished run yet (2 missing)"),
         (["{}/broken"], "is not the plan of a study"),

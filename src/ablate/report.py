@@ -10,6 +10,7 @@ a directory of runs without a plan, such as outputs/runs, prints a comparison ta
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,63 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    args = _arguments()
+    folder, planned = args.study_dir, (args.study_dir / PLAN).exists()
+    if args.status or (args.wandb and not planned):
+        names = ("metric", "baseline", "mode", "allow", "examples")
+        if unused := ", ".join(f"--{name}" for name in names if getattr(args, name)):
+            raise UserError(
+                f"{unused}: no effect with --status, or with --wandb of a run; leave it out"
+            )
+    if args.status:
+        from ablate.study.launch.live import status_table
+
+        if not planned:
+            raise UserError(not_a_study(folder))
+        Console().print(status_table(folder))
+        return
+    if args.wandb and not planned and (folder / RESULT).is_file():
+        from ablate.training.record import send_run
+
+        send_run(folder)
+        return
+    from ablate.study.any_runs import has_runs, show_runs
+
+    if not planned and has_runs(folder):
+        if args.wandb or args.check or args.baseline or args.allow or args.examples:
+            raise UserError(not_a_study(folder))
+        show_runs(folder, args.metric, args.mode)
+        return
+    _report(args)
+
+
+def _report(args: Namespace) -> None:
+    """Write the report of a study, print it, and upload or check it if that is wanted."""
+    from ablate.study.report import write
+    from ablate.study.report.terminal import show
+
+    if args.wandb:
+        from ablate.study import publish
+
+        publish.require_workspaces()
+    if args.examples:
+        from ablate.training.predictions import losses
+    written = write(
+        args.study_dir,
+        allow=args.allow,
+        metric=args.metric,
+        mode=args.mode,
+        baseline=args.baseline,
+        losses=(lambda run: losses(run.folder)) if args.examples else None,
+    )
+    show(written)
+    if args.wandb:
+        publish.publish(written)
+    if args.check:
+        check(written.report)
+
+
+def _arguments() -> Namespace:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
     parser.add_argument("study_dir", type=Path, help="directory of a study, outputs/NAME or NAME")
     group = parser.add_mutually_exclusive_group()
@@ -61,51 +119,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.study_dir = named_folder(args.study_dir, PLAN)
-    if args.status or (args.wandb and not (args.study_dir / PLAN).exists()):
-        names = ("metric", "baseline", "mode", "allow", "examples")
-        if unused := ", ".join(f"--{name}" for name in names if getattr(args, name)):
-            raise UserError(f"{unused}: of a report of a study; leave it out")
-    if args.status:
-        from ablate.study.launch.live import status_table
-
-        if not (args.study_dir / PLAN).exists():
-            raise UserError(not_a_study(args.study_dir))
-        Console().print(status_table(args.study_dir))
-        return
-    if args.wandb and not (args.study_dir / PLAN).exists() and (args.study_dir / RESULT).is_file():
-        from ablate.training.record import send_run
-
-        send_run(args.study_dir)
-        return
-    from ablate.study.any_runs import has_runs, show_runs
-
-    if not (args.study_dir / PLAN).exists() and has_runs(args.study_dir):
-        if args.wandb or args.check or args.baseline or args.allow or args.examples:
-            raise UserError(not_a_study(args.study_dir))
-        show_runs(args.study_dir, args.metric, args.mode)
-        return
-    from ablate.study.report import write
-    from ablate.study.report.terminal import show
-
-    if args.wandb:
-        from ablate.study import publish
-
-        publish.require_workspaces()
-    if args.examples:
-        from ablate.training.predictions import losses
-    written = write(
-        args.study_dir,
-        allow=args.allow,
-        metric=args.metric,
-        mode=args.mode,
-        baseline=args.baseline,
-        losses=(lambda run: losses(run.folder)) if args.examples else None,
-    )
-    show(written)
-    if args.wandb:
-        publish.publish(written)
-    if args.check:
-        check(written.report)
+    return args
 
 
 def check(report: Report) -> None:

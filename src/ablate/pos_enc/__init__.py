@@ -194,6 +194,14 @@ class Randomized(PosEnc):
         return (i + 1) * (self.randomize + 1) // (self.read + 1) - 1
 
 
+def spread_positions(model: nn.Module, longer: nn.Module) -> None:
+    """Spread the random positions of a model over the longest texts that `longer`, the same model
+    for other data, may read."""
+    both = ([m for m in each.modules() if isinstance(m, Randomized)] for each in (model, longer))
+    for ours, measured in zip(*both, strict=True):
+        ours.longest = max(ours.length, measured.length)
+
+
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
     """The rows and columns of an image; UserError if there is none."""
     if grid is None:

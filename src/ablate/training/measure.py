@@ -21,7 +21,7 @@ from ablate.machine.redact import redacted
 from ablate.machine.terminal.say import say
 from ablate.machine.version import install
 from ablate.model.base import LanguageModel
-from ablate.pos_enc import Randomized
+from ablate.pos_enc import spread_positions
 from ablate.task import Task
 from ablate.training.build import make_task, model_on_meta
 from ablate.training.load import model_of
@@ -81,12 +81,7 @@ def measured_with(
             f" classes {', '.join(classes[:5])}, this data has {', '.join(those[:5])}"
         )
     if randomized:
-        both = (
-            [m for m in each.modules() if isinstance(m, Randomized)]
-            for each in (model, model_on_meta(config, data))
-        )
-        for ours, measured in zip(*both, strict=True):
-            ours.longest = max(ours.length, measured.length)
+        spread_positions(model, model_on_meta(config, data))
     task = make_task(config, data, model)
     task.load_state_dict(trained.state_dict())  # also the copies of the model
     shown = progress(sys.stderr)  # results go to the output

@@ -146,7 +146,7 @@ def read_rows(
     if "value" not in columns or (metric in columns and "metric" not in columns):
         rest = [name for name in columns if name not in (*OPTIONAL, *names, seed)]
         ended = [cells for _, cells in rows if not wandb or _state(cells) == "finished"]
-        # A number that is missing is not a metric that is.
+        # A metric may lack numbers: it is named when it is judged.
         numeric = [n for n in rest if any(_is_number(cells.get(n)) for cells in ended)]
         if metric is not None:
             _require(metric, rest, file)

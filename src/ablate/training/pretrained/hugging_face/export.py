@@ -32,7 +32,7 @@ def write(run: Run, folder: Path) -> float:
     """
     network = network_of(run.model, run.config, run.data)
     first, *keep = inputs = run.task.inputs(run.data.first_examples(COMPARED))
-    if keep:  # a network of classes reads the last token that is not padding: one more, in no text
+    if keep:  # a network of classes reads the last token that is not padding, which is a new token
         pad = network.config.pad_token_id = network.config.vocab_size
         network.resize_token_embeddings(pad + 1, mean_resizing=False)
         first = first.where(keep[0], pad)
