@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from ablate.cli.help import docstring_of, header, keys_text, meanings, option_files
-from ablate.config.tree import Tree, config_dirs, open_tree
+from ablate.config.tree import Tree, open_tree
 
 HERE = Path(__file__).parent
 SYSTEMS = sorted(HERE.parent.glob("src/ablate/systems/*/README.md"))
@@ -63,8 +63,7 @@ def first_sentence(text: str) -> str:
 
 
 def page(group: str, tree: Tree) -> str:
-    folders = [*config_dirs()]
-    files = dict(option_files([group], tree, folders))
+    files = dict(option_files([group], tree))
     parts = [f"# {group}", about(group)]
     for key, text in files.items():
         option = key.partition("=")[2]
@@ -74,7 +73,7 @@ def page(group: str, tree: Tree) -> str:
             parts += [*formulas(target[1]), docstring_of(target[1])]
         if (changes := also(group).get(option)) and changes != "none":
             parts.append(f"Side effects: {changes}.")
-        body = dedent(keys_text(key, tree, folders).partition("\n")[2])
+        body = dedent(keys_text(key, tree).partition("\n")[2])
         body = body.removeprefix(f"# {header(text)}").strip("\n")
         if group in FILES:
             parts.append(f"`python -m ablate {key}`")

@@ -149,18 +149,6 @@ def _explained_errors(args: Namespace, tree: Tree) -> Iterator[None]:
     """Raise the errors of Hydra, and of the runs of a sweep, as one line."""
     try:
         yield
-    except OSError as error:
-        if isinstance(error, COMPOSITION_ERRORS):
-            raise _explained(error, args, tree) from error
-        line = f"output_dir: cannot write there ({error}); choose another folder"
-        raise UserError(line) from error
-    except COMPOSITION_ERRORS as error:
-        if str(error) == NO_TRIAL:
-            lost = RunFailed(
-                "no trial of the search finished; see their directories for the errors"
-            )
-            raise _summary(lost) from error
-        raise _explained(error, args, tree) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
     except Exception as error:
@@ -208,6 +196,11 @@ def _action(hydra: Hydra, args: Namespace, tree: Tree) -> Callable[[], object] |
 
 
 def _explained(error: Exception, args: Namespace, tree: Tree) -> Exception:
+    if isinstance(error, OSError) and not isinstance(error, COMPOSITION_ERRORS):
+        return UserError(f"output_dir: cannot write there ({error}); choose another folder")
+    if str(error) == NO_TRIAL:
+        failed = "no trial of the search finished; see their directories for the errors"
+        return _summary(RunFailed(failed))
     if unwrap(error) is not None:
         return error
     if not isinstance(_origin(error), COMPOSITION_ERRORS):

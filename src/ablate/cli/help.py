@@ -8,17 +8,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
-
-from omegaconf import DictConfig
 
 from ablate.config.overrides import ALIASES
 from ablate.config.parts import OURS
 from ablate.config.schema import rule_of
 from ablate.config.synonyms import option_hint
-from ablate.config.tree import Tree, config_dirs, config_file, header, open_tree
+from ablate.config.tree import Tree, config_file, header, open_tree
 from ablate.errors import UserError, suggest
 from ablate.machine.version import PACKAGE
 
@@ -76,25 +73,22 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 def help_text(user_folder: str | None, words: list[str]) -> str:
     """Return the whole page, or the options of the named groups and the matches of other words."""
     tree, words = open_tree(user_folder), [ALIASES.get(word, word) for word in words]
-    folders = [*config_dirs(), *([Path(user_folder)] if user_folder else [])]
     named = [word for word in words if word in tree.groups]
-    texts = [line for group in named for line in _described(group, tree, folders)]
-    whole = {word: keys_text(word, tree, folders) for word in words if word not in named}
+    described = option_files(named, tree)
+    texts = [f"{option}\n{indented(header(text))}" for option, text in described]
+    whole = {word: keys_text(word, tree) for word in words if word not in named}
     texts += filter(None, whole.values())
     if searched := [word for word, text in whole.items() if not text and "=" not in word]:
-        texts.append(search_text(searched, tree, folders))
-    if texts:
-        return "\n".join(texts)
-    cfg = tree.load()
-    return "\n".join([HEAD, *_axes(tree, cfg), *_switches(tree), TAIL])
+        texts.append(search_text(searched, tree))
+    return "\n".join(texts or [HEAD, *_axes(tree), *_switches(), TAIL])
 
 
-def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
+def _axes(tree: Tree) -> Iterator[str]:
     """Yield a line for every group: the model and its parts, then the order of config.yaml."""
     meaning = meanings()
     order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
     rest = [g for g in tree.groups if g not in order]
-    chosen = cfg.hydra.runtime.choices
+    chosen = tree.load().hydra.runtime.choices
     yield "Components: GROUP=OPTION (*: default)"
     for group in [*order, *rest]:
         every = tree.options(group)
@@ -104,11 +98,11 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
         yield _entry(group, ", ".join(options), meaning.get(group, ""))
 
 
-def _switches(tree: Tree) -> Iterator[str]:
+def _switches() -> Iterator[str]:
     """Yield a line for every key of a model, or of one of its parts, whose default is a word."""
     yield "\nSwitches: KEY=VALUE (default)"
     shown: dict[str, str] = {}
-    for key, value, comment in every_key(tree, [*config_dirs()]):
+    for _, key, value, comment in _every_key(open_tree()):
         word = value.isidentifier() and value not in ("true", "false", "null")
         if key.startswith("model.") and word and comment and "_target_" not in key:
             shown[key] = max(shown.get(key, ""), _entry(key, value, comment), key=len)
@@ -118,13 +112,6 @@ def _switches(tree: Tree) -> Iterator[str]:
 def _entry(name: str, options: str, meaning: str) -> str:
     text = f"{options}   ({meaning})" if meaning else options
     return fill(text, WIDTH, initial_indent=f"  {name + '=':<23}", subsequent_indent=" " * 25)
-
-
-def _described(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
-    """Yield each option with the comment at the top of its file."""
-    for option, text in option_files([group], tree, folders):
-        yield option
-        yield indented(header(text))
 
 
 class HelpEntry(NamedTuple):
@@ -139,10 +126,10 @@ class HelpEntry(NamedTuple):
         return all(re.search(rf"(?<![a-z0-9]){re.escape(w)}", text, re.IGNORECASE) for w in words)
 
 
-def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
+def search_text(words: list[str], tree: Tree) -> str:
     """The matching groups, options and keys. Raises UserError if nothing matches."""
     searched = [part for word in words for part in word.replace("_", " ").split()]
-    every = [*_groups(tree), *_options(tree, folders), *_keys(tree, folders)]
+    every = [*_groups(tree), *_options(tree), *_keys(tree)]
     if not (entries := [entry for entry in every if entry.matches(searched)]):
         names = {part for entry in every for part in re.split("[=./]", entry.name)}
         raise UserError(
@@ -155,18 +142,18 @@ def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
     return "\n".join("\n".join([name, *lines]) for name, lines in texts.items())
 
 
-def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
+def keys_text(word: str, tree: Tree) -> str:
     """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, or a key by
     its dotted path, with values and comments; "" if it is none of them. Raises UserError for an
     unknown option."""
     config = config_file("config.yaml").read_text()
     if "=" not in word:
         node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)
-        return node[0].rstrip() if node else _key_text(word, tree, folders)
+        return node[0].rstrip() if node else _key_text(word, tree)
     group, _, option = word.partition("=")
     if group not in groups_of(tree):
         return ""
-    text = dict(option_files(groups_of(tree), tree, folders)).get(word)
+    text = dict(option_files(groups_of(tree), tree)).get(word)
     if text is None:
         allowed = tree.options(group)
         near = option_hint(group, option, allowed, tree.groups)
@@ -180,13 +167,13 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     return "\n".join([word, *(f"  {line}".rstrip() for line in lines)])
 
 
-def _key_text(word: str, tree: Tree, folders: list[Path]) -> str:
+def _key_text(word: str, tree: Tree) -> str:
     """A key with its valid values, its comments with the values in its own options, and its values
     in other options; "" if there is none."""
     own: dict[str, dict[str, list[str]]] = {}  # comment -> value -> options
     others: dict[str, list[str]] = {}  # value -> options
     rules: dict[str, list[str]] = {}  # valid values -> options
-    for option, prefix, text in _files(tree, folders):
+    for option, prefix, text in _files(tree):
         group = option.partition("=")[0]
         node = prefix.removesuffix(".") or group
         for name, value, comment in _in_file(text, prefix):
@@ -235,8 +222,8 @@ def _groups(tree: Tree) -> Iterator[HelpEntry]:
         yield HelpEntry(f"{group}=", comment, options=f": {options}" if comment else options)
 
 
-def _options(tree: Tree, folders: list[Path]) -> Iterator[HelpEntry]:
-    for option, text in option_files(groups_of(tree), tree, folders):
+def _options(tree: Tree) -> Iterator[HelpEntry]:
+    for option, text in option_files(groups_of(tree), tree):
         yield HelpEntry(option, header(text), docstring_of(_target(text)))
 
 
@@ -246,31 +233,31 @@ def _target(text: str) -> str:
     return target[1] if target else ""
 
 
-def _keys(tree: Tree, folders: list[Path]) -> Iterator[HelpEntry]:
+def _keys(tree: Tree) -> Iterator[HelpEntry]:
     having: dict[tuple[str, str], list[str]] = {}  # key and comment -> options
-    for option, prefix, text in _files(tree, folders):
-        for name, _, comment in _in_file(text, prefix):
-            if comment:
-                having.setdefault((name, comment), []).append(option)
+    for option, name, _, comment in _every_key(tree):
+        if comment:
+            having.setdefault((name, comment), []).append(option)
     comments = Counter(name for name, _ in having)
     for (name, comment), options in having.items():
         of = f" ({', '.join(options)})" if comments[name] > 1 else ""
         yield HelpEntry(name, comment, options=of)
 
 
-def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
+def _files(tree: Tree) -> Iterator[tuple[str, str, str]]:
     """Every file with keys: its description, the prefix of its keys, and its text."""
     yield "config.yaml", "", config_file("config.yaml").read_text()
     yield BLOCKS, "model.", config_file("_block.yaml").read_text()
-    for option, text in option_files(groups_of(tree), tree, folders):
+    for option, text in option_files(groups_of(tree), tree):
         group = option.partition("=")[0].replace("/", ".")
         yield option, "" if "@package _global_" in text else f"{group}.", text
 
 
-def every_key(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
-    """Every key by its dotted path, with its value and comment."""
-    for _, prefix, text in _files(tree, folders):
-        yield from _in_file(text, prefix)
+def _every_key(tree: Tree) -> Iterator[tuple[str, str, str, str]]:
+    """Every key by its dotted path, with its value and comment, after the file that has it."""
+    for option, prefix, text in _files(tree):
+        for key in _in_file(text, prefix):
+            yield option, *key
 
 
 def _in_file(text: str, prefix: str) -> Iterator[tuple[str, str, str]]:
@@ -289,14 +276,12 @@ def groups_of(tree: Tree) -> tuple[str, ...]:
     return (*tree.groups, *tree.hydra_groups)
 
 
-def option_files(
-    groups: Iterable[str], tree: Tree, folders: list[Path]
-) -> Iterator[tuple[str, str]]:
-    """Every option of the groups as GROUP=OPTION, with the text of its file."""
+def option_files(groups: Iterable[str], tree: Tree) -> Iterator[tuple[str, str]]:
+    """Every option of the groups as GROUP=OPTION, with the text of its file; none of Hydra's."""
     for group in groups:
         for option in tree.options(group):
-            files = (folder / group / f"{option}.yaml" for folder in folders)
-            if file := next((file for file in files if file.is_file()), None):
+            file = tree.repository.file(f"{group}/{option}")
+            if file.is_absolute():
                 yield f"{group}={option}", file.read_text(encoding="utf-8", errors="replace")
 
 
