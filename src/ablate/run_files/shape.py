@@ -1,6 +1,6 @@
 """The shape of values that were read from a file: types, and the keys of mappings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any
 
@@ -13,6 +13,7 @@ WORDS = {
     list: "a list",
     NoneType: "null",
 }
+WIDER: dict[type, Any] = {dict: Mapping, float: (int, float)}
 
 
 def schema_error(value: Any, shape: Any, path: str = "") -> str | None:
@@ -27,45 +28,30 @@ def schema_error(value: Any, shape: Any, path: str = "") -> str | None:
     if isinstance(shape, tuple):
         misfits = [schema_error(value, item, path) for item in shape]
         return None if None in misfits else misfits[0]
+    inside = isinstance(shape, list | dict)
+    kind = type(shape) if inside else shape
+    flag = isinstance(value, bool) and kind in (int, float)
+    if flag or not isinstance(value, WIDER.get(kind, kind)):
+        return f"{path or 'it'} is not {WORDS.get(kind, kind.__name__)}"
+    return next(filter(None, _errors_inside(value, shape, path)), None) if inside else None
+
+
+def _errors_inside(value: Any, shape: Any, path: str) -> Iterator[str | None]:
+    """The error of each item of a list, or of each value of a mapping, if it has one."""
+    prefix = f"{path}." if path else ""
     if isinstance(shape, list):
-        if not isinstance(value, list):
-            return _mismatch(list, path)
-        return _first(schema_error(item, shape[0], f"{path}[{n}]") for n, item in enumerate(value))
-    if isinstance(shape, dict):
-        if not isinstance(value, Mapping):
-            return _mismatch(dict, path)
-        if str in shape:
-            return _first(_item(key, item, shape[str], path) for key, item in value.items())
-        return _first(_key(value, key, inner, path) for key, inner in shape.items())
-    if shape in (int, float) and isinstance(value, bool):
-        return _mismatch(shape, path)
-    return (
-        None
-        if isinstance(value, (int, float) if shape is float else shape)
-        else _mismatch(shape, path)
-    )
-
-
-def _item(key: Any, value: Any, shape: Any, path: str) -> str | None:
-    if not isinstance(key, str):
-        return f"the key {_joined(path, key)} is not a text"
-    return schema_error(value, shape, _joined(path, key))
-
-
-def _key(value: Mapping[str, Any], key: str, shape: Any, path: str) -> str | None:
-    name = key.removesuffix("?")
-    if name in value:
-        return schema_error(value[name], shape, _joined(path, name))
-    return None if key != name else f"it has no {_joined(path, name)}"
-
-
-def _joined(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
-def _mismatch(kind: type, path: str) -> str:
-    return f"{path or 'it'} is not {WORDS.get(kind, kind.__name__)}"
-
-
-def _first(misfits: Any) -> str | None:
-    return next(filter(None, misfits), None)
+        for number, item in enumerate(value):
+            yield schema_error(item, shape[0], f"{path}[{number}]")
+    elif str in shape:
+        for key, item in value.items():
+            if isinstance(key, str):
+                yield schema_error(item, shape[str], f"{prefix}{key}")
+            else:
+                yield f"the key {prefix}{key} is not a text"
+    else:
+        for key, inner in shape.items():
+            name = key.removesuffix("?")
+            if name in value:
+                yield schema_error(value[name], inner, f"{prefix}{name}")
+            elif key == name:
+                yield f"it has no {prefix}{name}"
