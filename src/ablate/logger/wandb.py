@@ -102,10 +102,15 @@ class WandB(RunLogger):
         self.log_maps = log_maps
         self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
         self._check_project()
-        settings = {"project": project, "entity": entity, "name": name, "group": group,
+        given = {"project": project, "entity": entity, "name": name, "group": group,
                  "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
-        if used := from_environment(settings):
-            line = f"ablate: W&B takes {used} from the environment"
+        used = [
+            f"{variable}={shorten(str(given[key]), 60)}"
+            for key, variable in VARIABLES.items()
+            if given[key] and given[key] == os.environ.get(variable)
+        ]
+        if used:
+            line = f"ablate: W&B takes {', '.join(used)} from the environment"
             print(without_credentials(line), flush=True)
 
     @cached_property
@@ -250,14 +255,14 @@ class WandB(RunLogger):
             mode,
             project=self.project,
             entity=self.entity,
-            run_id=self.run_id,
+            id=self.run_id,
             name=self.name or name,
             group=self.group or group,
             job_type="tune" if role.tunes else self.job_type or TRAIN,
             tags=[*tags, *self.tags],
             notes=self.notes or "",  # None would be WANDB_NOTES
             config=self.config,
-            folder=self.folder,
+            dir=str(self.folder),
         )
         # Lightning does the same for the runs that it opens.
         run.define_metric("trainer/global_step")
@@ -265,25 +270,15 @@ class WandB(RunLogger):
         return run
 
 
-def open_run(
-    mode: Mode, *, project: str, entity: str | None, run_id: str, name: str, group: str,
-    job_type: str, tags: Iterable[str], config: dict[str, Any], folder: Path,
-    notes: str | None = None,
-) -> wandb.Run:  # fmt: skip
-    """Open a W&B run without prompts or output; resume the run with this id if it exists."""
+def open_run(mode: Mode, *, name: str, group: str, tags: Iterable[str], **more: Any) -> wandb.Run:
+    """Open a W&B run without prompts or output; resume the run with this id if it exists. more:
+    other arguments of wandb.init."""
     import wandb
 
     return wandb.init(
-        project=project,
-        entity=entity,
-        id=run_id,
         name=fitted(name, LONGEST_NAME),
         group=fitted(group, LONGEST_NAME),
-        job_type=job_type,
         tags=list(dict.fromkeys(fitted(tag, LONGEST_TAG) for tag in tags)),
-        notes=notes,
-        dir=str(folder),
-        config=config,
         resume="allow",
         # Do not touch W&B runs opened by the caller.
         reinit="create_new",
@@ -300,18 +295,7 @@ def open_run(
             # The metadata repeats the command line.
             x_disable_meta=without_credentials(sys.argv) != sys.argv,
         ),
-    )
-
-
-def from_environment(settings: Mapping[str, Any]) -> str:
-    """VARIABLE=VALUE of each value that was taken from the environment; empty if none was.
-
-    settings: the values of our keys, by the names in `VARIABLES`.
-    """
-    return ", ".join(
-        f"{variable}={shorten(str(settings[key]), 60)}"
-        for key, variable in VARIABLES.items()
-        if settings[key] and settings[key] == os.environ.get(variable)
+        **more,
     )
 
 

@@ -196,13 +196,13 @@ def _log(
         "online",
         project=place.project,
         entity=place.entity,
-        run_id=report_id(written.report),
+        id=report_id(written.report),
         name=f"{study.name} report",
         group=study.name,
         job_type="report",
         tags=[study.name, "report"],
         config={"ablate": {"study": study.name}},
-        folder=scratch,
+        dir=str(scratch),
     )
     try:  # `with` would print a traceback
         run.log({TABLE: wandb.Table([*COLUMNS], [*rows], allow_mixed_types=True), **figures})
