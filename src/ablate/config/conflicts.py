@@ -167,7 +167,7 @@ CONFLICTS = [
         "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
     ),
     Conflict(
-        lambda c: c("trainer.strategy") == "fsdp" and not c.several_processes,
+        lambda c: c("trainer.strategy") == "fsdp" and c.processes == 1,
         "trainer.strategy=fsdp splits a model over several processes; set trainer.devices, or"
         " trainer.strategy=auto",
     ),

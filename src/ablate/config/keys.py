@@ -111,7 +111,8 @@ def unresolved(error: OmegaConfBaseException) -> str:
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every key of the composition that nothing reads."""
-    cfg, allowed = to_dict(cfg), _top()
+    cfg = to_dict(cfg)
+    allowed = {group for group in groups() if "." not in group} | {*_values()} | ROOT
     yield from _wrong(cfg, "", allowed, cfg)
     for key in sorted(allowed - ROOT - FREE - {"study"}):
         if isinstance(cfg.get(key), dict):
@@ -138,12 +139,6 @@ def unknown_study_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
             return
         yield from _wrong(node, path, set(keys), {})
         node, keys = node.get("ladder"), keys.get("ladder", {})
-
-
-@cache
-def _top() -> frozenset[str]:
-    """Return the keys that are allowed at the root of a composition."""
-    return frozenset({group for group in groups() if "." not in group} | set(_values()) | ROOT)
 
 
 @cache

@@ -181,15 +181,10 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
         return
     for option in _options(override, tree):
         if option not in allowed:
-            near = _first(option_hint(group, option, allowed, tree.groups))
+            hint = option_hint(group, option, allowed, tree.groups)
+            near = f" ({hint})" if hint else ""
             more = _to_have(group, option)
             yield f"{group}={option}: no such option{near}; allowed: {', '.join(allowed)}{more}"
-
-
-def _first(*texts: str) -> str:
-    """Texts in parentheses, before the list of valid values."""
-    said = [text.removeprefix("; ") for text in texts if text]
-    return f" ({'; '.join(said)})" if said else ""
 
 
 def _to_have(group: str, option: str) -> str:

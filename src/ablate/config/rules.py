@@ -189,13 +189,9 @@ def names_run(rule: Rule | None) -> bool:
     return any(isinstance(each, RunFolder) for each in alternatives(rule))
 
 
-def alternatives(rule: Rule | None) -> list[Rule | None]:
+def alternatives(rule: Rule | None) -> tuple[Rule | None, ...]:
     """The rules, at least one of them must allow a value."""
-    return (
-        [r for inner in rule.rules for r in alternatives(inner)]
-        if isinstance(rule, Either)
-        else [rule]
-    )
+    return rule.rules if isinstance(rule, Either) else (rule,)
 
 
 def single(value: float) -> float:

@@ -4,7 +4,6 @@ Reading a missing or wrong value raises Unreadable, and the rule that reads it d
 """
 
 import math
-import os
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
@@ -180,16 +179,6 @@ class CompositionView:
                 needs = dict.fromkeys(sorted(getattr(part, "needs", ())), option) | by_key
                 lines += [f"{names[f]} ({why})" for f, why in needs.items() if f not in provides]
         return " and ".join(lines)
-
-    @property
-    def interpreted(self) -> bool:
-        """Whether Triton's kernels run in its interpreter on a CPU."""
-        return os.environ.get("TRITON_INTERPRET") == "1"
-
-    @property
-    def several_processes(self) -> bool:
-        """Whether several processes may train the model."""
-        return bool(self.processes > 1)
 
     @property
     def processes(self) -> float:

@@ -6,6 +6,7 @@ or rejects the layer. Letters: b batch, i query, j key, h heads, k head width.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -25,6 +26,11 @@ from ablate.kernel.interface.score import Score
 from ablate.pos_enc import PosEnc
 from ablate.random.draws import Source
 from ablate.random.dropout import dropout
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter is on, which runs on a CPU: slow, and meant for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @dataclass
@@ -192,7 +198,7 @@ class Kernel:
         Conflict(
             lambda c: (
                 "cpu" not in c.attribute("kernel", "provides")
-                and not ("interpreter" in c.attribute("kernel", "provides") and c.interpreted)
+                and not ("interpreter" in c.attribute("kernel", "provides") and interpreted())
                 and c("trainer.accelerator") in ("cpu", "mps", "tpu")
             ),
             "kernel={kernel} runs on GPUs of NVIDIA and AMD, and trainer.accelerator="

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from ablate.kernel import Kernel
+from ablate.kernel import Kernel, interpreted
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
-from ablate.kernel.triton import Triton, interpreted
+from ablate.kernel.triton import Triton
 
 
 class Auto(Kernel):

@@ -4,7 +4,6 @@ For scores that are sums over a width, such as Bahdanau's: see `Score.summed` an
 ablate.kernel.additive_triton_kernels. Times on a GPU: docs/results/benchmarks.md.
 """
 
-import os
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ablate.config.conflicts import Conflict
 from ablate.errors import UserError
-from ablate.kernel import AttentionInputs, Kernel
+from ablate.kernel import AttentionInputs, Kernel, interpreted
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 
@@ -106,8 +105,3 @@ class Triton(Kernel):
         return sum_attention(
             q, k, v, attend.v, table, where, slope=slope, dropout=attend.dropout, stream=stream
         )
-
-
-def interpreted() -> bool:
-    """Whether Triton's interpreter is on, which runs on a CPU: slow, and meant for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"

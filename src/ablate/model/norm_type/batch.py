@@ -46,7 +46,7 @@ class BatchNorm(nn.Module):
         Conflict(
             lambda c: (
                 c.get("model.norm", None) != "none"
-                and c.several_processes
+                and c.processes > 1
                 and not c.get("trainer.sync_batchnorm", False)
             ),
             "model.norm_type=batch with several processes: each would have separate statistics;"

@@ -177,7 +177,7 @@ class GAT(Model):
             " has neither queries nor keys",
         ),
         Conflict(
-            lambda c: c.several_processes,
+            lambda c: c.processes > 1,
             "data={data} is one graph, which one process trains; use trainer=cpu or trainer=gpu"
             " with trainer.devices=1",
         ),
