@@ -108,14 +108,11 @@ class Composition:
         differences, such as "trainer.devices=4"."""
         self.recorded = self.cfg.copy()
         OmegaConf.set_readonly(self.recorded, False)
-        differs, now = [], self.cfg.trainer
         OmegaConf.update(self.recorded, "choices.trainer", values["choices"].get("trainer"))
-        for key in PROCESSES:
-            value = values["trainer"].get(key)
-            OmegaConf.update(self.recorded, f"trainer.{key}", value)
-            if value != now[key]:
-                differs.append(f"trainer.{key}={value_text(value)}")
-        return differs
+        then = {key: values["trainer"].get(key) for key in PROCESSES}
+        OmegaConf.update(self.recorded, "trainer", then)
+        changed = {key: value for key, value in then.items() if value != self.cfg.trainer[key]}
+        return [f"trainer.{key}={value_text(value)}" for key, value in changed.items()]
 
     @cached_property
     def data(self) -> "Data":

@@ -25,16 +25,9 @@ def extra_with(module: str) -> str | None:
         listed = requires(NAME) or []
     except PackageNotFoundError:
         listed = []
-    for requirement in listed:
-        name, _, extra = requirement.partition("; extra == ")
-        package = re.match(r"[\w.-]+", name)
-        if (
-            extra not in ("", "'dev'", '"dev"')
-            and package
-            and package[0].replace("-", "_") == module
-        ):
-            return extra.strip("'\"")
-    return None
+    parts = (re.match(r"([\w.-]+).*; extra == ['\"](.+)['\"]$", text) for text in listed)
+    extras = {part[1].replace("-", "_"): part[2] for part in parts if part and part[2] != "dev"}
+    return extras.get(module)
 
 
 def install(extra: str) -> str:
