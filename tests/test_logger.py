@@ -484,16 +484,11 @@ def alone(
     return done.stdout.strip(), done.stderr
 
 
-def metrics_of(folder: Path) -> list[tuple[int, float]]:
-    (run,) = offline_wandb.run_folders(folder)
-    return offline_wandb.read(run).series("train/loss")
-
-
 @pytest.mark.ci
 def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
     where, errors = alone(tmp_path, environment={})
     assert ("offline" in where, errors) == (True, "")
-    assert metrics_of(tmp_path) == [(7, 2.0)]
+    assert only_run(tmp_path).series("train/loss") == [(7, 2.0)]
 
 
 @pytest.mark.slow
@@ -543,7 +538,7 @@ def test_a_server_that_refuses_a_key_of_netrc_or_is_not_there_does_not_stop_the_
     assert "offline" in where
     assert errors.count("\n") == 1
     assert "W&B cannot be reached, writing offline" in errors
-    assert metrics_of(tmp_path) == [(7, 2.0)]
+    assert only_run(tmp_path).series("train/loss") == [(7, 2.0)]
 
 
 @pytest.mark.slow

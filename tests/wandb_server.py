@@ -23,6 +23,25 @@ ENTITY = "me"
 Answer = dict[str, Any]
 RUN = {"config": "{}", "summaryMetrics": "{}", "tags": [], "group": "", "jobType": ""}
 PAGE = {"endCursor": None, "hasNextPage": False}
+USER = {"id": "user", "entity": ENTITY, "username": ENTITY, "email": "me@example.org"}
+VIEWER = {"viewer": {**USER, "flags": "{}", "teams": {"edges": []}}}
+PROJECT = {"id": "p", "name": "ablate", "entityName": ENTITY, "isBenchmark": False,
+           "createdAt": "2026-11-20T00:00:00Z", "user": None}  # fmt: skip
+# As if it was there already, so that nothing of it is uploaded.
+ARTIFACT = {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": None}}
+# Requests whose answer is always the same.
+ANSWERS: dict[str, Answer] = {
+    "Viewer": VIEWER,
+    "GetDefaultEntity": VIEWER,
+    "ServerFeaturesQuery": {"serverInfo": {"features": []}},
+    "ProjectInternalId": {"project": {"id": "p", "internalId": "1"}},
+    "GetProjects": {"models": {"edges": [{"node": PROJECT, "cursor": "1"}], "pageInfo": PAGE}},
+    # Of a table, which is logged as an artifact.
+    "OrganizationCoreWeaveOrganizationID": {"entity": {"organization": None}},
+    "ArtifactType": {"project": {"artifact": None}},
+    "CreateArtifact": {"createArtifact": {"artifact": ARTIFACT}},
+    "CreateAgent": {"createAgent": {"agent": {"id": "agent"}}},
+}
 
 
 class Server:
@@ -53,31 +72,14 @@ class Server:
     def graphql(self, query: str, variables: dict[str, Any]) -> Answer:
         found = re.search(r"(query|mutation)\s+(\w+)", query)
         kind, name = found.groups() if found else ("query", "?")
+        if name in ANSWERS:
+            return {"data": ANSWERS[name]}
         answer: Callable[[dict[str, Any]], Answer] | None = getattr(self, f"on_{name}", None)
         if answer is None:
             self.unknown.append(name)
             return {"errors": [{"message": f"this server knows no {kind} {name}"}]}
         with self.lock:
             return {"data": answer(variables)}
-
-    # Who I am, what there is.
-
-    def on_Viewer(self, _: dict[str, Any]) -> Answer:
-        user = {"id": "user", "entity": ENTITY, "username": ENTITY, "email": "me@example.org"}
-        return {"viewer": {**user, "flags": "{}", "teams": {"edges": []}}}
-
-    on_GetDefaultEntity = on_Viewer
-
-    def on_ServerFeaturesQuery(self, _: dict[str, Any]) -> Answer:
-        return {"serverInfo": {"features": []}}
-
-    def on_ProjectInternalId(self, variables: dict[str, Any]) -> Answer:
-        return {"project": {"id": "p", "internalId": "1"}}
-
-    def on_GetProjects(self, variables: dict[str, Any]) -> Answer:
-        node = {"id": "p", "name": "ablate", "entityName": ENTITY, "isBenchmark": False,
-                "createdAt": "2026-11-20T00:00:00Z", "user": None}  # fmt: skip
-        return {"models": {"edges": [{"node": node, "cursor": "1"}], "pageInfo": PAGE}}
 
     # Runs.
 
@@ -110,19 +112,6 @@ class Server:
         files = [{"name": name, "uploadUrl": url} for name, url in urls.items()]
         return {"createRunFiles": {"runID": f"id-{run}", "uploadHeaders": [], "files": files}}
 
-    # A table is logged as an artifact, too.
-
-    def on_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> Answer:
-        return {"entity": {"organization": None}}
-
-    def on_ArtifactType(self, _: dict[str, Any]) -> Answer:
-        return {"project": {"artifact": None}}
-
-    def on_CreateArtifact(self, _: dict[str, Any]) -> Answer:
-        """As if it was there already, so that nothing of it is uploaded."""
-        artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": None}}
-        return {"createArtifact": {"artifact": artifact}}
-
     def on_Runs(self, variables: dict[str, Any]) -> Answer:
         wanted = json.loads(variables["filters"])["name"]["$in"]
         found = [run for name, run in self.runs.items() if name in wanted]
@@ -148,9 +137,6 @@ class Server:
     def on_SweepWithRuns(self, _: dict[str, Any]) -> Answer:
         held = {"config": json.dumps(self.sweep), "runs": {"edges": []}}
         return {"project": {"sweep": held}}
-
-    def on_CreateAgent(self, _: dict[str, Any]) -> Answer:
-        return {"createAgent": {"agent": {"id": "agent"}}}
 
     def on_Heartbeat(self, variables: dict[str, Any]) -> Answer:
         """Starts a trial when none is running; ends the agent after the last."""
