@@ -127,6 +127,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(area)
 
 
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
+    """Every data set in the working folder; what else the tests of the module have replaced."""
+    import make_files
+
+    with pytest.MonkeyPatch.context() as patch:
+        make_files.write(tmp_path_factory.mktemp("data"), patch)
+        yield patch
+
+
 @pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a person's machine is."""

@@ -7,7 +7,6 @@ takes half a minute for a model, so that its tests are slow ones.
 from functools import partial
 from types import SimpleNamespace
 
-import make_files
 import pytest
 import torch
 from make_axes import MODELS
@@ -25,6 +24,7 @@ from ablate.model.layers.stack import kernels
 from ablate.training.build import build, build_data, make_task
 from ablate.training.compile import Compiled, compiled_parts, refusing
 
+pytestmark = pytest.mark.usefixtures("small_files")
 WITH_FIGURES = True  # tests/conftest.py
 
 CHECKPOINTED = "model.activation_checkpointing=true"
@@ -48,13 +48,6 @@ PARTS = [
     ("gpt", CHECKPOINTED, "model.depth=1", "kernel=chunked", "model.attention=additive"),
 ]
 EVERY = [*((name,) for name in MODELS), *PARTS, *list_of_systems("COMPILED")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
 
 
 @pytest.fixture(autouse=True)

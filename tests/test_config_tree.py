@@ -1,10 +1,8 @@
 """The config tree is the test list: every option of every group makes a model that learns."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import make_files
 import pytest
 import torch
 from make_axes import GROUPS as CHOSEN
@@ -43,11 +41,8 @@ MIRRORED = listed("""kernel logger pos_enc task model.attention model.cell
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "compiler", lambda device: False)  # test_kernel.py compiles
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
+def _no_compiler(small_files: pytest.MonkeyPatch) -> None:
+    small_files.setattr(chunked, "compiler", lambda device: False)  # test_kernel.py compiles
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)

@@ -103,15 +103,8 @@ def test_another_file_is_measured_whole(tmp_path, capsys):
 ONE_FILE = ("text", "parallel", "image_folder", *list_of_systems("ONE_FILE"))
 
 
-@pytest.fixture(scope="module")
-def _files(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
-
-
 @pytest.mark.ci
-@pytest.mark.usefixtures("_files")
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_what_a_run_keeps_of_its_data_is_enough_without_them(name, tmp_path, monkeypatch):
     data = ready(name, **FILES[name])
@@ -146,7 +139,7 @@ def same(one, other):
             assert value == other[key]
 
 
-@pytest.mark.usefixtures("_files")
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("name", ONE_FILE)
 def test_of_another_file_nothing_is_held_back(name):
     trained = ready(name, **FILES[name])

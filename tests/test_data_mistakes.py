@@ -4,7 +4,6 @@ import errno
 import gzip
 import io
 
-import make_files
 import pytest
 from make_files import FILES
 from make_systems import list_of_systems
@@ -16,12 +15,7 @@ from ablate.config.tree import config_file
 from ablate.data import source
 from ablate.errors import UserError
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def refusal(name, **changes):

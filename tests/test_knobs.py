@@ -4,11 +4,9 @@ The keys come from the composed config, and their other values from the axes and
 new key is tried too.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import make_files
 import pytest
 import torch
 from make_axes import GROUPS, MODELS
@@ -54,11 +52,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "compiler", lambda device: False)  # test_kernel.py compiles
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
+def _no_compiler(small_files: pytest.MonkeyPatch) -> None:
+    small_files.setattr(chunked, "compiler", lambda device: False)  # test_kernel.py compiles
 
 
 def assert_acts(model: str, beside: Row, key: str, value: Any) -> None:

@@ -7,7 +7,6 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-import make_files
 import pytest
 import torch
 from make_data import make, ready
@@ -124,11 +123,8 @@ CASES = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
-        yield
+def _other_text(small_files):
+    Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
 
 
 def batches(name, /, **changes):

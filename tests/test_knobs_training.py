@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import make_files
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -69,12 +68,9 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        patch.setattr(torch.cuda, "device_count", lambda: 0)
-        patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
-        yield
+def _no_gpu(small_files: pytest.MonkeyPatch) -> None:
+    small_files.setattr(torch.cuda, "device_count", lambda: 0)
+    small_files.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
 
 
 @pytest.mark.ci

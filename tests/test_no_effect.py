@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import make_files
 import pytest
 import torch
 from make_axes import GROUPS, MODELS
@@ -27,6 +26,7 @@ from ablate.training import no_effect
 from ablate.training.build import build, build_data, make_task
 from ablate.training.no_effect import left_out, refuse_without_effect
 
+pytestmark = pytest.mark.usefixtures("small_files")
 WITH_COUNTS = True  # tests/conftest.py
 IGNORED = [
     ("model.norm=none model.norm_eps=0.1", "model.norm_eps=0.1 has no effect"),
@@ -110,13 +110,6 @@ def test_what_acts_is_compared_once_and_what_does_not_is_refused_again(tmp_path:
 
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        yield
 
 
 def rows(model: str) -> Iterator[tuple[str, Row]]:

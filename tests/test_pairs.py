@@ -7,13 +7,12 @@ its reason. In the end every pair is in one of the two books, and the second hol
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from types import SimpleNamespace
 from typing import Any
 
-import make_files
 import pytest
 import torch
 import yaml
@@ -35,15 +34,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*sync_dist:UserWarning")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Small files in the working folder, no GPU, and no compiler, which test_kernel.py uses."""
-    with pytest.MonkeyPatch.context() as patch:
-        make_files.write(tmp_path_factory.mktemp("data"), patch)
-        patch.setattr(torch.cuda, "device_count", lambda: 0)
-        patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
-        patch.setattr(chunked, "compiler", lambda device: False)
-        patch.delenv("TRITON_INTERPRET", raising=False)
-        yield
+def _machine(small_files: pytest.MonkeyPatch) -> None:
+    """No GPU, and no compiler, which test_kernel.py uses."""
+    small_files.setattr(torch.cuda, "device_count", lambda: 0)
+    small_files.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
+    small_files.setattr(chunked, "compiler", lambda device: False)
+    small_files.delenv("TRITON_INTERPRET", raising=False)
 
 
 Choice = tuple[str, Any]  # an axis and its option
