@@ -23,9 +23,9 @@ from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
+from ablate.systems.rlhf.pair_file import Pair
 from ablate.systems.rlhf.policy import leave_one_out
 from ablate.systems.rlhf.preference_rules import RULES
-from ablate.systems.rlhf.preferences import Pair
 from ablate.systems.rlhf.rlhf import RLHF, clipped, policy_gradient
 from ablate.systems.rlhf.rollout import Rollout, log_probabilities, of_response, rollout
 from ablate.training.build import build, build_data, make_task

@@ -1,23 +1,17 @@
 """Pairs of a preferred and a rejected response to a prompt, for a reward model, DPO and RLHF.
 
-A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}; it is
-split by a hash of the prompts, so that all pairs of a prompt are in one split. Pairs whose
+They are read from a file (pair_file.py) or generated (generated_pairs.py). Pairs of a file whose
 responses are equal in the tokens that are read have nothing to prefer, and are dropped with a
-message. Without a file the pairs are generated: two responses that a finished run (`policy_run`)
-writes, or, without one, passages of Python's help: the one that follows the prompt, and one
-from elsewhere. A rule scores both (preference_rules.py), in place of people. It errs as people do:
-the first one is chosen with probability sigmoid((score - score of the other) / temperature), the
-model of Bradley and Terry 1952 (Biometrika 39), which a reward model's loss assumes.
+message.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,30 +22,19 @@ from torch.utils.data import Dataset
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, Positive, RunDir, Vocabulary
-from ablate.config.run_id import NO_WEIGHTS, weights
 from ablate.config.view import TEXT
-from ablate.data import digest, source
 from ablate.data.interface import Sizes, TaskSettings
 from ablate.data.loader import Batch, Request
-from ablate.data.pydoc import Pydoc
-from ablate.data.shards import windows
-from ablate.data.split import BOUNDS, text_key, three_way
-from ablate.data.text import TokenData, Tokenized
-from ablate.data.tokenizer import TokenizerName, make_tokenizer
+from ablate.data.text import Tokenized
+from ablate.data.tokenizer import TokenizerName
 from ablate.errors import UserError
-from ablate.model.base import LanguageModel
-from ablate.random.seeding import derive
+from ablate.systems.rlhf.generated_pairs import GeneratedPairs
+from ablate.systems.rlhf.pair_file import Pair, PairFile
 from ablate.systems.rlhf.preference_rules import RULES, RuleName
-from ablate.systems.rlhf.rollout import rollout
-
-if TYPE_CHECKING:
-    from ablate.training.load import Run
 
 log = logging.getLogger(__name__)
 
-MADE = {"train": 2048, "val": 512, "test": 512}  # pairs
 RULE: RuleName = "words"
-AT_ONCE = 256  # responses that are written together
 
 
 @dataclass(frozen=True)
@@ -62,14 +45,6 @@ class Reading(TaskSettings):
 
 
 SCORES, PROMPTS = Reading("scores"), Reading("prompts")
-
-
-class Pair(NamedTuple):
-    """chosen None: only a prompt."""
-
-    prompt: str
-    chosen: str | None = None
-    rejected: str | None = None
 
 
 class Encoded(NamedTuple):
@@ -104,10 +79,8 @@ class Preferred(Dataset[Batch]):
 
     def keep(self, numbers: list[int]) -> None:
         """Drop all other pairs."""
-        self.pairs, self.encoded = (
-            [self.pairs[n] for n in numbers],
-            [self.encoded[n] for n in numbers],
-        )
+        self.encoded = [self.encoded[n] for n in numbers]
+        self.pairs = [self.pairs[n] for n in numbers]
         self.count = len(numbers)
 
     def __len__(self) -> int:
@@ -150,8 +123,8 @@ class Preferences(Tokenized):
     temperature: of the noise of generated preferences, in units of the rule; null: 1.
     prompt: the maximum number of tokens of a prompt; the last ones are kept. The other tokens of
     `seq_len` are for the response, which is cut after them.
-    train_examples and the like: generated pairs, null: `MADE`; or the maximum number of pairs of a
-    file's split, null: all of them.
+    train_examples and the like: generated pairs, null: 2048, 512 and 512; or the maximum number of
+    pairs of a file's split, null: all of them.
     """
 
     kind: ClassVar[str] = "preferences between texts"
@@ -202,68 +175,39 @@ class Preferences(Tokenized):
         self.prompt = prompt
         counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         self.limits = {split: count for split, count in counts.items() if count is not None}
-        self.counts = {**MADE, **self.limits}
         if prompt >= seq_len:
             raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
+
+    @property
+    def only_prompts(self) -> bool:
+        """Whether the task reads no responses."""
+        return self.task_settings == PROMPTS
 
     @property
     def room(self) -> int:
         """The tokens of a response."""
         return self.seq_len - self.prompt
 
+    @cached_property
+    def origin(self) -> PairFile | GeneratedPairs:
+        return GeneratedPairs(self) if self.path is None else PairFile(self.path, self)
+
     def fingerprint(self) -> str:
-        if self.path is not None:
-            limits = [self.limits] if self.limits else []
-            return digest(source.content_hash(self.path, None), BOUNDS, "by prompt", *limits)
-        if self.policy_run is None:
-            return digest(self._help.fingerprint(), self.counts)
-        if (written_by := weights(self.policy_run)) == NO_WEIGHTS:
-            raise UserError(
-                f"data.policy_run={self.policy_run} is not a run directory with weights"
-            )
-        return digest(written_by, self.counts)
+        return self.origin.fingerprint()
 
     def load(self) -> None:
-        if self.path is not None:
-            lines = _lines(source.text(source.read(self.path), self.path), self.path)
-            pairs = [_pair(line, number, self.path) for number, line in lines]
-            prompts = [text_key(pair.prompt) for pair in pairs]
-            every = {"val": list(range(len(pairs)))}
-            split_lines = every if self.whole else three_way(prompts)
-            if empty := [split for split, numbers in split_lines.items() if not numbers]:
-                raise UserError(
-                    f"data.path={self.path}: {len(pairs)} pairs of {len(set(prompts))} prompts are"
-                    f" too few: none are left for {' and '.join(empty)}"
-                )
-            texts = {
-                split: [pairs[n] for n in numbers[: self.limits.get(split)]]
-                for split, numbers in split_lines.items()
-            }
-
-            def texts_of(*splits: str) -> Iterator[str]:
-                pairs = (pair for split in splits for pair in texts[split])
-                return ("".join(pair) + "\n" for pair in pairs)  # type: ignore[arg-type]
-
-            make: dict[str, Callable[[], list[Pair]]] = {
-                split: partial(list, of_split) for split, of_split in texts.items()
-            }
-            counts = {split: len(of_split) for split, of_split in texts.items()}
-            known = self.known_tokenizer or make_tokenizer(
-                self.tokenizer_name,
-                self.vocab_size,
-                partial(texts_of, "train"),
-                partial(texts_of, "val", "test"),
-            )
-        else:
-            make = {split: partial(self._generated, split) for split in self.counts}
-            counts, known = self.counts, self.known_tokenizer or self.source.tokenizer
-        self.tokenizer = known
-        splits = {split: Preferred(counts[split], make[split], self) for split in make}
+        origin = self.origin
+        self.tokenizer = self.known_tokenizer or origin.tokenizer()
+        splits = {
+            split: Preferred(count, partial(origin.pairs, split), self)
+            for split, count in origin.counts.items()
+        }
         if self.path is not None:
             self._drop_equal(splits)
         self.splits = dict(splits)
         classes = 1 if self.task_settings == SCORES else None
-        self.sizes = Sizes(vocab_size=known.vocab_size, length=self.seq_len, classes=classes)
+        vocab_size = self.tokenizer.vocab_size
+        self.sizes = Sizes(vocab_size=vocab_size, length=self.seq_len, classes=classes)
 
     def encoded(self, prompt: str, *responses: str | None) -> Encoded:
         """A prompt with each response, as it is read; None: only the prompt."""
@@ -282,9 +226,11 @@ class Preferences(Tokenized):
             f"have a prompt longer than data.prompt={self.prompt} tokens; only the last are"
             " read": sum(pair.cut_prompt for pair in pairs)
         }
-        if self.task_settings != PROMPTS:
+        if not self.only_prompts:
             for name, split in splits.items():
-                differ = [n for n, pair in enumerate(split.encoded) if _differ(pair)]
+                differ = [
+                    n for n, pair in enumerate(split.encoded) if not np.array_equal(*pair.texts)
+                ]
                 if not differ:
                     raise UserError(
                         f"data.path={self.path}: the responses of every pair of the {name} split"
@@ -328,136 +274,3 @@ class Preferences(Tokenized):
         train = self.splits["train"]
         assert isinstance(train, Preferred)
         return [text for encoded in train.encoded for text in encoded.texts]
-
-    @cached_property
-    def _help(self) -> Pydoc:
-        return Pydoc(
-            tokenizer=self.tokenizer_name,
-            vocab_size=self.vocab_size,
-            seq_len=self.seq_len,
-            batch_size=self.batch_size,
-            val_fraction=0.1,
-            seed=0,
-        )
-
-    @cached_property
-    def run(self) -> Run:
-        """The run that writes."""
-        from ablate.training.load import load
-
-        assert self.policy_run is not None
-        run = load(self.policy_run)
-        if not isinstance(run.model, LanguageModel) or not isinstance(run.data, TokenData):
-            raise UserError(
-                f"data.policy_run={self.policy_run} is not a language model trained on text"
-            )
-        if run.model.length is not None and run.model.length < self.seq_len:
-            raise UserError(
-                f"data.seq_len={self.seq_len}: data.policy_run={self.policy_run} reads at most"
-                f" {run.model.length} tokens"
-            )
-        if self.known_tokenizer is None:
-            ours: dict[str, str | int] = {"tokenizer": self.tokenizer_name}
-            if self.vocab_size is not None:
-                ours["vocab_size"] = self.vocab_size
-            for key, value in ours.items():
-                if (its := run.config.data.get(key)) != value:
-                    raise UserError(
-                        f"data.{key}={value}: the texts of data.policy_run={self.policy_run} have"
-                        f" the tokens of its run; set data.{key}={'null' if its is None else its}"
-                    )
-        return run
-
-    @cached_property
-    def source(self) -> TokenData:
-        """The data whose passages are prompts."""
-        if self.policy_run is None:
-            self._help.setup()
-            return self._help
-        assert isinstance(self.run.data, TokenData)
-        self.run.data.setup()
-        return self.run.data
-
-    def _generated(self, split: str) -> list[Pair]:
-        """Prompts from the training part of the text, or from a half of the validation part."""
-        text = self.source.tokens["train" if split == "train" else "val"]
-        half = -(-len(text) // 2)
-        begin = half if split == "test" else 0
-        end = half if split == "val" else len(text)
-        if end - begin < self.seq_len:
-            raise UserError(
-                f"data.seq_len={self.seq_len}: the text for {split} has only {end - begin} tokens"
-            )
-        rng = torch.Generator().manual_seed(derive(0, "preferences", split))
-        count, room = self.counts[split], end - begin - self.seq_len + 1
-        starts = begin + torch.randint(room, (count, 2), generator=rng)
-        drawn = windows(text, starts.flatten(), self.seq_len).unflatten(0, (-1, 2))
-        prompts, responses = drawn[:, 0, : self.prompt], drawn[:, :, self.prompt :]
-        if self.task_settings == PROMPTS:
-            return [Pair(self._text(prompt)) for prompt in prompts]
-        if self.policy_run is not None:
-            responses = self._written(prompts.repeat_interleave(2, 0), rng).unflatten(0, (-1, 2))
-        noise = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
-        pairs = [
-            self._judged(self._text(prompt), [self._text(response) for response in two], chance)
-            for prompt, two, chance in zip(prompts, responses, noise, strict=True)
-        ]
-        if equal := sum(chosen == rejected for _, chosen, rejected in pairs):
-            on_first_process(log.warning)(
-                "ablate: %d of %d made pairs of the %s split have two equal responses",
-                *(equal, count, split),
-            )
-        return pairs
-
-    def _written(self, prompts: Tensor, rng: torch.Generator) -> Tensor:
-        """The responses of the run that writes."""
-        model = self.run.model
-        assert isinstance(model, LanguageModel)
-        responses = []
-        for part in prompts.split(AT_ONCE):
-            lengths = torch.full((len(part),), part.shape[1])
-            rolled = rollout(model, part, lengths, tokens=self.room, rng=rng)
-            responses.append(rolled.tokens[:, part.shape[1] :])
-        return torch.cat(responses)
-
-    def _judged(self, prompt: str, two: list[str], chance: float) -> Pair:
-        """The pair by the rule, with its noise. chance: between 0 and 1."""
-        assert self.gold is not None
-        first, second = two
-        lead = (self.gold(first) - self.gold(second)) / self.temperature
-        likely = float(torch.tensor(lead, dtype=torch.float64).sigmoid())
-        return Pair(prompt, first, second) if chance < likely else Pair(prompt, second, first)
-
-    def _text(self, tokens: Tensor) -> str:
-        return self.source.tokenizer.decode(map(int, tokens))
-
-
-def _differ(pair: Encoded) -> bool:
-    chosen, rejected = pair.texts
-    return not np.array_equal(chosen, rejected)
-
-
-def _lines(text: str, path: str) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 1."""
-    lines = [(n, line) for n, line in enumerate(source.lines(text), 1) if line.strip()]
-    if not lines:
-        raise UserError(f"data.path={path}: has no pairs")
-    return lines
-
-
-def _pair(line: str, number: int, path: str) -> Pair:
-    where = f"data.path={path}: line {number}"
-    try:
-        read = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON ({error})") from None
-    texts = [read.get(name) if isinstance(read, dict) else None for name in Pair._fields]
-    if not all(isinstance(text, str) and text for text in texts):
-        raise UserError(
-            f'{where}: must be {{"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}}, none of them'
-            " empty"
-        )
-    pair = Pair(*map(str, texts))
-    if any("\ud800" <= character <= "\udfff" for text in pair for character in str(text)):
-        raise UserError(f"{where}: contains an unpaired surrogate (\\ud800 to \\udfff)")
-    return pair
