@@ -274,10 +274,6 @@ def test_two_dimensions_are_a_row_and_a_column(extra):
         ("t5", {"buckets": 31}, r"pos_enc\.buckets=31 must be an even number of at least 4"),
         ("t5", {"buckets": 1, "causal": True}, r"pos_enc\.buckets=1 must be at least 2"),
         ("t5", {"max_distance": 8}, r"pos_enc\.max_distance=8 must be more than 8"),
-        ("learned_2d", {"grid": None}, "_2d needs images"),
-        ("learned_2d", {"dim": 23}, r"even model\.dim, here 23"),
-        ("sinusoidal_2d", {"dim": 22}, "multiple of 4, here 22"),
-        ("relative_2d", {"head_dim": 3}, "must be even, not 3"),
     ],
 )
 def test_what_cannot_be_built_is_refused(name, keys, message):

@@ -6,7 +6,6 @@ from make_model import SIZES, flops, normal, options, part, random_parts, rnn_lm
 from torch import nn
 from torch.testing import assert_close
 
-from ablate.errors import UserError
 from ablate.model.base import draw_by_name
 from ablate.model.recurrent.recurrent import Recurrent
 
@@ -125,14 +124,6 @@ def test_dropout_acts_on_the_embedding_and_before_the_output_map():
     (read, _), (_, out) = seen
     assert torch.equal(read, model.embedding(tokens(2, LENGTH)))
     assert torch.equal(logits, model.head(out))
-
-
-def test_ties_and_their_widths():
-    assert language_model().head is None
-    untied = language_model(tie_embeddings=False)
-    assert untied.head.weight.shape == untied.embedding.weight.shape
-    with pytest.raises(UserError, match=r"set model.embedding_dim=12$"):
-        language_model(embedding_dim=5)
 
 
 @pytest.mark.ci

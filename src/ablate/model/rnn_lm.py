@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Depth, Share, Width
-from ablate.errors import UserError
 from ablate.figures.gates import draw_gates
 from ablate.figures.panels import chosen
 from ablate.model.base import LanguageModel
@@ -46,11 +45,6 @@ class ReadOut(nn.Module):
         return F.linear(self.dropout(x), weight, bias)
 
 
-# The message of the check of a composition, and of the constructor.
-TIED = (
-    "model.tie_embeddings=true requires embeddings of the same width as {what}; set"
-    " model.embedding_dim={width}"
-)
 TIED_WIDTHS = tuple(
     Conflict(
         lambda c, halved=halved: (  # type: ignore[misc]
@@ -58,7 +52,8 @@ TIED_WIDTHS = tuple(
             and (c("model.embedding_dim") or c("model.dim")) != c.read_out
             and halved == (c.read_out != c("model.dim"))
         ),
-        TIED.format(what=what, width="{:read_out}"),
+        f"model.tie_embeddings=true requires embeddings of the same width as {what}; set"
+        " model.embedding_dim={:read_out}",
     )
     for halved, what in (
         (True, "the readout of model.decoder=bahdanau, half of model.dim={model.dim}"),
@@ -112,7 +107,7 @@ class RNNLM(LanguageModel):
         super().__init__()
         self.length = None
         embedding_dim = embedding_dim or dim
-        require_tied_widths(tie_embeddings, embedding_dim, dim)
+        assert embedding_dim == dim or not tie_embeddings
         self.embedding = embedding(vocab_size, embedding_dim, draw=uniform)
         self.recurrent = Recurrent(
             embedding_dim, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
@@ -170,9 +165,3 @@ def lstm_gates(
         x = x + y if model.recurrent.residual and number else y
     model.train(was_training)
     return gates
-
-
-def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:
-    """Raise a UserError if a tied table differs in width from the output projection's input."""
-    if tied and embedding_dim != width:
-        raise UserError(TIED.format(what="the input of the output map", width=width))

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Width
 from ablate.data.pairs import PAD
-from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import ModelTraits, Seq2Seq, State
@@ -30,15 +29,9 @@ from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import Recurrent, RecurrentKeys, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.recurrent.written_gradient import decoded
-from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_widths
+from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut
 from ablate.model.window import Window
 from ablate.random.dropout import Dropout
-
-# The message of the check of a composition, and of the constructor.
-DIRECTIONS = (
-    "model.bidirectional=true requires an even model.dim: each direction has half of"
-    " model.dim={dim}"
-)
 
 
 class RNNSeq2Seq(Seq2Seq):
@@ -56,7 +49,8 @@ class RNNSeq2Seq(Seq2Seq):
         *TIED_WIDTHS,
         Conflict(
             lambda c: c("model.bidirectional") and c("model.dim") % 2 != 0,
-            DIRECTIONS.format(dim="{model.dim}"),
+            "model.bidirectional=true requires an even model.dim: each direction has half of"
+            " model.dim={model.dim}",
         ),
     )
     positions = None
@@ -84,8 +78,6 @@ class RNNSeq2Seq(Seq2Seq):
         **layers: Unpack[RecurrentKeys],
     ):
         super().__init__()
-        if bidirectional and dim % 2:
-            raise UserError(DIRECTIONS.format(dim=dim))
         embedding_dim = embedding_dim or dim
         dropout = layers["dropout"]
         table = partial(embedding, dim=embedding_dim, draw=uniform)
@@ -108,7 +100,7 @@ class RNNSeq2Seq(Seq2Seq):
             **layers,
         )
         width = self.decoder.width
-        require_tied_widths(tie_embeddings, embedding_dim, width)
+        assert embedding_dim == width or not tie_embeddings
         head = partial(Linear, width, target_vocab, bias=False, std=width_std(width))
         self.head = None if tie_embeddings else head()
         self.dropout = Dropout(dropout)

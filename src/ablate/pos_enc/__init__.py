@@ -7,7 +7,6 @@ length. Relative encodings (rotary, alibi, relative, t5) act only in the self-at
 sides: cross-attention then finds its keys by their content.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -202,24 +201,6 @@ def spread_positions(model: nn.Module, longer: nn.Module) -> None:
         ours.longest = max(ours.length, measured.length)
 
 
-def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """The rows and columns of an image; UserError if there is none."""
-    if grid is None:
-        raise UserError(
-            f"pos_enc={name} needs images cut into rows and columns of patches, and this "
-            f"model reads a sequence; pos_enc={name.removesuffix('_2d')} is the same in one "
-            f"dimension"
-        )
-    return grid
-
-
-def acts_in(make: Callable[..., PosEnc]) -> str | None:
-    """`PosEnc.acts_in` of the encodings that `make`, a class or a partial of one, makes."""
-    encoding: Any = getattr(make, "func", make)
-    where: str | None = encoding.acts_in
-    return where
-
-
 class GridPosEnc(PosEnc):
     """Base of two-dimensional encodings: half of the width encodes the row, half the column.
 
@@ -228,11 +209,12 @@ class GridPosEnc(PosEnc):
 
     acts_in = "input"
     conflicts = (NEEDS_GRID,)
+    option: ClassVar[str]  # its name in messages
 
-    def __init__(self, name: str, **sizes: Any) -> None:
+    def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
-        self.name = name
-        self.rows, self.columns = require_grid(name, self.grid)
+        assert self.grid is not None
+        self.rows, self.columns = self.grid
 
     def axes(
         self, x: Float[Tensor, "b i d"]
@@ -246,7 +228,7 @@ class GridPosEnc(PosEnc):
         patches = self.rows * self.columns
         if start or x.shape[1] != self.extra + patches:
             raise UserError(
-                f"pos_enc={self.name} was built for {self.rows} x {self.columns} patches and "
+                f"pos_enc={self.option} was built for {self.rows} x {self.columns} patches and "
                 f"cannot take {x.shape[1] - self.extra}; use images and patches of the same size"
             )
         row, column = self.axes(x)

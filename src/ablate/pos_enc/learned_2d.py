@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
-from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc
 
 
@@ -27,10 +26,11 @@ class Learned2d(GridPosEnc):
         ),
     )
 
+    option = "learned_2d"
+
     def __init__(self, **sizes: Any) -> None:
-        super().__init__("learned_2d", **sizes)
-        if self.dim % 2:
-            raise UserError(f"pos_enc=learned_2d needs an even model.dim, here {self.dim}")
+        super().__init__(**sizes)
+        assert self.dim % 2 == 0
         self.row_table = nn.Parameter(torch.empty(self.rows, self.dim // 2))
         self.column_table = nn.Parameter(torch.empty(self.columns, self.dim // 2))
         self.reset_parameters()

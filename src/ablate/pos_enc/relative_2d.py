@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ablate.config.conflicts import Conflict
-from ablate.errors import UserError
-from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
+from ablate.pos_enc import NEEDS_GRID, PosEnc
 
 
 class Relative2d(PosEnc):
@@ -45,12 +44,9 @@ class Relative2d(PosEnc):
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
-        self.rows, self.columns = require_grid("relative_2d", self.grid)
-        if self.head_dim % 2:
-            raise UserError(
-                f"pos_enc=relative_2d halves the head width model.dim / model.heads, which must be"
-                f" even, not {self.head_dim}"
-            )
+        assert self.grid is not None
+        assert self.head_dim % 2 == 0
+        self.rows, self.columns = self.grid
         self.row_tables = self.tables(self.rows)
         self.column_tables = self.tables(self.columns)
         self.reset_parameters()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Positive
-from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc
 from ablate.pos_enc.sinusoidal import waves
 
@@ -29,12 +28,11 @@ class Sinusoidal2d(GridPosEnc):
         ),
     )
 
+    option = "sinusoidal_2d"
+
     def __init__(self, *, base: Positive, **sizes: Any) -> None:
-        super().__init__("sinusoidal_2d", **sizes)
-        if self.dim % 4:
-            raise UserError(
-                f"pos_enc=sinusoidal_2d needs a model.dim that is a multiple of 4, here {self.dim}"
-            )
+        super().__init__(**sizes)
+        assert self.dim % 4 == 0
         self.base = base
 
     def axes(

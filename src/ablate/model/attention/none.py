@@ -8,7 +8,6 @@ using RNN encoder-decoder", section 2.2, https://arxiv.org/abs/1406.1078; Sutske
 from typing import Any, ClassVar
 
 from ablate.config.conflicts import Conflict
-from ablate.errors import UserError
 from ablate.model.attention import Score
 
 
@@ -40,8 +39,4 @@ class NoAttention(Score):
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
-        if self.projected:
-            raise UserError(
-                "model.attention=none needs a model with an encoder whose last state is the "
-                "context, model=rnn_seq2seq; model.attention=uniform is the ablation of others"
-            )
+        assert not self.projected

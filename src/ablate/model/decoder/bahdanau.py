@@ -21,29 +21,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.conflicts import Conflict
-from ablate.errors import UserError
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
-
-# The message of the check of a composition, and of the constructor.
-MAXOUT = (
-    "model.decoder=bahdanau reads out the larger of each pair of model.dim={dim} numbers, which"
-    " must be even"
-)
-FED = (
-    "model.input_feeding=true belongs to model.decoder=luong; model.decoder={decoder} always feeds"
-    " the context to the cell"
-)
 
 
 class Bahdanau(Decoder):
     """Steps are computed one after another, the read-out of all steps in one call."""
 
     conflicts = (
-        Conflict(lambda c: c("model.dim") % 2 != 0, MAXOUT.format(dim="{model.dim}")),
-        Conflict(lambda c: c("model.input_feeding"), FED.format(decoder="{model.decoder}")),
+        Conflict(
+            lambda c: c("model.dim") % 2 != 0,
+            "model.decoder=bahdanau reads out the larger of each pair of model.dim={model.dim}"
+            " numbers, which must be even",
+        ),
+        Conflict(
+            lambda c: c("model.input_feeding"),
+            "model.input_feeding=true belongs to model.decoder=luong;"
+            " model.decoder={model.decoder} always feeds the context to the cell",
+        ),
     )
     halves = True
 
@@ -56,10 +53,8 @@ class Bahdanau(Decoder):
         input_feeding: bool = False,
         **parts: Any,
     ):
-        if dim % 2:
-            raise UserError(MAXOUT.format(dim=dim))
-        if input_feeding:
-            raise UserError(FED.format(decoder="bahdanau"))
+        assert dim % 2 == 0
+        assert not input_feeding
         super().__init__(embedding_dim + dim, dim, width=dim // 2, **parts)
         self.first = Start(dim // (1 + bidirectional), dim, recurrent=self.recurrent)
         reads = dim + embedding_dim + dim

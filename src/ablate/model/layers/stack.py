@@ -25,7 +25,7 @@ from ablate.model.layers.block import Block, BlockKeys, make_block
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
 from ablate.model.layers.modulation import MakeModulation
 from ablate.model.mask import Mask
-from ablate.pos_enc import PosEnc, acts_in
+from ablate.pos_enc import PosEnc
 from ablate.random.dropout import Dropout
 
 # Operations that take long for the memory of their results: linear maps and fused attention.
@@ -116,8 +116,7 @@ class Stack(nn.Module):
         self.masks: list[Mask] = [
             block_keys.pop("mask")(causal=causal, **layout, **of_source) for block_keys in keys
         ]
-        in_input = acts_in(pos_enc) == "input"
-        numbers = self._encode_positions(keys, in_input, dim=dim, length=length, **layout)
+        numbers = self._encode_positions(keys, dim=dim, length=length, **layout)
         self.dropout = Dropout(block["dropout"])
         self.embedding_norm: nn.Module = nn.Identity()
         if embedding_norm and keys[0]["norm"] == "post":
@@ -151,16 +150,15 @@ class Stack(nn.Module):
         self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Float[Tensor, ""]]] = []
 
-    def _encode_positions(
-        self, keys: Sequence[dict[str, Any]], in_input: bool, **sizes: Any
-    ) -> list[int]:
+    def _encode_positions(self, keys: Sequence[dict[str, Any]], **sizes: Any) -> list[int]:
         """Set the position encoding of each block: one instance for all blocks that it can be the
         same for. Return the number of each block among those with its instance."""
         kinds = [
             _Kind(block_keys.pop("pos_enc"), block_keys["heads"], not mask.look_ahead)
             for block_keys, mask in zip(keys, self.masks, strict=True)
         ]
-        if in_input:
+        first: Any = kinds[0].encoding
+        if getattr(first, "func", first).acts_in == "input":
             kinds = kinds[:1] * len(kinds)
         encodings = {
             kind: kind.make(depth=kinds.count(kind), **sizes) for kind in dict.fromkeys(kinds)
