@@ -42,7 +42,8 @@ class Mask:
     @property
     def look_ahead(self) -> bool:
         """Whether any query may attend to a later key."""
-        raise NotImplementedError
+        assert self.looks_ahead is not None
+        return self.looks_ahead
 
     @property
     def leaks_targets(self) -> bool:

@@ -22,6 +22,7 @@ class FeedForward(Layer):
 
     traits = LayerTraits(mixes=False)
     gated: ClassVar[bool] = False
+    activation: ClassVar[Callable[[Float[Tensor, " *n"]], Float[Tensor, " *n"]]]  # f
 
     def __init__(
         self, dim: int, *, hidden: int, bias: bool, std: float = STD, out_std: float = STD
@@ -31,11 +32,6 @@ class FeedForward(Layer):
         self.up = Linear(dim, hidden, bias=bias, std=std)
         self.gate = Linear(dim, hidden, bias=bias, std=std) if self.gated else None
         self.down = Linear(hidden, dim, bias=bias, std=out_std)
-
-    @staticmethod
-    def activation(x: Float[Tensor, " *n"]) -> Float[Tensor, " *n"]:
-        """f."""
-        raise NotImplementedError
 
     def forward(
         self, x: Float[Tensor, "*b d"], context: Context | None = None

@@ -3,14 +3,12 @@
 Hendrycks and Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
 """
 
+from functools import partial
+
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 from ablate.model.ffn import FeedForward
 
 
 class GELUTanh(FeedForward):
-    @staticmethod
-    def activation(x: Float[Tensor, " *n"]) -> Float[Tensor, " *n"]:
-        return F.gelu(x, approximate="tanh")
+    activation = staticmethod(partial(F.gelu, approximate="tanh"))

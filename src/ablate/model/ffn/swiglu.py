@@ -1,15 +1,10 @@
 """A network gated by SiLU (swish): Shazeer 2020, https://arxiv.org/abs/2002.05202."""
 
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 from ablate.model.ffn import FeedForward
 
 
 class SwiGLU(FeedForward):
     gated = True
-
-    @staticmethod
-    def activation(x: Float[Tensor, " *n"]) -> Float[Tensor, " *n"]:
-        return F.silu(x)
+    activation = staticmethod(F.silu)

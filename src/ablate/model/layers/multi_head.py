@@ -59,7 +59,7 @@ class MultiHeadAttention(Layer):
     the query (or key) this projection does not exist.
     """
 
-    traits = LayerTraits(attends=True)
+    traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     needs_if: ClassVar[Mapping[str, str]] = {
         "model.mixer.softcap": "softcap",
         "model.mixer.sink": "sink",

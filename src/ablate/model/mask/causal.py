@@ -19,10 +19,6 @@ class Causal(Mask):
     lower_triangle: ClassVar[bool] = True
     looks_ahead = False
 
-    @property
-    def look_ahead(self) -> bool:
-        return False
-
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return j <= i[:, None]
 

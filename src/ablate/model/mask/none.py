@@ -19,10 +19,6 @@ class NoMask(Mask):
     needs = frozenset({"range"})
     looks_ahead: ClassVar[bool | None] = True
 
-    @property
-    def look_ahead(self) -> bool:
-        return True
-
     def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return torch.ones(len(i), len(j), dtype=torch.bool, device=i.device)
 

@@ -16,7 +16,7 @@ from ablate.config.rules import Int
 from ablate.errors import UserError
 from ablate.kernel import every_head
 from ablate.model.layers.channel_gate import ChannelGate
-from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
+from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
 
@@ -65,7 +65,6 @@ class Attention(MultiHeadAttention):
     (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
     """
 
-    traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     conflicts = (
         *(
             Conflict(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Real
-from ablate.model.layers.layer import Context, LayerSpec, LayerTraits
+from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 
 STD = 0.1  # of the vectors of lambda
@@ -46,7 +46,6 @@ class DifferentialAttention(MultiHeadAttention):
     """As many parameters as attention with as many heads, but for lambda and the norm."""
 
     revision = 2
-    traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     conflicts = (
         Conflict(
             lambda c: c("model.dim") % (2 * c("model.heads")) != 0,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.model.attention import Score
-from ablate.model.layers.layer import Context, LayerSpec, LayerTraits, State
+from ablate.model.layers.layer import Context, LayerSpec, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 
@@ -24,7 +24,6 @@ from ablate.model.layers.multi_head import AttentionKeys, MultiHeadAttention
 class LatentAttention(MultiHeadAttention):
     """rank: numbers of the latent; null: a quarter of the width."""
 
-    traits = LayerTraits(attends=True, reads_positions=True, reads_mask=True, caches=True)
     conflicts = (
         Conflict(
             lambda c: not c.declares("model.attention", "key"),
