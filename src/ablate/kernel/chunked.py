@@ -10,8 +10,8 @@ https://arxiv.org/abs/2112.05682.
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from typing import ClassVar, Literal
+from functools import cache, partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,10 +23,6 @@ from ablate.errors import UserError
 from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
 from ablate.kernel.heap import HeapTrimmer
 from ablate.kernel.interface.score import Score
-
-RunScore = Callable[
-    [Score, Float[Tensor, "b h i k"], Float[Tensor, "b h j p"]], Float[Tensor, "b h i j"]
-]
 
 
 class Chunked(Kernel):
@@ -65,14 +61,14 @@ class Chunked(Kernel):
         most = self.ELEMENTS if on_cpu else self.GPU_ELEMENTS
         size = self.chunk or max(1, min(most // per_query, attend.queries))
         training = torch.is_grad_enabled()
-        score: RunScore = run_score
+        compare: Callable[..., Tensor] = attend.score.compare
         # Compiling pays over many training steps; generation has a new shape for every token.
         if fused:
-            score = fused_score
+            compare = attend.score.fused
             if not torch.compiler.is_compiling():
                 self.fused = True
         elif training and self.compile is True and not torch.compiler.is_compiling():
-            score, self.compiled = compiled_score(), True
+            compare, self.compiled = partial(compiled_score(), attend.score), True
 
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))
@@ -86,7 +82,7 @@ class Chunked(Kernel):
             assert rows.prepared is not None
             if give_back:
                 trimmer.record(largest)
-            return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
+            return mix(rows, attention_weights(rows, compare(rows.q, rows.prepared)))
 
         again = training and not (fused and size == attend.queries)
         outputs = []
@@ -127,14 +123,8 @@ def run_score(
     return score.compare(q, prepared)
 
 
-def fused_score(
-    score: Score, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
-) -> Float[Tensor, "b h i j"]:
-    return score.fused(q, prepared)
-
-
 @cache
-def compiled_score() -> RunScore:
+def compiled_score() -> Callable[..., Any]:
     """One compiled function for all layers; the number of keys may change without recompiling."""
     return torch.compile(run_score, dynamic=True)
 

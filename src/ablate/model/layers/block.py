@@ -8,9 +8,9 @@ stochastic depth: Huang et al. 2016, https://arxiv.org/abs/1603.09382.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NotRequired, TypedDict, Unpack
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -175,9 +175,6 @@ class BlockKeys(TypedDict):
     init_depth_scale: NotRequired[bool | Literal["zero"]]
 
 
-FIELDS = fields(LayerSpec)
-
-
 def make_block(
     dim: int,
     *,
@@ -209,19 +206,22 @@ def make_block(
     sublayers = (1 if parallel else 2) + (cross_attention is not None)
     additions = depth * sublayers if keys.get("init_depth_scale", True) else 1
     out_std = 0.0 if keys.get("init_depth_scale") == "zero" else std / additions**0.5
-    of_layers: dict[str, Any] = {f.name: keys.get(f.name) for f in FIELDS if f.name in keys}
     place = LayerSpec(
         dim=dim,
+        heads=keys["heads"],
         length=length,
         grid=grid,
+        bias=bias,
         std=std,
         out_std=out_std,
+        dropout=keys["dropout"],
         score=attention,
+        normalizer=keys["normalizer"],
+        kernel=keys["kernel"],
         mask=mask,
         pos=pos,
         layer=layer,
         query_scale=query_scale,
-        **of_layers,
     )
     mix, cross = keys["mixer"](place), None
     if cross_attention is not None:

@@ -5,27 +5,21 @@ https://arxiv.org/abs/1905.05702: w = max(s / 2 - tau, 0)^2, where tau makes the
 sum to one (algorithm 2).
 """
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ablate.model.normalizer import Normalizer
 from ablate.model.normalizer.threshold import Threshold
 
 
-class Entmax15(Normalizer):
-    def normalize(
-        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
-    ) -> Float[Tensor, "*bhi j"]:
-        return Threshold.of(scores, tau, power=2)
+class Entmax15(Threshold):
+    power = 2
 
-
-def tau(
-    ordered: Float[Tensor, "*bhi j"], rank: Float[Tensor, " j"]
-) -> tuple[Float[Tensor, "*bhi j"], Bool[Tensor, "*bhi j"]]:
-    """The threshold if the `rank` highest scores were kept, and whether the last of them is: the
-    root of sum (z - tau)^2 = 1, from their mean and their squared deviations.
-    """
-    mean = ordered.cumsum(-1) / rank
-    deviations = (ordered**2).cumsum(-1) - rank * mean**2
-    thresholds = mean - ((1 - deviations) / rank).clamp(min=0).sqrt()
-    return thresholds, thresholds <= ordered
+    def tau(
+        self, ordered: Float[Tensor, "*bhi j"], rank: Float[Tensor, " j"]
+    ) -> tuple[Float[Tensor, "*bhi j"], Bool[Tensor, "*bhi j"]]:
+        """The root of sum (z - tau)^2 = 1, from the mean of the scores that are kept and their
+        squared deviations."""
+        mean = ordered.cumsum(-1) / rank
+        deviations = (ordered**2).cumsum(-1) - rank * mean**2
+        thresholds = mean - ((1 - deviations) / rank).clamp(min=0).sqrt()
+        return thresholds, thresholds <= ordered

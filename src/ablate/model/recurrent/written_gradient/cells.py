@@ -90,7 +90,7 @@ class LSTMSteps(Steps):
         _, self.c[0] = tensors[-1]
         self.c_at = self.c.unbind(0)
         self.tanh_c = self.h.new_empty(self.h.shape)[1:].unbind(0)
-        self.views = lstm_views(self.gates)
+        self.views = views(self.gates, self.dim)
 
     def forward(self, t: int, x: Float[Tensor, "b f"]) -> Float[Tensor, "b d"]:
         both, i, f, g, o = (part[t] for part in self.views)
@@ -103,7 +103,7 @@ class LSTMSteps(Steps):
 
     def start_backward(self, d_after: Sequence[Float[Tensor, "b d"]]) -> None:
         super().start_backward(d_after)
-        self.d_views = lstm_views(self.d_gates)
+        self.d_views = views(self.d_gates, self.dim)
 
     def backward(self, t: int, d_h: Float[Tensor, "b d"]) -> Float[Tensor, "b f"]:
         both, i, f, g, o = (part[t] for part in self.views)
@@ -128,13 +128,6 @@ class LSTMSteps(Steps):
         return self.h[-1], self.c[-1]
 
 
-def lstm_views(gates: Float[Tensor, "i b g"]) -> tuple[Sequence[Float[Tensor, "b _"]], ...]:
-    """Of every step i and f together, i, f, g, o."""
-    i, f, g, o = gates.chunk(4, dim=2)
-    both = gates[:, :, : 2 * i.shape[2]]
-    return both.unbind(0), i.unbind(0), f.unbind(0), g.unbind(0), o.unbind(0)
-
-
 class GRUSteps(Steps):
     """r and z are sigmoids of W x + U h, n = tanh(W x + r U h), h = n + z (h - n)."""
 
@@ -144,8 +137,8 @@ class GRUSteps(Steps):
         super().__init__(*tensors)
         self.hidden = self.gates.new_empty(self.gates.shape)  # U h + its bias
         self.hidden_at = self.hidden.unbind(0)
-        self.views = gru_views(self.gates)
-        *_, self.of_n = gru_views(self.hidden)
+        self.views = views(self.gates, self.dim)
+        *_, self.of_n = views(self.hidden, self.dim)
 
     def forward(self, t: int, x: Float[Tensor, "b f"]) -> Float[Tensor, "b d"]:
         both, r, z, n = (part[t] for part in self.views)
@@ -158,7 +151,8 @@ class GRUSteps(Steps):
     def start_backward(self, d_after: Sequence[Float[Tensor, "b d"]]) -> None:
         super().start_backward(d_after)
         self._d_hidden = torch.empty_like(self.hidden)
-        self.d_views, self.d_hidden_views = gru_views(self.d_gates), gru_views(self._d_hidden)
+        self.d_views = views(self.d_gates, self.dim)
+        self.d_hidden_views = views(self._d_hidden, self.dim)
 
     def backward(self, t: int, d_h: Float[Tensor, "b d"]) -> Float[Tensor, "b f"]:
         both, r, z, n = (part[t] for part in self.views)
@@ -180,13 +174,6 @@ class GRUSteps(Steps):
         return self._d_hidden
 
 
-def gru_views(gates: Float[Tensor, "i b g"]) -> tuple[Sequence[Float[Tensor, "b _"]], ...]:
-    """Of every step r and z together, r, z, n."""
-    r, z, n = gates.chunk(3, dim=2)
-    both = gates[:, :, : 2 * r.shape[2]]
-    return both.unbind(0), r.unbind(0), z.unbind(0), n.unbind(0)
-
-
 class RNNSteps(Steps):
     def forward(self, t: int, x: Float[Tensor, "b f"]) -> Float[Tensor, "b d"]:
         sums = self.gates_at[t].addmm_(x, self.w_in).addmm_(self.h_at[t], self.u_in)
@@ -199,6 +186,12 @@ class RNNSteps(Steps):
 
 
 STEPS: dict[type[Cell], type[Steps]] = {RNN: RNNSteps, GRU: GRUSteps, LSTM: LSTMSteps}
+
+
+def views(gates: Float[Tensor, "i b g"], dim: int) -> tuple[Sequence[Float[Tensor, "b _"]], ...]:
+    """Of every step: the first two gates together, and each gate, of width `dim`."""
+    parts = gates[:, :, : 2 * dim], *gates.split(dim, dim=2)
+    return tuple(part.unbind(0) for part in parts)
 
 
 def tanh_gradient(
