@@ -23,12 +23,11 @@ START = 10.0
 LARGEST = 100.0
 
 
-class Cosine(Score):
-    """Cosine similarity of queries and keys of equal width, times a learned factor per head.
+class OfDirections(Score):
+    """The base of scores of normalized queries and keys of equal width, which a subclass lowers. A
+    zero vector scores 0 with every other."""
 
-    A zero vector scores 0 with every other.
-    """
-
+    option: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
@@ -41,18 +40,30 @@ class Cosine(Score):
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
-        require_equal_widths(self, "cosine")
+        require_equal_widths(self, self.option)
+
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
+    ) -> Float[Tensor, "b h i j"]:
+        unit, other, factor = self.lower(q, k)
+        return factor * unit.to(q.dtype) @ other.to(k.dtype).mT
+
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
+        raise NotImplementedError
+
+
+class Cosine(OfDirections):
+    """Cosine similarity times a learned factor per head."""
+
+    option = "cosine"
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
         self.log_t = nn.Parameter(torch.empty(self.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.constant_(self.log_t, math.log(START))
-
-    def forward(
-        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
-    ) -> Float[Tensor, "b h i j"]:
-        unit, other, _ = self.lower(q, k)
-        return unit.to(q.dtype) @ other.to(k.dtype).mT
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return scaled(q, self.sharpness()), scaled(k), 1.0

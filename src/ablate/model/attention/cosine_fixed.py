@@ -11,28 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.rules import Positive
-from ablate.model.attention import Lowered, Score, require_equal_widths
-from ablate.model.attention.cosine import Cosine, scaled
+from ablate.model.attention import Lowered
+from ablate.model.attention.cosine import OfDirections, scaled
 
 
-class CosineFixed(Score):
-    """Cosine similarity of queries and keys of equal width, times `factor`; no parameters.
+class CosineFixed(OfDirections):
+    """Cosine similarity times `factor`; no parameters."""
 
-    A zero vector scores 0 with every other.
-    """
-
-    needs = Cosine.needs
-    conflicts = Cosine.conflicts
+    option = "cosine_fixed"
 
     def __init__(self, *, factor: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)
-        require_equal_widths(self, "cosine_fixed")
         self.factor = factor
-
-    def forward(
-        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
-    ) -> Float[Tensor, "b h i j"]:
-        return self.factor * scaled(q).to(q.dtype) @ scaled(k).to(k.dtype).mT
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return scaled(q), scaled(k), self.factor

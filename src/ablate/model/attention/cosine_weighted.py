@@ -10,31 +10,20 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.attention import Lowered, Score, require_equal_widths
-from ablate.model.attention.cosine import Cosine, scaled
+from ablate.model.attention import Lowered
+from ablate.model.attention.cosine import OfDirections, scaled
 from ablate.model.layers.scale import Scale
 
 
-class CosineWeighted(Score):
-    """s: of every feature of every head, at first 1. A zero vector scores 0 with every other."""
+class CosineWeighted(OfDirections):
+    """s: of every feature of every head, at first 1."""
 
-    needs = Cosine.needs
-    conflicts = Cosine.conflicts
+    option = "cosine_weighted"
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
-        require_equal_widths(self, "cosine_weighted")
         width = self.heads * self.query_dim
         self.scale = Scale(width, start=width**-0.5)
-
-    def reset_parameters(self) -> None:
-        self.scale.reset_parameters()
-
-    def forward(
-        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
-    ) -> Float[Tensor, "b h i j"]:
-        weighted, other, factor = self.lower(q, k)
-        return factor * weighted.to(q.dtype) @ other.to(k.dtype).mT
 
     def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         # Both factors of the pair are on the query, whose heads may be more.
