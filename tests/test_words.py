@@ -69,7 +69,7 @@ ALLOWED = {
     r"says?|said": (3, 0, 0, 3),
     r"stands?": (0, 1, 1, 3),
     r"beside": (0, 0, 1, 0),
-    r"what": (6, 11, 2, 4),
+    r"what": (6, 11, 1, 4),
     r"alone": (1, 1, 0, 5),
     r"of (?:your|one's|its|their) own|own parts?|of ours": (1, 0, 0, 2),
     r"(?:is|are) no(?! longer| more)": (1, 0, 0, 5),
