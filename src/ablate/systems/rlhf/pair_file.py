@@ -3,20 +3,16 @@
 It is split by a hash of the prompts, so that all pairs of a prompt are in one split.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ablate.data import digest, source
 from ablate.data.split import BOUNDS, text_key, three_way
-from ablate.data.tokenizer import Tokenizer, make_tokenizer
+from ablate.data.tokenizer import Tokenizer, TokenizerName, make_tokenizer
 from ablate.errors import UserError
-
-if TYPE_CHECKING:
-    from ablate.systems.rlhf.preferences import Preferences
 
 
 class Pair(NamedTuple):
@@ -27,14 +23,20 @@ class Pair(NamedTuple):
     rejected: str | None = None
 
 
+@dataclass(kw_only=True)
 class PairFile:
-    """The pairs of the file `path`, at most `data.limits` of each split."""
+    """limits: the most pairs of a split. whole: whether all pairs validate. The other fields are
+    options of Preferences.
+    """
 
-    def __init__(self, path: str, data: Preferences) -> None:
-        self.path, self.data = path, data
+    path: str
+    tokenizer_name: TokenizerName
+    vocab_size: int | None
+    limits: Mapping[str, int]
+    whole: bool
 
     def fingerprint(self) -> str:
-        limits = [self.data.limits] if self.data.limits else []
+        limits = [self.limits] if self.limits else []
         return digest(source.content_hash(self.path, None), BOUNDS, "by prompt", *limits)
 
     @cached_property
@@ -43,14 +45,14 @@ class PairFile:
         if not read:
             raise UserError(f"data.path={self.path}: has no pairs")
         prompts = [text_key(pair.prompt) for pair in read]
-        splits = {"val": list(range(len(read)))} if self.data.whole else three_way(prompts)
+        splits = {"val": list(range(len(read)))} if self.whole else three_way(prompts)
         if empty := [split for split, numbers in splits.items() if not numbers]:
             raise UserError(
                 f"data.path={self.path}: {len(read)} pairs of {len(set(prompts))} prompts are"
                 f" too few: none are left for {' and '.join(empty)}"
             )
         return {
-            split: [read[n] for n in numbers[: self.data.limits.get(split)]]
+            split: [read[n] for n in numbers[: self.limits.get(split)]]
             for split, numbers in splits.items()
         }
 
@@ -63,7 +65,7 @@ class PairFile:
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the options of `data`, fitted to the training pairs."""
-        name, size = self.data.tokenizer_name, self.data.vocab_size
+        name, size = self.tokenizer_name, self.vocab_size
         return make_tokenizer(
             name, size, partial(self._texts, "train"), partial(self._texts, "val", "test")
         )

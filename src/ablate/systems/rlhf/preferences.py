@@ -28,7 +28,7 @@ from ablate.data.loader import Batch, Request
 from ablate.data.text import Tokenized
 from ablate.data.tokenizer import TokenizerName
 from ablate.errors import UserError
-from ablate.systems.rlhf.generated_pairs import GeneratedPairs
+from ablate.systems.rlhf.generated_pairs import COUNTS, GeneratedPairs
 from ablate.systems.rlhf.pair_file import Pair, PairFile
 from ablate.systems.rlhf.preference_rules import RULES, RuleName
 
@@ -123,8 +123,8 @@ class Preferences(Tokenized):
     temperature: of the noise of generated preferences, in units of the rule; null: 1.
     prompt: the maximum number of tokens of a prompt; the last ones are kept. The other tokens of
     `seq_len` are for the response, which is cut after them.
-    train_examples and the like: generated pairs, null: 2048, 512 and 512; or the maximum number of
-    pairs of a file's split, null: all of them.
+    train_examples and the like: generated pairs, null: `COUNTS`; or the maximum number of pairs of
+    a file's split, null: all of them.
     """
 
     kind: ClassVar[str] = "preferences between texts"
@@ -179,24 +179,39 @@ class Preferences(Tokenized):
             raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
 
     @property
-    def only_prompts(self) -> bool:
-        """Whether the task reads no responses."""
-        return self.task_settings == PROMPTS
-
-    @property
     def room(self) -> int:
         """The tokens of a response."""
         return self.seq_len - self.prompt
 
-    @cached_property
     def origin(self) -> PairFile | GeneratedPairs:
-        return GeneratedPairs(self) if self.path is None else PairFile(self.path, self)
+        if self.path is not None:
+            return PairFile(
+                path=self.path,
+                tokenizer_name=self.tokenizer_name,
+                vocab_size=self.vocab_size,
+                limits=self.limits,
+                whole=self.whole,
+            )
+        assert self.gold is not None
+        return GeneratedPairs(
+            policy_run=self.policy_run,
+            tokenizer_name=self.tokenizer_name,
+            vocab_size=self.vocab_size,
+            seq_len=self.seq_len,
+            prompt=self.prompt,
+            batch_size=self.batch_size,
+            temperature=self.temperature,
+            gold=self.gold,
+            counts={**COUNTS, **self.limits},
+            only_prompts=self.task_settings == PROMPTS,
+            new_tokenizer=self.known_tokenizer is None,
+        )
 
     def fingerprint(self) -> str:
-        return self.origin.fingerprint()
+        return self.origin().fingerprint()
 
     def load(self) -> None:
-        origin = self.origin
+        origin = self.origin()
         self.tokenizer = self.known_tokenizer or origin.tokenizer()
         splits = {
             split: Preferred(count, partial(origin.pairs, split), self)
@@ -226,7 +241,7 @@ class Preferences(Tokenized):
             f"have a prompt longer than data.prompt={self.prompt} tokens; only the last are"
             " read": sum(pair.cut_prompt for pair in pairs)
         }
-        if not self.only_prompts:
+        if self.task_settings != PROMPTS:
             for name, split in splits.items():
                 differ = [
                     n for n, pair in enumerate(split.encoded) if not np.array_equal(*pair.texts)
