@@ -17,6 +17,7 @@ from ablate.errors import UserError
 from ablate.random.draws import Draws
 from ablate.run_files import best_weights
 from ablate.systems.diffusion.autoencoding import divergence
+from ablate.systems.diffusion.paint import caption, fill
 from ablate.training.build import build_data
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -108,7 +109,7 @@ def test_a_model_draws_in_latents(folder, autoencoder):
     known = task.data.originals("val", torch.tensor([1]))
     mask = torch.zeros(1, 12, 24, dtype=torch.bool)
     mask[..., 13:] = True  # in the middle of a place of the latent
-    drawn = task.fill(task.caption("3 1"), [5], known, mask)
+    drawn = fill(task, caption(task, "3 1"), [5], known, mask)
     assert torch.equal(drawn[..., :13], known[..., :13])
     assert not torch.allclose(drawn[..., 13:], known[..., 13:])
     before = (file := best_weights(autoencoder)).read_bytes()

@@ -12,28 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
-from torchmetrics.image.fid import FrechetInceptionDistance
-from torchmetrics.text.wer import WordErrorRate
 
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative, Probability, Real, RunDir
 from ablate.data import Batch
 from ablate.data.digit_strings import DigitStrings
-from ablate.data.pairs import BOS, PAD
-from ablate.errors import UserError
+from ablate.data.pairs import PAD
 from ablate.figures.maps import Map
 from ablate.random.draws import Draws, Source, Stream, normal, uniform_alone
 from ablate.random.seeding import derive
 from ablate.systems.diffusion.dit import DiT
 from ablate.systems.diffusion.figures import block_drawer
-from ablate.systems.diffusion.judge import Judge
+from ablate.systems.diffusion.judge import JUDGED, Judge, Quality
 from ablate.systems.diffusion.noise import Noise
 from ablate.systems.diffusion.paint import draw_samples, paint
 from ablate.task import Task
 from ablate.task.presenter import COUNT, INDEX, SEED, Draw, Presenter, checked, filled
 
-JUDGED: tuple[str, ...] = ("exact_match", "der", "frechet")
-JUDGED += tuple(f"{name}_reference" for name in JUDGED)
 FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
 
 
@@ -127,15 +122,12 @@ class Diffusion(Task):
         self.mean_loss = MeanMetric()
         self.judge = judge
         self.judging: Judge | None = None  # read when it is first needed
-        if judge is not None:
-            self.right, self.real_right = MeanMetric(), MeanMetric()
-            self.errors, self.real_errors = WordErrorRate(), WordErrorRate()
 
     def setup(self, stage: str) -> None:
         if self.judge is not None and self.judging is None:
             self.judging = Judge(self.judge, self.data.size)
-            width = self.judging.width
-            self.distance, self.real_distance = frechet(width), frechet(width)
+            self.drawn_quality = Quality(self.judging.width)
+            self.real_quality = Quality(self.judging.width)
 
     def prepare(self, batch: Batch, step: int) -> Batch:
         images = batch["images"]
@@ -186,8 +178,8 @@ class Diffusion(Task):
         index = batch["index"].cpu()
         real = self.data.originals("test", index)
         features = judge.describe(real).to(self.device)
-        self.distance.update(features, real=True)
-        self.real_distance.update(features, real=True)
+        for quality in (self.drawn_quality, self.real_quality):
+            quality.frechet.update(features, real=True)
         chosen = index < self.samples
         if not chosen.any():
             return
@@ -195,32 +187,23 @@ class Diffusion(Task):
         words = batch["target_in"][chosen.to(self.device)]
         drawn = self.data.to_pixels(self.sample(words, keys))
         captions = [self.data.reference("test", number) for number in index[chosen].tolist()]
-        for pixels, right, errors in (
-            (drawn, self.right, self.errors),
-            (real[chosen], self.real_right, self.real_errors),
-        ):
-            read = judge.read(pixels)
-            same = [text == other for text, other in zip(read, captions, strict=True)]
-            right.update(torch.tensor(same, device=self.device).float())
-            errors.update(read, captions)
-        self.distance.update(judge.describe(drawn).to(self.device), real=False)
+        self.drawn_quality.read(judge.read(drawn), captions)
+        self.real_quality.read(judge.read(real[chosen]), captions)
+        self.drawn_quality.frechet.update(judge.describe(drawn).to(self.device), real=False)
         others = index[chosen & (index < self.data.length("val"))]
         if len(others):
             features = judge.describe(self.data.originals("val", others))
-            self.real_distance.update(features.to(self.device), real=False)
+            self.real_quality.frechet.update(features.to(self.device), real=False)
 
     def measures(self, split: str) -> dict[str, Tensor]:
         values = {"loss": self.mean_loss.compute()}
-        if self.judge is not None and split == "test":
-            judged = [torch.tensor(float("nan"))] * len(JUDGED)  # of nothing
-            if self.judging is not None:
-                judged = [
-                    *(self.right.compute(), self.errors.compute(), distance_of(self.distance)),
-                    *(self.real_right.compute(), self.real_errors.compute()),
-                    distance_of(self.real_distance),
-                ]
-            values |= dict(zip(JUDGED, judged, strict=True))
-        return values
+        if self.judge is None or split != "test":
+            return values
+        if self.judging is None:
+            return values | dict.fromkeys(JUDGED, torch.tensor(float("nan")))  # of nothing
+        reference = self.real_quality.compute()
+        values |= self.drawn_quality.compute()
+        return values | {f"{name}_reference": value for name, value in reference.items()}
 
     @torch.no_grad()
     def sample(
@@ -275,31 +258,6 @@ class Diffusion(Task):
         unconditional, conditional = predictions.chunk(2)
         return unconditional + guidance * (conditional - unconditional)
 
-    def caption(self, text: str) -> Tensor:
-        """A caption as the model reads it, 1 j; UserError for words that it does not know."""
-        known = [str(digit) for digit in range(10)]
-        words = text.split()
-        if strange := [word for word in words if word not in known]:
-            raise UserError(
-                f"--prompt: {strange[0]!r} is not a word of this data; use {' '.join(known)}"
-            )
-        if not self.data.least <= len(words) <= self.data.most:
-            raise UserError(
-                f"--prompt: has {len(words)} digits, and the images of this data {self.data.least}"
-                f" to {self.data.most}"
-            )
-        tokens = self.data.target_tokenizer.encode(" ".join(words))
-        return torch.tensor([[BOS, *tokens]], device=self.device)
-
-    def fill(
-        self, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
-    ) -> Tensor:
-        """Pixels, b y x, with the masked region, b y x, generated again for captions, b j."""
-        images = self.data.images(known).to(self.device)
-        shrunk = F.adaptive_max_pool2d(mask[:, None].float(), images.shape[-2:]) > 0
-        drawn = self.sample(words, keys, known=(images, shrunk.to(self.device)), **how)
-        return torch.where(mask, self.data.to_pixels(drawn), known)
-
 
 def without_caption(words: Tensor) -> Tensor:
     """The captions without their words: BOS, then padding."""
@@ -312,16 +270,3 @@ def one_by_one(
     """Random numbers for as many examples of the shape 1 ... of `like` as there are keys."""
     sources = (Source(torch.tensor(key, device=like.device)) for key in keys)
     return torch.cat([kind(source, like) for source in sources])
-
-
-def frechet(width: int) -> FrechetInceptionDistance:
-    """The Frechet distance of feature vectors, b d, in place of images."""
-    features = nn.Identity()
-    features.num_features = width  # type: ignore[assignment]
-    return FrechetInceptionDistance(feature=features)
-
-
-def distance_of(metric: FrechetInceptionDistance) -> Tensor:
-    """NaN of fewer than two images, which have no covariance."""
-    few = min(int(metric.real_features_num_samples), int(metric.fake_features_num_samples)) < 2
-    return torch.tensor(float("nan")) if few else metric.compute()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from ablate.data.pairs import BOS
 from ablate.errors import UserError
 from ablate.figures.save import save
 from ablate.random.seeding import derive
@@ -36,7 +38,7 @@ def paint(task: Any, arguments: Mapping[str, Any], folder: Path) -> Iterator[str
         raise UserError(f"--image {target}: {target.parent} does not exist")
     if target.suffix != ".png" or target.is_dir():
         raise UserError(f"--image {target}: output is PNG; choose a name that ends in .png")
-    words = task.caption(arguments["prompt"])
+    words = caption(task, arguments["prompt"])
     keys = [derive(arguments.get("seed", 0), "drawn")]
     how = {"guidance": arguments.get("guidance"), "steps": arguments.get("steps")}
     if task.drop_caption == 0 and how["guidance"] not in (None, 1):
@@ -49,11 +51,38 @@ def paint(task: Any, arguments: Mapping[str, Any], folder: Path) -> Iterator[str
             raise UserError("--mask requires --inpaint FILE or --index N")
         pixels = task.data.to_pixels(task.sample(words, keys, **how))[0]
     else:
-        pixels = task.fill(words, keys, known, mask_of(task, arguments), **how)[0]
+        pixels = fill(task, words, keys, known, mask_of(task, arguments), **how)[0]
     target.parent.mkdir(exist_ok=True)  # a run may have no figures yet
     with replacing(target) as temporary:
         Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(temporary, "PNG")
     yield str(target)
+
+
+def caption(task: Any, text: str) -> Tensor:
+    """A caption as the model reads it, 1 j; UserError for words that it does not know."""
+    data, words = task.data, text.split()
+    known = [str(digit) for digit in range(10)]
+    if strange := [word for word in words if word not in known]:
+        raise UserError(
+            f"--prompt: {strange[0]!r} is not a word of this data; use {' '.join(known)}"
+        )
+    if not data.least <= len(words) <= data.most:
+        raise UserError(
+            f"--prompt: has {len(words)} digits, and the images of this data {data.least} to"
+            f" {data.most}"
+        )
+    tokens = data.target_tokenizer.encode(" ".join(words))
+    return torch.tensor([[BOS, *tokens]], device=task.device)
+
+
+def fill(
+    task: Any, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
+) -> Tensor:
+    """Pixels, b y x, with the masked region, b y x, generated again for captions, b j."""
+    images = task.data.images(known).to(task.device)
+    shrunk = F.adaptive_max_pool2d(mask[:, None].float(), images.shape[-2:]) > 0
+    drawn = task.sample(words, keys, known=(images, shrunk.to(task.device)), **how)
+    return torch.where(mask, task.data.to_pixels(drawn), known)
 
 
 def to_fill(task: Any, arguments: Mapping[str, Any]) -> Tensor | None:
@@ -95,7 +124,7 @@ def captions(task: Any) -> list[str]:
 
 def drawn(task: Any, text: str, **how: Any) -> Tensor:
     """The image generated for a caption, y x, from the noise that all figures have."""
-    images = task.sample(task.caption(text), [derive(0, "drawn")], **how)
+    images = task.sample(caption(task, text), [derive(0, "drawn")], **how)
     return task.data.to_pixels(images)[0]
 
 
@@ -131,7 +160,8 @@ def inpainting(task: Any) -> Figure:
     middle = known.shape[2] // 2
     mask = (torch.arange(known.shape[2]) >= middle).expand_as(known)
     texts = [task.data.reference("val", 0), *captions(task)]
-    filled = [task.fill(task.caption(t), [derive(0, "drawn")], known, mask)[0] for t in texts]
+    keys = [derive(0, "drawn")]
+    filled = [fill(task, caption(task, text), keys, known, mask)[0] for text in texts]
     return draw_images(
         [[known[0], *filled]],
         "In-painting: the right half is generated again, the left half is kept",

@@ -244,7 +244,9 @@ class Preferences(Tokenized):
         if self.task_settings != PROMPTS:
             for name, split in splits.items():
                 differ = [
-                    n for n, pair in enumerate(split.encoded) if not np.array_equal(*pair.texts)
+                    number
+                    for number, pair in enumerate(split.encoded)
+                    if not np.array_equal(pair.texts[0], pair.texts[1])
                 ]
                 if not differ:
                     raise UserError(
