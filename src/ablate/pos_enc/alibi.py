@@ -4,8 +4,7 @@ Press et al. 2022, "Train short, test long", section 3, https://arxiv.org/abs/21
 of h heads are 2^(-8/h), 2^(-16/h), ..., 2^-8. If h is not a power of two, the authors' code takes
 those of the next lower power, then every other one of twice that many heads; so do we. The paper is
 causal (|i - j| = i - j); for a bidirectional model the bias is symmetric, as the authors advise for
-encoders in issue 5 of their repository. The bias is not divided by sqrt(k), as there. Positions of
-two sequences have no distance: cross-attention has no such penalty.
+encoders in issue 5 of their repository. The bias is not divided by sqrt(k), as there.
 """
 
 import math

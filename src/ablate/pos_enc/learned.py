@@ -3,8 +3,7 @@
 Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1,
 https://arxiv.org/abs/1705.03122; initialized from a normal distribution of standard deviation 0.02,
 as in the code of Devlin et al. 2018, "BERT", https://arxiv.org/abs/1810.04805. There are as many
-positions as in training, and no more. They reach cross-attention through the states of both sides,
-which have a table each.
+positions as in training, and no more.
 """
 
 from typing import Any

@@ -2,7 +2,6 @@
 
 The ablated encoding. Without a mask the model then treats its input as a set; a causal mask by
 itself lets a decoder find positions, Haviv et al. 2022, https://arxiv.org/abs/2203.16634.
-Cross-attention then reads the source as a set.
 """
 
 from ablate.pos_enc import PosEnc

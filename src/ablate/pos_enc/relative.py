@@ -5,7 +5,6 @@ https://arxiv.org/abs/1803.02155; a and c are its a^K and a^V, and distances bey
 (its k) are clipped to it (section 3.2). Equation 5 adds a to the key inside the scaled dot product,
 hence the division; the other scores get the same term. The tables are shared by the heads and not
 by the layers, and initialized with Glorot's uniform distribution, as in the authors' tensor2tensor.
-Positions of two sequences have no distance: cross-attention has no such terms.
 """
 
 import math

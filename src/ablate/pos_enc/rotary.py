@@ -4,7 +4,6 @@ Su et al. 2021, "RoFormer", section 3.2.2, https://arxiv.org/abs/2104.09864. The
 query and a key then depends only on their relative position. Pair m of the r rotated dimensions of
 a head is (2m, 2m + 1) in the paper, layout=interleaved; (m, m + r/2) in GPT-NeoX, layout=half. The
 two differ by a permutation of the width, which a learned projection absorbs.
-Positions of two sequences have no distance: cross-attention rotates nothing.
 
 share: r over the head width; the first dimensions are rotated, as in GPT-NeoX (Black et al. 2022,
 https://arxiv.org/abs/2204.06745).

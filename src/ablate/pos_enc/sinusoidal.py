@@ -3,7 +3,6 @@
 Vaswani et al. 2017, "Attention is all you need", section 3.5, https://arxiv.org/abs/1706.03762.
 Fixed, and takes any length. The factor sqrt(d) on the embeddings, section 3.4 there, is
 model.embedding_scale=sqrt.
-They reach cross-attention through the states of both sides, which count from 0 each.
 """
 
 from typing import Any

@@ -6,7 +6,6 @@ contain one distance each, the other half ranges that grow logarithmically up to
 everything beyond is in the last; a model that looks both ways has one such set per direction. All
 layers share the bias. Initialized from a normal distribution of variance 1 / d, as in the T5 of
 Hugging Face transformers. T5's dot product has no scale: that is model.attention=dot here.
-Positions of two sequences have no distance: cross-attention has no such bias, as in T5.
 """
 
 from typing import Annotated, Any

@@ -34,6 +34,8 @@ class Score(nn.Module):
     # The feature of a kernel that computes it: "dot_product" if `lower` is implemented, "sum" if
     # `summed` is, else "score".
     needs: ClassVar[frozenset[str]] = frozenset({"score"})
+    # The name of its option, if queries and keys must be of the same width.
+    equal_widths: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -52,6 +54,8 @@ class Score(nn.Module):
         self.length = length
         self.projected = projected
         self.slot = slot
+        if self.equal_widths is not None:
+            require_equal_widths(self, self.equal_widths)
 
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from ablate.config.conflicts import Conflict
-from ablate.model.attention import Lowered, Score, require_equal_widths
+from ablate.model.attention import Lowered, Score
 
 START = 10.0
 LARGEST = 100.0
@@ -27,7 +27,6 @@ class OfDirections(Score):
     """The base of scores of normalized queries and keys of equal width, which a subclass lowers. A
     zero vector scores 0 with every other."""
 
-    option: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
@@ -37,10 +36,6 @@ class OfDirections(Score):
             " model.attention=scaled_dot",
         ),
     )
-
-    def __init__(self, **sizes: Any) -> None:
-        super().__init__(**sizes)
-        require_equal_widths(self, self.option)
 
     def forward(
         self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
@@ -55,7 +50,7 @@ class OfDirections(Score):
 class Cosine(OfDirections):
     """Cosine similarity times a learned factor per head."""
 
-    option = "cosine"
+    equal_widths = "cosine"
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

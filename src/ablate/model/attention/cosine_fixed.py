@@ -18,7 +18,7 @@ from ablate.model.attention.cosine import OfDirections, scaled
 class CosineFixed(OfDirections):
     """Cosine similarity times `factor`; no parameters."""
 
-    option = "cosine_fixed"
+    equal_widths = "cosine_fixed"
 
     def __init__(self, *, factor: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -18,7 +18,7 @@ from ablate.model.layers.scale import Scale
 class CosineWeighted(OfDirections):
     """s: of every feature of every head, at first 1."""
 
-    option = "cosine_weighted"
+    equal_widths = "cosine_weighted"
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -5,22 +5,19 @@ Luong et al. 2015, "Effective approaches to attention-based neural machine trans
 with the width, so the softmax starts sharper. No parameters.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.attention import Lowered, Score, require_equal_widths
+from ablate.model.attention import Lowered, Score
 
 
 class Dot(Score):
     """The inner product of queries and keys of equal width."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
-
-    def __init__(self, **sizes: Any) -> None:
-        super().__init__(**sizes)
-        require_equal_widths(self, "dot")
+    equal_widths = "dot"
 
     def forward(
         self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]

@@ -6,22 +6,19 @@ width. No parameters.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.model.attention import Lowered, Score, require_equal_widths
+from ablate.model.attention import Lowered, Score
 
 
 class ScaledDot(Score):
     """The inner product of queries and keys of equal width, over the square root of that width."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"dot_product"})
-
-    def __init__(self, **sizes: Any) -> None:
-        super().__init__(**sizes)
-        require_equal_widths(self, "scaled_dot")
+    equal_widths = "scaled_dot"
 
     def forward(
         self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]

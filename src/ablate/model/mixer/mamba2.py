@@ -8,7 +8,6 @@ silu of short convolutions of maps of the input; dt: `Decay`.
 
 from typing import Annotated
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
@@ -17,20 +16,7 @@ from torch import Tensor, nn
 from ablate.config.rules import Int, Width
 from ablate.model.layers.layer import Context, LayerSpec
 from ablate.model.layers.linear_mixer import Decay, Inputs, LinearMixer, Step
-
-
-class Skip(nn.Module):
-    """D x, one number for each head, which starts at 1."""
-
-    def __init__(self, heads: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(heads))
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
-
-    def forward(self, x: Float[Tensor, "b h i v"]) -> Float[Tensor, "b h i v"]:
-        return self.weight[:, None, None] * x
+from ablate.model.layers.scale import Scale
 
 
 class Mamba2(LinearMixer):
@@ -49,14 +35,14 @@ class Mamba2(LinearMixer):
         super().__init__(place, key_width=state, value_width=width, short_conv=short_conv)
         self.norm = nn.RMSNorm(width, eps=1e-5)
         self.decay = Decay(place.dim, place.heads, std=place.std)
-        self.skip = Skip(place.heads)
+        self.skip = Scale(place.heads, start=1.0)  # D
 
     def step(self, inputs: Inputs, context: Context) -> Step:
         q, k, v, x = inputs
         g, dt = self.decay(x)
         q, k = (part[:, None].expand(-1, self.heads, -1, -1) for part in (q, k))
         v = self.split(v)
-        return Step(q, k, dt * v, g, skip=self.skip(v))
+        return Step(q, k, dt * v, g, skip=self.skip()[:, None, None] * v)
 
     def read_out(
         self, y: Float[Tensor, "b h i v"], x: Float[Tensor, "b i d"]
