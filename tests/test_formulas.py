@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from ablate.kernel import AttentionInputs, attention_weights, mix
 from ablate.model.ffn import FeedForward
-from ablate.model.layers.bigram import Bigram
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
 from ablate.model.layers.qk_norm import QKNorm, qk_norms
 from ablate.model.layers.recurrence import recurrence
-from ablate.model.layers.smear import Smear
+from ablate.model.layers.token_before import Bigram, Smear
 from ablate.pos_enc.none import NoPosEnc
 
 ROOT = Path(__file__).parents[1]

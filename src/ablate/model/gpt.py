@@ -24,12 +24,11 @@ from ablate.model.connection.scaled import Scaled
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.ffn import FeedForward
-from ablate.model.layers.bigram import Bigram
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import STD, Embedding, Linear, logits
 from ablate.model.layers.scale import Scale
-from ablate.model.layers.smear import Smear
 from ablate.model.layers.stack import Stack, StackKeys, encodings
+from ablate.model.layers.token_before import Bigram, Smear
 from ablate.model.mixer.attention import Attention
 
 # Configs for which muP is not defined here: by the optimizer, over the width (model.base_dim), and
