@@ -37,7 +37,7 @@ from scipy import stats
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.looks import FUTILE, levels
-from ablate.study.analysis.noise import ARM, Noise, level_of_baseline
+from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.stats import LEVEL
 from ablate.study.plan.claims import Claim, Term
 from ablate.study.plan.request import looks
@@ -45,6 +45,7 @@ from ablate.study.plan.request import looks
 ROOT = Path(__file__).parents[1]
 VERDICTS = runpy.run_path(str(Path(__file__).with_name("verdicts.py")))
 SHAPES, PAGE, HOW_TO = VERDICTS["SHAPES"], VERDICTS["PAGE"], VERDICTS["HOW_TO"]
+tests, of_arms = VERDICTS["tests"], VERDICTS["of_arms"]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "looks.csv"
 START, END = "<!-- benchmarks/looks.py -->\n", "<!-- end -->"
 CLAIMS = START.replace(" -->", ": claims -->")
@@ -54,55 +55,6 @@ EXCESS = 2.0  # of true claims over the smallest effect that counts, or under th
 CHECKED, CHUNK = 20, 2000
 Results = tuple[np.ndarray, ...]
 Claimed = tuple[np.ndarray, np.ndarray]  # smallest effects or margins; which are margins
-
-
-def residuals(y: np.ndarray, n: np.ndarray) -> Results:
-    """Residual squares and degrees of freedom of the layout arm + seed of all arms, and of all but
-    each. y: studies, arms, seeds; n: how many seeds each arm has."""
-    seeds = y.shape[2]
-    there = (np.arange(seeds) < n[..., None]).astype(float)
-    counts = there.sum(2, keepdims=True)
-    centered = there * (y - (there * y).sum(2, keepdims=True) / counts)
-    shares = np.einsum("nas,nat->nast", there / counts, there)
-    every = np.arange(seeds)
-    equations = -shares.sum(1) + 1 / seeds  # which makes them regular
-    equations[:, every, every] += there.sum(1)
-    without = equations[:, None] + shares
-    without[:, :, every, every] -= there
-    right, squares = centered.sum(1), (centered**2).sum(2)
-
-    def left(equations: np.ndarray, right: np.ndarray) -> np.ndarray:
-        solved: np.ndarray = (right * np.linalg.solve(equations, right[..., None])[..., 0]).sum(-1)
-        return solved
-
-    total = squares.sum(1) - left(equations, right)
-    rest = squares.sum(1)[:, None] - squares - left(without, right[:, None] - centered)
-    df = n.sum(1) - y.shape[1] - seeds + 1
-    return total[:, None], rest, df[:, None], df[:, None] - n + 1
-
-
-def tests(y: np.ndarray, n: np.ndarray, weights: np.ndarray) -> Results:
-    """Mean, standard error and degrees of freedom of contrasts between arms with all seeds, as of
-    `noise`. weights: contrasts, arms."""
-    total, rest, df, rest_df = residuals(y, n)
-    own_squares, own_df, seeds = np.maximum(total - rest, 0.0), df - rest_df, y.shape[2]
-    p = stats.f.sf(own_squares / own_df / (rest / rest_df), own_df, rest_df)
-    noisy = p[:, :1] <= level_of_baseline(seeds)
-    pooled_df = np.where(noisy, rest_df[:, :1], df)
-    pooled = np.where(noisy, rest[:, :1] / rest_df[:, :1], total / df)
-    first = np.where(noisy, own_squares[:, :1] / own_df[:, :1], pooled)
-    others, of_first = (weights[:, 1:] ** 2).sum(1) * pooled, weights[:, 0] ** 2 * first
-    apart_df = (others + of_first) ** 2 / (others**2 / pooled_df + of_first**2 / own_df[:, :1])
-    alone = (p[:, 1:] <= ARM) @ (weights[:, 1:] != 0).T | (weights.sum(1) != 0)
-    values = np.einsum("ca,nas->ncs", weights, y)
-    own = values.var(2, ddof=1)
-    error = np.sqrt(np.where(alone, own, np.maximum(others + of_first, own)) / seeds)
-    return values.mean(2), error, np.where(alone, seeds - 1, np.where(noisy, apart_df, pooled_df))
-
-
-def of_arms(count: int) -> np.ndarray:
-    """The differences of arms from the baseline."""
-    return np.c_[-np.ones(count), np.eye(count)]
 
 
 def families(
@@ -137,7 +89,7 @@ def judge(
         needed = (tested[:, :, None] & (weights != 0)).any(1) | (np.arange(y.shape[1]) == 0)
         n[rows] = np.where(needed, seeds, n[rows])
         last[rows] = np.where(tested, seeds, last[rows])
-        mean, error, df = tests(y[rows, :, :seeds], n[rows], weights)
+        mean, error, df, *_ = tests(y[rows, :, :seeds], n[rows], weights)
         difference[rows] = np.where(tested, mean, difference[rows])
         promising = np.zeros_like(tested)
         for family, (p_, sides) in enumerate(families(mean, error, df, claimed)):

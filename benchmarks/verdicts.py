@@ -11,7 +11,7 @@ of arms and number of seeds, of two seeds with a known noise of KNOWN_DF degrees
 - all_covered: share of studies without any effect whose adjusted intervals all cover it; where the
   known noise is not used there are two seeds and no verdict, and the intervals count as covering
 - power: share of studies in which an effect of three standard deviations of one run is shown, with
-  a residual of 0.71 of it (normal noise)
+  a residual of 0.71 of it (OF_POWER; by an arm of usual noise)
 
 The studies are computed at once by the formulas of ablate.study.analysis.noise; of each cell,
 CHECKED studies are judged by `compare` too and have to agree.
@@ -26,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 from ablate.study.analysis.compare import compare
-from ablate.study.analysis.noise import ARM, Part, level_of_baseline, two_sided
+from ablate.study.analysis.noise import ARM, FAR, Part, level_of_baseline, two_sided
 from ablate.study.analysis.power import seeds_for, smallest_effect
 from ablate.study.analysis.stats import LEVEL
 from ablate.study.numbers import counted
@@ -74,50 +74,103 @@ SHAPES: dict[str, Callable[[Rng, tuple[int, int, int]], np.ndarray]] = {
     "baseline 4 times as noisy": times(0, 4),
     "an arm 2 times as noisy": times(1, 2),
     "an arm 4 times as noisy": times(1, 4),
+    "an arm 30 times as noisy": times(1, 30),
     "arms from half to twice as noisy": spread_out,
     "seeds matter more to some arms": interaction,
 }
 
+OF_POWER = ("normal", "an arm 30 times as noisy")
 
-Errors = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def errors(y: np.ndarray, known: np.ndarray) -> Errors:
-    """Difference, standard error and degrees of freedom. y: studies, arms, seeds, the baseline
-    first; known: the variance known of each study with two seeds; returns studies, arms without the
-    baseline. The error of a study with two seeds that does not use the known noise is infinite."""
-    found = fitted(y, 0.0, 0)
-    if y.shape[2] > 2:
-        return found[:3]
-    *_, variance, df = found
-    agrees = two_sided(variance / known, df, KNOWN_DF) > LEVEL
-    difference, error, df, *_ = fitted(y, known, KNOWN_DF)
-    return difference, np.where(agrees, error, np.inf), df
+Results = tuple[np.ndarray, ...]
 
 
-def fitted(y: np.ndarray, known: np.ndarray | float, known_df: int) -> tuple[np.ndarray, ...]:
-    """As `errors`, then the variance of a run within its seed and its degrees of freedom."""
-    _, count, seeds = y.shape
-    centered = y - y.mean(2, keepdims=True)
-    residual = centered - centered.mean(1, keepdims=True)
-    squares = (residual**2).sum((1, 2))[:, None]
-    own_squares = (residual**2).sum(2) * count / (count - 1)
-    df, rest_df = seeds - 1, (count - 2) * (seeds - 1)
-    differences = y[:, 1:] - y[:, :1]
-    own = differences.var(2, ddof=1)
-    squares, rest_df = squares + known * known_df, rest_df + known_df
-    rest = (squares - own_squares) / rest_df
-    p = stats.f.sf(own_squares / df / rest, df, rest_df)
-    pooled = squares / (df + rest_df)
-    apart = rest[:, :1] + own_squares[:, :1] / df
-    apart_df = apart**2 / (rest[:, :1] ** 2 / rest_df + (own_squares[:, :1] / df) ** 2 / df)
+def residuals(y: np.ndarray, n: np.ndarray, near: np.ndarray) -> Results:
+    """Residual squares and degrees of freedom of the layout arm + seed of the arms that are near,
+    and of all of these but each. y: studies, arms, seeds; n: how many seeds each arm has."""
+    seeds = y.shape[2]
+    there = ((np.arange(seeds) < n[..., None]) & near[..., None]).astype(float)
+    counts = np.maximum(there.sum(2, keepdims=True), 1)
+    centered = there * (y - (there * y).sum(2, keepdims=True) / counts)
+    shares = np.einsum("nas,nat->nast", there / counts, there)
+    of_seeds, every = there.sum(1), np.arange(seeds)
+    left_of_seeds = of_seeds[:, None] - there
+    equations = -shares.sum(1) + 1 / seeds  # which makes them regular
+    without = equations[:, None] + shares
+    # a seed without any run has the term zero
+    equations[:, every, every] += of_seeds + (of_seeds == 0)
+    without[:, :, every, every] += left_of_seeds + (left_of_seeds == 0)
+    right, squares = centered.sum(1), (centered**2).sum(2)
+
+    def explained(equations: np.ndarray, right: np.ndarray) -> np.ndarray:
+        solved: np.ndarray = (right * np.linalg.solve(equations, right[..., None])[..., 0]).sum(-1)
+        return solved
+
+    total = squares.sum(1) - explained(equations, right)
+    rest = squares.sum(1)[:, None] - squares - explained(without, right[:, None] - centered)
+    runs, arms = (near * n).sum(1, keepdims=True), near.sum(1, keepdims=True)
+    df = runs - arms - (of_seeds > 0).sum(1, keepdims=True) + 1
+    rest_df = runs - near * n - arms + near - (left_of_seeds > 0).sum(2) + 1
+    return total[:, None], rest, df, rest_df
+
+
+def tests(
+    y: np.ndarray,
+    n: np.ndarray,
+    weights: np.ndarray,
+    known: np.ndarray | float = 0,  # noqa: PT028  (no test of pytest)
+    known_df: int = 0,  # noqa: PT028
+) -> Results:
+    """Mean, standard error and degrees of freedom of contrasts between arms with all seeds, as of
+    `noise`; then the variance of a run within its seed and its degrees of freedom. weights:
+    contrasts, arms; known: the variance known of each study."""
+    seeds, studies = y.shape[2], np.arange(len(y))
+    near = np.ones(y.shape[:2], bool)
+    while True:
+        total, rest, df, rest_df = residuals(y, n, near)
+        own_df, others_df = np.maximum(df - rest_df, 1), np.maximum(rest_df + known_df, 1)
+        others = (rest + known * known_df) / others_df
+        others = np.where(rest_df + known_df > 0, others, np.inf)  # none to compare with
+        p = stats.f.sf(np.maximum(total - rest, 0) / own_df / others, own_df, others_df)
+        p = np.where(near, p, 0.0)
+        noisiest = np.where(near, p, 2.0).argmin(1)
+        far = p[studies, noisiest] <= FAR
+        if not far.any():
+            break
+        near[studies[far], noisiest[far]] = False
+    near[:, 0] = True
+    total, rest, df, rest_df = residuals(y, n, near)
+    own_df = df - rest_df[:, :1]
+    of_baseline = np.maximum(total - rest[:, :1], 0) / own_df
     noisy = p[:, :1] <= level_of_baseline(seeds)
-    variance = np.maximum(np.where(noisy, apart, 2 * pooled), own)
-    found_df = np.where(noisy, apart_df, df + rest_df)
-    of_run = np.where(noisy, rest[:, :1], pooled), np.where(noisy, rest_df, df + rest_df)
-    alone = p[:, 1:] <= ARM
-    variance, found_df = np.where(alone, own, variance), np.where(alone, df, found_df)
-    return differences.mean(2), np.sqrt(variance / seeds), found_df, *of_run
+    pooled_df = np.where(noisy, rest_df[:, :1], df) + known_df
+    pooled = (np.where(noisy, rest[:, :1], total) + known * known_df) / pooled_df
+    first = np.where(noisy, of_baseline, pooled)
+    parts, of_first = (weights[:, 1:] ** 2).sum(1) * pooled, weights[:, 0] ** 2 * first
+    apart_df = (parts + of_first) ** 2 / (parts**2 / pooled_df + of_first**2 / own_df)
+    alone = (p[:, 1:] <= ARM) @ (weights[:, 1:] != 0).T | (weights.sum(1) != 0)
+    values = np.einsum("ca,nas->ncs", weights, y)
+    own = values.var(2, ddof=1)
+    error = np.sqrt(np.where(alone, own, np.maximum(parts + of_first, own)) / seeds)
+    found_df = np.where(alone, seeds - 1, np.where(noisy, apart_df, pooled_df))
+    return values.mean(2), error, found_df, pooled, pooled_df
+
+
+def of_arms(count: int) -> np.ndarray:
+    """The differences of arms from the baseline."""
+    return np.c_[-np.ones(count), np.eye(count)]
+
+
+def errors(y: np.ndarray, known: np.ndarray) -> Results:
+    """Difference, standard error and degrees of freedom. y: studies, arms, seeds, the baseline
+    first; known: the variance known of each study with two seeds. The error of a study with two
+    seeds that does not use the known noise is infinite."""
+    n, weights = np.full(y.shape[:2], y.shape[2]), of_arms(y.shape[1] - 1)
+    *found, variance, df = tests(y, n, weights)
+    if y.shape[2] > 2:
+        return tuple(found)
+    agrees = two_sided(variance / known, df, KNOWN_DF) > LEVEL
+    difference, error, df, *_ = tests(y, n, weights, known, KNOWN_DF)
+    return difference, np.where(agrees, error, np.inf), df
 
 
 def simulate(shape: str, arms: int, seeds: int, studies: int) -> dict[str, object]:
@@ -136,13 +189,13 @@ def simulate(shape: str, arms: int, seeds: int, studies: int) -> dict[str, objec
         assert any(each.tests.differs for each in found) == shown[n]
     covered = np.abs(difference) <= stats.t.isf(LEVEL / 2, df) * error
     power: object = ""
-    if shape == "normal":
-        y[:, 1] += EFFECT
+    if shape in OF_POWER:
+        y[:, -1] += EFFECT
         difference, error, df = errors(y, known)
         moved = 2 * stats.t.sf(np.abs(difference) / error, df)
         # Of one effect: shown if its p is small enough at its own step.
-        step = arms - (moved < moved[:, :1]).sum(1)
-        power = round(float((moved[:, 0] * step <= LEVEL).mean()), 4)
+        step = arms - (moved < moved[:, -1:]).sum(1)
+        power = round(float((moved[:, -1] * step <= LEVEL).mean()), 4)
     rate = float(shown.mean())
     values_of = (
         shape, arms, seeds, studies, round(rate, 4), round(float(covered.mean()), 4),
@@ -159,7 +212,9 @@ def table(rows: list[dict[str, object]]) -> str:
     by_cell = {(row["noise"], row["arms"], row["seeds"]): row for row in rows}
     for shape in SHAPES:
         lines.append([shape, *(f"{float(by_cell[shape, *c]['false']):.1%}" for c in cells)])  # type: ignore[arg-type]
-    lines.append(["**power**", *(f"{float(by_cell['normal', *c]['power']):.0%}" for c in cells)])  # type: ignore[arg-type]
+    for shape in OF_POWER:
+        powers = (f"{float(by_cell[shape, *c]['power']):.0%}" for c in cells)  # type: ignore[arg-type]
+        lines.append([f"**power**: {shape}", *powers])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -115,7 +115,7 @@ def test_a_single_arm_has_the_paired_t_test_of_student():
 
 def test_a_noisy_baseline_is_not_pooled_with_the_arms():
     """Welch's test of one mean against the mean of the others, whose noise is alike."""
-    y = np.random.default_rng(1).normal(size=(6, 4)) * np.array([8, 1, 1, 1, 1, 1])[:, None]
+    y = np.random.default_rng(4).normal(size=(6, 4)) * np.array([8, 1, 1, 1, 1, 1])[:, None]
     noise = Noise.of(study(y), "0")
     assert [*noise.noisy] == ["0"]
     arms = ols("y ~ C(arm) + C(seed)", layout(y[1:])).fit().mse_resid
@@ -128,14 +128,19 @@ def test_a_noisy_baseline_is_not_pooled_with_the_arms():
     assert warning.startswith("the runs of '0' vary ")
 
 
-def test_a_noisy_arm_has_its_own_spread_and_the_others_are_no_better_known_for_it():
-    y = np.random.default_rng(1).normal(size=(6, 4)) * np.array([1, 1, 1, 9, 1, 1])[:, None]
+def test_an_arm_far_noisier_than_the_others_has_its_own_spread_and_theirs_is_without_it():
+    y = np.random.default_rng(8).normal(size=(6, 4)) * np.array([1, 1, 1, 9, 1, 1])[:, None]
     noise = Noise.of(study(y), "0")
     assert [*noise.noisy] == ["3"]
     t = scipy_stats.ttest_rel(y[3], y[0])
     found = minus_baseline(noise, y, 3)
     assert found.p(y[3].mean() - y[0].mean()) == pytest.approx(t.pvalue)
-    assert minus_baseline(noise, y, 1).se > Noise.of(study(y[[0, 1, 2, 4, 5]]), "0").pooled.variance
+    others = y[[0, 1, 2, 4, 5]]
+    assert minus_baseline(noise, y, 1) == minus_baseline(Noise.of(study(others), "0"), others, 1)
+    y[4] *= 3
+    noise = Noise.of(study(y), "0")
+    assert (noise.far, {*noise.noisy}) == ({"3"}, {"3", "4"})
+    assert noise.pooled.df == 12
     assert noise.parts({"1": 1.0}) is None  # the seeds do not cancel
     assert noise.parts({"1": 1.0, "3": -1.0}) is None
 

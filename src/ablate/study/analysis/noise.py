@@ -12,6 +12,8 @@ Pooling is wrong if arms differ in noise, and is guarded in several ways:
   BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
   freedom of Satterthwaite 1946, Biometrics Bulletin 2.
 - If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
+- If the share of an arm is far too large (F test at FAR), as of one that diverged, the variance of
+  the others is estimated without it. Such arms are found one by one, the noisiest first.
 - The error of a contrast is never smaller than that from the spread of its values over the seeds.
 - A known noise is used only with two seeds, and if the study's own does not differ from it (F test
   at LEVEL): more seeds find unequal noise better without it.
@@ -37,7 +39,7 @@ from ablate.study.analysis.stats import LEVEL, Interval
 
 BASELINE = 0.2
 BASELINE_OF_TWO = 0.1  # with two seeds its own variance has one degree of freedom: little power
-ARM = 0.02
+ARM = 0.03
 FAR = 0.001
 FEWEST = 3  # seeds of a verdict
 FEWEST_KNOWN = 2  # with a known noise, which more seeds do without
@@ -137,8 +139,7 @@ class Noise:
     def usual(self) -> Part:
         """The variance found, for other studies: of every arm but those far noisier than others."""
         alone = replace(self, assumed=Part(0.0, 0))
-        far = {arm for arm, (_, p) in alone._ratios.items() if p <= FAR}
-        return self._residual(arm for arm in self.values if arm not in far)
+        return self._residual(arm for arm in self.values if arm not in alone.far)
 
     @cached_property
     def noisy(self) -> dict[str, float]:
@@ -147,29 +148,47 @@ class Noise:
         return {arm: ratio for arm, (ratio, p) in self._ratios.items() if p <= levels[arm]}
 
     @cached_property
+    def far(self) -> frozenset[str]:
+        """The arms far noisier than the others, such as one that diverged."""
+        return frozenset(arm for arm, (_, p) in self._ratios.items() if p <= FAR)
+
+    @cached_property
     def _ratios(self) -> dict[str, tuple[float, float]]:
-        """By arm the ratio of its variance to that of the others, and p of a one-sided F test."""
-        total, ratios = self._residual(self.values), {}
-        for arm in self.values:
-            rest = self._residual(other for other in self.values if other != arm)
-            own, others = _beyond(total, rest), together(rest, self.known)
-            if own.df and others.df and own.variance:
-                ratio = own.variance / others.variance if others.variance else inf
-                ratios[arm] = ratio, float(special.fdtrc(own.df, others.df, ratio))
-        return ratios
+        """By arm the ratio of its variance to that of the others, and p of a one-sided F test. The
+        others are those that are not far noisier."""
+        far: dict[str, tuple[float, float]] = {}
+        while True:
+            arms = [arm for arm in self.values if arm not in far]
+            total, ratios = self._residual(arms), {}
+            for arm in arms:
+                rest = self._residual(other for other in arms if other != arm)
+                own, others = _beyond(total, rest), together(rest, self.known)
+                if own.df and others.df and own.variance:
+                    ratio = own.variance / others.variance if others.variance else inf
+                    ratios[arm] = ratio, float(special.fdtrc(own.df, others.df, ratio))
+            noisiest = min(ratios, key=lambda arm: (ratios[arm][1], -ratios[arm][0]), default=None)
+            if noisiest is None or ratios[noisiest][1] > FAR:
+                return ratios | far
+            far[noisiest] = ratios[noisiest]
+
+    @cached_property
+    def _alike(self) -> list[str]:
+        """The arms without a noisy baseline and those far noisier."""
+        out = self.far | ({self.baseline} & self.noisy.keys())
+        return [arm for arm in self.values if arm not in out]
 
     @cached_property
     def pooled(self) -> Part:
-        """The variance of a run within its seed, without that of a noisy baseline."""
-        out = self.baseline if self.baseline in self.noisy else None
-        return together(self._residual(arm for arm in self.values if arm != out), self.known)
+        """The variance of a run within its seed, without that of a noisy baseline and of arms far
+        noisier than the others."""
+        return together(self._residual(self._alike), self.known)
 
     @cached_property
     def of_baseline(self) -> Part:
         if self.baseline not in self.noisy:
             return self.pooled
-        rest = self._residual(arm for arm in self.values if arm != self.baseline)
-        return _beyond(self._residual(self.values), rest)
+        total = self._residual([self.baseline, *self._alike])
+        return _beyond(total, self._residual(self._alike))
 
     def parts(self, weights: Mapping[str, float]) -> tuple[Part, ...] | None:
         """The variance of a weighted sum of arms within a seed. None if the seed's term does not
