@@ -32,6 +32,7 @@ def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> N
     assert all(torch.equal(of_training[0][n], of_training[1][n]) for n in names)
     measured = {int(row["step"]): row["val/loss"] for row in curve(tmp_path / "run")}
     assert result["best_step"] < result["steps"]
+    assert len({*measured.values()} - {""}) == 4
     assert float(measured[result["best_step"]]) == pytest.approx(result["metrics"]["val/loss"])
 
 

@@ -29,8 +29,13 @@ from torch.testing import assert_close
 from ablate.random import draws, dropout
 from ablate.random.draws import Draws, Source, draw, draw_at, uniform
 from ablate.random.dropout import Dropout
+from ablate.random.seeding import derive
 
 KEY = torch.tensor(-0x123456789ABCDEF)
+
+
+def test_streams_of_other_names_have_other_seeds():
+    assert len({derive(1, "ab", "c"), derive(1, "a", "bc"), derive(1, "abc"), derive(11)}) == 4
 
 
 def number(key, example, head, row, word):

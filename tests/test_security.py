@@ -140,6 +140,13 @@ def test_our_models_and_classes_of_libraries_that_a_slot_can_hold_are_trusted():
         config = OmegaConf.create()
         OmegaConf.update(config, f"{slot}._target_", target, force_add=True)
         require_trusted(config, ())
+    for node in (
+        {"optimizer": {"_target_": "torch.optim.lr_scheduler.StepLR"}},
+        {"data": {"extra": [{"_target_": "builtins.eval"}]}},
+        {"data": {"extra": ["${oc.env:HOME}"]}},
+    ):
+        with pytest.raises(UserError):
+            require_trusted(OmegaConf.create(node), ())
 
 
 def test_a_part_of_ones_own_needs_a_word(tmp_path, monkeypatch):

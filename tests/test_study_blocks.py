@@ -1,6 +1,7 @@
 """study.blocks: the same arms on several data sets or at several sizes, paired within each."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from itertools import product
 from math import inf, log
@@ -119,6 +120,16 @@ def test_an_arm_that_one_block_lacks_is_left_out_of_all_and_said(tmp_path):
     assert (entry.verdict, there.verdict) == ("not tested", "confirmed")
     assert entry.evidence == f"{ROTARY} was left out: no value of it is finished"
     assert [row.kind for row in report.blocks["16"].rows] == ["baseline", "better"]
+
+
+def test_a_seed_without_a_run_in_one_block_is_compared_in_none(tmp_path):
+    root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.3})
+    (part,) = root.glob("*64")
+    cells = json.loads((part / "plan.json").read_text())["cells"]
+    (lost,) = (cell for cell in cells if (cell["arm"], cell["seed"]) == (ROTARY, 1))
+    shutil.rmtree(part / lost["folder"])
+    found = collect(root).by_seed(ROTARY, "val/loss")
+    assert found.keys() == {*range(len(BASE))} - {1}
 
 
 def test_claims_are_about_all_blocks_or_one_or_a_trend(tmp_path):

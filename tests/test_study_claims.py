@@ -16,6 +16,7 @@ from ablate.errors import RunFailed
 from ablate.machine.version import PACKAGE
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
+from ablate.study.analysis.judged_claims import AFTER
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import assemble
 from ablate.study.plan.claims import Term, parse_claims, recorded
@@ -214,7 +215,7 @@ def test_claims_of_a_sweep_are_fixed_with_its_plan(ablate_command, seen, tmp_pat
     assert "claim: pos_enc=alibi is better." in out
     found = assemble(collect(tmp_path / "outputs/mine"), allow=["data", "code"]).claims
     assert [entry.verdict for entry in found] == ["confirmed", "refuted"]
-    assert "made after" not in found[0].evidence
+    assert AFTER not in found[0].evidence
 
 
 def with_claims(study, *claims, after=False):

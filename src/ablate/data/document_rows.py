@@ -78,7 +78,7 @@ class DocumentRows(Dataset[Batch]):
         real = places >= 0
         document = self.first.searchsorted(places, side="right")
         following = np.where(real, places + 1, 0)
-        counts = real & (self.first.searchsorted(following, side="right") == document)
+        counts = self.first.searchsorted(following, side="right") == document  # not at padding
         tokens = self.read(torch.from_numpy(np.where(real, places, 0))).long()
         targets = self.read(torch.from_numpy(following)).long()
         found = {

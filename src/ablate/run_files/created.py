@@ -20,8 +20,7 @@ def created(folder: Path, *, of_study: bool = False) -> Iterator[None]:
     and no other process trains there. A folder that cannot be created is the block's to report.
     """
     folder = folder.absolute()
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    ours = [path for path in reversed(missing) if _created(path)][::-1]
+    ours = [path for path in (*folder.parents[::-1], folder) if _created(path)][::-1]
     try:
         yield
     except UserError:
@@ -44,7 +43,7 @@ def created(folder: Path, *, of_study: bool = False) -> Iterator[None]:
 
 
 def _created(folder: Path) -> bool:
-    """Whether this process created the folder; an identical command may create it meanwhile."""
+    """Whether this process created the folder, or it was there."""
     try:
         folder.mkdir()
     except OSError:

@@ -28,9 +28,6 @@ class Average(Callback):
         self.by_optimizer, self.steps = by_optimizer(task), 0
         decay = get_ema_multi_avg_fn(task.ema or 0.0)
         self.average = AveragedModel(task.model, multi_avg_fn=decay).requires_grad_(False).eval()
-        for part, ours in zip(task.model.modules(), self.average.module.modules(), strict=True):
-            if hasattr(part, "kernel"):  # which records its implementation for result.json
-                ours.kernel = part.kernel
 
     def state_dict(self) -> dict[str, Any]:
         return self.average.state_dict()
