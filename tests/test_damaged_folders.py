@@ -12,7 +12,6 @@ from unittest.mock import Mock
 import pytest
 import yaml
 from make_study import ADDITIVE, BASE, arm, make_study, shifted
-from tiny import second_run
 from ways import WAYS, called, changes
 
 from ablate import diff, report
@@ -20,6 +19,7 @@ from ablate.cli.command import command
 from ablate.run_files import CorruptFile, read_text
 from ablate.run_files.checkpoint_io import read_state, replace_file
 
+pytest_plugins = ["ways"]
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
 WHOLE = {
     "empty": lambda content: b"",
@@ -48,17 +48,6 @@ RUN_FILES = {
 
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished run that started from another, so that it has every file."""
-    return second_run(tmp_path_factory.mktemp("damaged"))
-
-
-@pytest.fixture
-def folder(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "run")
 
 
 @pytest.fixture

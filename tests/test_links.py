@@ -8,7 +8,6 @@ import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401
 from make_study import ADDITIVE, BASE, arm, make_study, shifted
 from refusals import refused
-from tiny import second_run
 from ways import WAYS, called
 
 import ablate
@@ -17,6 +16,7 @@ from ablate.run_files import CorruptFile
 from ablate.study.launch.locks import RunLock
 from ablate.study.plan import planfile
 
+pytest_plugins = ["ways"]
 SECRET = "what nobody should see"
 OF_RUNS = WAYS | {
     "predictions": lambda folder, whole: called(evaluate.main, folder, "--predictions"),
@@ -38,11 +38,9 @@ OF_STUDIES = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished run that started from another, so that it has every file."""
-    folder = second_run(tmp_path_factory.mktemp("links"))
-    called(evaluate.main, folder, "--predictions")
-    return folder
+def whole(whole):
+    called(evaluate.main, whole, "--predictions")
+    return whole
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from make_sweep import laid_out
 from omegaconf import OmegaConf
 from refusals import refused
 from safetensors.torch import load_file
-from tiny import SMALL, in_a_process, overrides, second_run, write_text
+from tiny import SMALL, in_a_process, overrides, write_text
 from ways import WAYS, Attack, called, resume, start, typed
 
 import ablate
@@ -42,19 +42,8 @@ from ablate.run_files.checkpoint_io import (
 )
 from ablate.training.load import without_weights
 
+pytest_plugins = ["ways"]
 CONF = config_dir()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished run that started from another, with tokens of that one."""
-    return second_run(tmp_path_factory.mktemp("trust"))
-
-
-@pytest.fixture
-def folder(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "run")
-
 
 # Code that a config names
 

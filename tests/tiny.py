@@ -7,7 +7,6 @@ from pathlib import Path
 from subprocess import CompletedProcess, run
 
 import ablate
-from ablate.config.composition import Composition
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "that", "all", "was", "well"]
 
@@ -33,15 +32,6 @@ def overrides(folder: Path, *more: str) -> list[str]:
 
 
 SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
-
-
-def second_run(folder: Path) -> Path:
-    """The folder of a finished run that started from another, so that it has every file."""
-    first = ablate.compose(*overrides(folder, *SMALL))
-    ablate.run(first)
-    second = ablate.compose(*overrides(folder, *SMALL, f"init_from={Composition(first).folder}"))
-    ablate.run(second)
-    return Composition(second).folder
 
 
 def four_steps(folder: Path) -> list[str]:

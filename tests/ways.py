@@ -1,6 +1,7 @@
 """What a person does with the folder of a run, and what a stranger may have put into it."""
 
 import copy
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,25 @@ from tiny import SMALL, overrides
 import ablate
 from ablate import evaluate, generate, show
 from ablate.cli.summary import show_result
+from ablate.config.composition import Composition
 from ablate.training.build import build, build_data
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that started from another, with tokens of that one, so that it has every
+    file."""
+    folder, start = tmp_path_factory.mktemp("whole"), ()
+    for _ in range(2):
+        ablate.run(cfg := ablate.compose(*overrides(folder, *SMALL, *start)))
+        start = (f"init_from={Composition(cfg).folder}",)
+    return Composition(cfg).folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, for changes."""
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 def called(main: Callable[[], None], *arguments: object) -> None:
@@ -23,7 +42,7 @@ def called(main: Callable[[], None], *arguments: object) -> None:
 
 
 def typed(whole: Path, *more: str) -> list[str]:
-    """What makes `tiny.second_run`, whose folder is whole."""
+    """What makes `whole`."""
     first = yaml.safe_load((whole / "config.yaml").read_text())["init_from"]
     return overrides(whole.parents[2], *SMALL, f"init_from={first}", *more)
 
