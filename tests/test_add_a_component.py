@@ -51,6 +51,15 @@ def write(section: str, folder: Path) -> None:
         place.write_text(text, encoding="utf-8")
 
 
+def write_package(section: str, folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Write the package `my`, whose modules can then be imported; return its config folder."""
+    write(section, folder)
+    patch.syspath_prepend(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
+        patch.delitem(sys.modules, name)
+    return folder / "my/conf"
+
+
 def change(section: str, folder: Path) -> None:
     for file, text in blocks(section):
         place = folder / file
@@ -116,13 +125,6 @@ def test_a_task_with_a_metric_and_a_callback_are_a_file_each(tmp_path: Path) -> 
     assert {"val/calibration", "train/gradient_norm"} <= {
         *curves.read_text().split("\n")[0].split(",")
     }
-
-
-@pytest.mark.slow
-def test_a_mixer_of_ones_own_is_refused_where_it_has_no_meaning(tmp_path: Path) -> None:
-    write(SECTIONS[MIXER], tmp_path)
-    with pytest.raises(AssertionError, match="mixer=decay reads only earlier positions"):
-        train(tmp_path, "model.mixer=decay", "model=bert", "pos_enc=learned")
 
 
 @pytest.mark.parametrize(("section", "count"), [(KEY, 3), (COLUMN, 1), (ATTENTION, 2)])

@@ -1,12 +1,10 @@
 """The interface of layers: parts from outside that keep a state, and keys that differ by layer."""
 
-import sys
-
 import pytest
 import torch
 from make_model import bert, context, gpt, normal, part, random_parts, tokens, transformer
 from omegaconf import OmegaConf
-from test_add_a_component import MIXER, SECTIONS, write
+from test_add_a_component import MIXER, SECTIONS, write_package
 from tiny import SMALL, overrides
 from torch.testing import assert_close
 
@@ -24,11 +22,7 @@ from ablate.training.build import make_layers
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The mixer with a state of docs/how-to/add-a-component.md; its class is on the path."""
-    write(SECTIONS[MIXER], tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
-        monkeypatch.delitem(sys.modules, name)
-    return tmp_path / "my/conf"
+    return write_package(SECTIONS[MIXER], tmp_path, monkeypatch)
 
 
 def test_a_mixer_from_outside_trains_and_generates_from_its_state(own, tmp_path):

@@ -5,13 +5,12 @@ import importlib
 import json
 import re
 import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from test_add_a_component import FAMILY, SECTIONS, write
+from test_add_a_component import FAMILY, SECTIONS, write_package
 from test_resume import assert_equal, strike
 from tiny import SMALL, overrides, pairs
 
@@ -33,11 +32,7 @@ WITH_FIGURES = True  # tests/conftest.py
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    write(SECTIONS[FAMILY], tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
-        monkeypatch.delitem(sys.modules, name)
-    return tmp_path / "my/conf"
+    return write_package(SECTIONS[FAMILY], tmp_path, monkeypatch)
 
 
 def composed(own, *more):
