@@ -17,7 +17,7 @@ from refusals import refused
 from ablate import data
 from ablate.config.composition import compose
 from ablate.config.keys import option_content
-from ablate.config.parts import Unreadable, parameters
+from ablate.config.parts import parameters
 from ablate.config.rules import (
     BOOL,
     NULL,
@@ -32,7 +32,6 @@ from ablate.config.rules import (
 )
 from ablate.config.schema import VALUES, rule_of, ruled
 from ablate.config.tree import config_dir, config_files
-from ablate.config.view import CompositionView
 from ablate.errors import UserError
 
 # A person's own keys; values by layer, each of which is checked as the key itself.
@@ -189,16 +188,6 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_parameter_states_is_the_rule_of_its_key(typed, line, others):
     with refused(line) if line else nullcontext():
         compose(*typed.split(), config_dir=others)
-
-
-# What the rules read in a composition is so: about our parts, and about other people's
-
-
-def test_a_fact_that_is_not_there_silences_the_rule() -> None:
-    facts = CompositionView(OmegaConf.create({"model": {"dim": "???"}}))
-    for path in ("model.heads", "model.dim", "data._target_", "pos_enc.base"):
-        with pytest.raises(Unreadable):
-            facts(path)
 
 
 @pytest.mark.ci
