@@ -163,13 +163,7 @@ def _write(path: Path, write: Callable[[BinaryIO], Any]) -> dict[str, Any]:
 def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Read a checkpoint. Raises CorruptFile, and UserError if that would run code from the file, or
     if it belongs to another run than `run_id`."""
-    with _verified(path, run_id) as file:
-        state = _loaded(path, file)
-    if isinstance(state, dict) and "shards" in state:
-        _put_together(path, state, state.pop("shards"))
-    if wrong := schema_error(state, STATE):
-        raise CorruptFile(path, wrong)
-    return state
+    return read_plain(path, STATE, run_id)
 
 
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
@@ -182,15 +176,16 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
             raise CorruptFile(path, str(error)) from error
 
 
-def read_plain(path: Path, shape: Any) -> dict[str, Any]:
-    """Read tensors and plain values that `write_plain` wrote. Raises CorruptFile, also if they are
-    not of this shape (`schema_error`)."""
-    with _verified(path) as file:
-        content = _loaded(path, file)
+def read_plain(path: Path, shape: Any, run_id: str | None = None) -> dict[str, Any]:
+    """Read tensors and plain values, whole if they name shards. Raises UserError as `read_state`,
+    CorruptFile also if they are not of this shape (`schema_error`)."""
+    with _verified(path, run_id) as file:
+        content: Any = _loaded(path, file)
+    if isinstance(content, dict) and "shards" in content:
+        _put_together(path, content, content.pop("shards"))
     if wrong := schema_error(content, shape):
         raise CorruptFile(path, wrong)
-    plain: dict[str, Any] = content
-    return plain
+    return cast(dict[str, Any], content)
 
 
 def require_listed(folder: Path) -> dict[str, Any]:
