@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -70,17 +70,11 @@ GIVEN = {TRAINER: {key.partition(".")[2] for key in REFUSED_KEYS if key.startswi
 
 
 def to_dict(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a composition as a dictionary, without Hydra's node; MISSING for missing values.
+    """Return a composition as a dictionary; MISSING for missing values.
 
     Reading a key of a DictConfig takes a hundred times as long as one of a dictionary.
     """
-    if not isinstance(cfg, DictConfig):
-        return cfg
-    values: dict[str, Any] = {}
-    for key in map(str, cfg):
-        if key != "hydra":
-            values[key] = MISSING if OmegaConf.is_missing(cfg, key) else plain(cfg[key])
-    return values
+    return cast(Mapping[str, Any], plain(cfg))
 
 
 def plain(value: Any) -> Any:
