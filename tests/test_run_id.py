@@ -94,11 +94,15 @@ def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
     assert [ids.index(one) for one in ids] == [0, 0, 2, 3, 3]
 
 
-def test_a_local_tokenizer_counts_by_its_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "file"),
+    [("data.tokenizer", "tokenizer.json"), ("model.pretrained", "model.safetensors")],
+)
+def test_a_local_folder_of_hugging_face_counts_by_its_files(tmp_path, key, file) -> None:
     for name, written in {"a": "x", "b": "x", "c": "y"}.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tokenizer.json").write_text(written)
-    names = [f"data.tokenizer='hf:{tmp_path / name}'" for name in ("a", "b", "c", "missing")]
+        (tmp_path / name / file).write_text(written)
+    names = [f"{key}='hf:{tmp_path / name}'" for name in ("a", "b", "c", "missing")]
     ids = [run_id(compose("data=shakespeare", name), "x") for name in names]
     assert [ids.index(one) for one in ids] == [0, 0, 2, 3]
 

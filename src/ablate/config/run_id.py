@@ -43,7 +43,8 @@ EXCLUDED = (
     "trainer.log_every_n_steps",
 )
 
-TOKENIZER = (".json", ".txt", ".model", ".jinja")  # files in the folder of one of Hugging Face
+# Files of models and tokenizers in the folder of one of Hugging Face.
+OF_HUGGING_FACE = (".json", ".txt", ".model", ".jinja", ".safetensors", ".bin")
 NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 NAMED = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # the id at the end of a folder's name
@@ -114,28 +115,30 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     # The hash of the weights takes the place of their path.
     last = bool(content.get("init_optimizer"))
     replace_run_folders(content, lambda key, run: weights(run, last=last and key == "init_from"))
-    data = content.get("data", {})
-    if "tokenizer" in data:
-        data["tokenizer"] = _tokenizer(data["tokenizer"])
+    for group, key in (("data", "tokenizer"), ("model", "pretrained")):
+        if key in (node := content.get(group, {})):
+            node[key] = _of_hugging_face(node[key])
     # A pattern counts as its values.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
     return content
 
 
-def _tokenizer(name: Any) -> Any:
-    """Return the hash of the files of a tokenizer in a local folder, so that one which is trained
-    again counts as another; any other name as it is."""
+def _of_hugging_face(name: Any) -> Any:
+    """Return the hash of the files in a local folder, so that weights or a tokenizer that were
+    trained again count as others; any other name as it is."""
     folder = Path(str(name).removeprefix(HUGGING_FACE))
     if not str(name).startswith(HUGGING_FACE) or not folder.is_dir():
         return name
+    found = sha256()
     try:
-        files = [path for path in sorted(folder.iterdir()) if path.suffix in TOKENIZER]
-        return sha256(
-            b"".join(path.name.encode() + path.read_bytes() for path in files)
-        ).hexdigest()
-    except OSError:  # the run reports it
+        for path in sorted(folder.iterdir()):
+            if path.suffix in OF_HUGGING_FACE:
+                with open_file(path) as file:
+                    found.update(path.name.encode() + file_digest(file, sha256).digest())
+    except (OSError, CorruptFile):  # the run reports it
         return name
+    return found.hexdigest()
 
 
 def counted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
