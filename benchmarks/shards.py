@@ -110,7 +110,7 @@ def reading(root: Path, windows: int = 32, batches: int = 300) -> None:
         val_fraction=None, seed=0,
     )  # fmt: skip
     data.setup()
-    order, found = data.train_order(data.share()).of_epoch(0), []
+    order, found = data.train_order().of_epoch(0), []
     for _ in range(ROUNDS):
         begun = time.process_time()
         for number in range(batches):

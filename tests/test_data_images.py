@@ -17,7 +17,7 @@ from PIL import Image
 from refusals import refused
 from torchvision.datasets import cifar as official
 
-from ablate.data import Request, Share
+from ablate.data import Request
 from ablate.data.images import Arrays, Images
 from ablate.data.split import HELD_OUT, hold_out, stratified, three_way
 from ablate.errors import UserError
@@ -259,20 +259,18 @@ def test_erasing_replaces_a_rectangle_by_noise(cifar):
 def test_copies_of_an_image_differ_in_their_augmentation(cifar):
     data = augmented(cifar, repeats=4, erasing=0.9)
     count = data.length("train")
-    (order, share) = (data.train_order(Share()), data.train_order(Share(1, 2)))
-    indices = order.of_epoch(1)(2)
+    indices = data.train_order().of_epoch(1)(2)
     assert indices.shape == (20,)
     numbers, copies = indices % count, indices // count
     assert sorted(copies.tolist()) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     assert sorted(numbers.unique(return_counts=True)[1].tolist()) == [4] * 5
-    assert share.slice(share.of_epoch(1)(2)).tolist() == indices[10:].tolist()
     batch = data.splits["train"][Request(1, indices)]
     plain = augmented(cifar).splits["train"].targets
     assert batch["targets"].tolist() == plain[numbers].tolist()
     first, second = batch["images"][numbers == numbers[0]][:2]
     assert not first.equal(second)
     with refused("data.repeats=2: a batch has 1000 images, and the training split only "):
-        ready("cifar10", root=str(cifar), batch_size=2000, repeats=2).train_order(Share())
+        ready("cifar10", root=str(cifar), batch_size=2000, repeats=2).train_order()
     alone = augmented(cifar, erasing=0.9).splits["train"][Request(1, numbers[:1])]["images"]
     assert batch["images"][0].equal(alone[0])
 

@@ -20,7 +20,6 @@ from ablate.config.keys import option_content
 from ablate.config.make import make as made
 from ablate.config.tree import config_file
 from ablate.data.documents import Corpus
-from ablate.data.loader import Share, Stream
 from ablate.data.mixing import Mixed, before, ordered
 from ablate.data.preparation import prepare
 from ablate.training.build import build_data
@@ -29,9 +28,8 @@ WEIGHTS = {"web": 0.7, "code": 0.2, "books": 0.1}
 COUNTS = {"web": 1000, "code": 300, "books": 50}
 
 
-def mixed(phases=None, counts=None, batch_size=8, world=1, rank=0):
-    return Mixed(counts or COUNTS, phases or {0: WEIGHTS}, batch_size, batches=100, seed=3,
-                 share=Share(rank, world))  # fmt: skip
+def mixed(phases=None, counts=None):
+    return Mixed(counts or COUNTS, phases or {0: WEIGHTS}, 8, batches=100, seed=3)
 
 
 @given(
@@ -81,16 +79,6 @@ def test_a_phase_continues_the_sources_with_other_shares():
     middle = order.examples(25 * 8 + 3, 44 * 8 + 5)
     for whole, part in zip(every, middle, strict=True):
         assert whole[25 * 8 + 3 : 44 * 8 + 5].tolist() == part.tolist()
-
-
-def test_processes_share_batches_and_resume():
-    whole = [it.indices for it in Stream(mixed(), 250)]
-    halves = [[it.indices for it in Stream(mixed(world=2, rank=r), 250)] for r in (0, 1)]
-    for batch, a, b in zip(whole, *halves, strict=True):
-        assert batch.tolist() == [*a.tolist(), *b.tolist()]
-    later = Stream(mixed(), 250)
-    later.start = 130
-    assert [it.indices.tolist() for it in later] == [it.tolist() for it in whole[130:]]
 
 
 # data=mixture

@@ -7,8 +7,9 @@ import torch
 from make_data import make, ready
 from refusals import refused
 
-from ablate.data import Request, Share
+from ablate.data import Request
 from ablate.data.chapters import CHAPTERS, paragraphs
+from ablate.data.loader import Stream
 from ablate.data.pydoc import topics
 from ablate.data.tokenizer import Char
 from ablate.errors import UserError
@@ -64,10 +65,9 @@ def test_training_windows_are_pieces_of_the_training_split(text):
 
 def test_every_window_of_the_training_split_is_drawn(text):
     data = text("abcdefgh", seq_len=2, val_fraction=0.4, batch_size=2)
-    order, drawn = data.train_order(Share()), set()
-    for epoch in range(20):
-        order.set_epoch(epoch)
-        drawn |= {start for request in order for start in request.indices.tolist()}
+    order = data.train_order()
+    requests = Stream(order, 20 * len(order))
+    drawn = {start for request in requests for start in request.indices.tolist()}
     assert drawn == {0, 1}  # abc and bcd
 
 

@@ -19,7 +19,6 @@ from refusals import refused
 from test_prepare import as_lines, corpus
 
 import ablate
-from ablate.data.loader import Share
 from ablate.data.preparation import prepare
 from ablate.data.shards import Shard, Shards, windows
 from ablate.data.text import RandomWindows
@@ -72,7 +71,7 @@ def test_the_batches_are_windows_drawn_by_seed_and_step_from_all_shards(shards):
     data = ready("tokens", root=str(shards), **SMALL)
     assert len(data.tokens["train"].files) > 2
     whole = torch.from_numpy(np.concatenate(data.tokens["train"].arrays()))
-    order = data.train_order(Share())
+    order = data.train_order()
     for epoch in range(2):
         indices = order.of_epoch(epoch)
         for number in range(len(order)):

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 import ablate
 from ablate.data.augment import check as check_policy
-from ablate.data.loader import InOrder, Loader, Share
+from ablate.data.loader import InOrder, Loader, Stream
 from ablate.errors import RunFailed, unwrap
 from ablate.machine import memory
 
@@ -71,7 +71,7 @@ def test_a_model_is_counted_before_it_is_built(tmp_path, monkeypatch, typed, key
 def test_data_is_counted_before_it_is_made(name, changes, key, monkeypatch):
     monkeypatch.setattr(memory, "total", lambda: 10**9)
     with refused(key, "takes at least"):
-        ready(name, **changes).train_order(Share())
+        ready(name, **changes).train_order()
 
 
 def test_the_memory_is_that_of_the_machine_or_less(monkeypatch):
@@ -127,7 +127,7 @@ class Deadly(Dataset):
 
 
 def test_a_killed_process_of_the_loader_is_one_line():
-    loader = Loader(Deadly(), InOrder(8, 2, share=Share()), workers=1)
+    loader = Loader(Deadly(), Stream(InOrder(torch.arange(8), 2)), workers=1)
     with pytest.raises((RuntimeError, RunFailed)) as caught:  # as it was sending, or not
         list(loader)
     with suppress(RuntimeError):  # torch may say it twice: when the signal of the death arrives

@@ -5,38 +5,24 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.keys import FILES
 from ablate.config.parts import require_allowed
-from ablate.config.rules import PROCESSES, Count, Int
+from ablate.config.rules import Count
+from ablate.data.batches import Batches, Workers
 from ablate.data.interface import Sizes, TaskSettings
-from ablate.data.loader import (
-    Batch,
-    InOrder,
-    Loader,
-    OneBatch,
-    Order,
-    Request,
-    Share,
-    Shuffled,
-    Stream,
-)
+from ablate.data.loader import Batch, Loader, Request, Share
 from ablate.errors import UserError
-from ablate.random.seeding import derive
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 
-Workers = Annotated[int, Int(0, PROCESSES)]
-
-MOST_WORKERS = 8  # of a process that trains, if data.workers is null
 FIRST, DRAWN = 3, 4  # validation examples that a run keeps, for exports and figures
 IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cross_entropy
 
@@ -47,7 +33,7 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Data(LightningDataModule):
+class Data(Batches):
     """Base of every data set.
 
     A subclass implements `load`, which fills `splits` (data sets that answer a `Request` with a
@@ -57,7 +43,6 @@ class Data(LightningDataModule):
     read_as: the kind that a model must have, if it is another.
     unit: the noun for examples, in the plural.
     sizes: arguments of the model, such as the vocabulary size; set by `setup`.
-    batch_size: examples in a global batch, summed over all processes.
     for_training: keys that do not change the data that a finished run is evaluated on.
     dividing: keys that move the boundary between training, validation and test.
     whole: whether a file without splits is used for validation as a whole, since training has read
@@ -80,13 +65,7 @@ class Data(LightningDataModule):
         return super().__new__(cls)
 
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers | None = 0) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-        self.workers = workers
-        self.seed = seed
-        self.train_batches: int | None = None
-        self.val_examples: int | None = None  # that `val_dataloader` has, by seed; None: all
-        self.one_batch = False  # training uses only the first batch
+        super().__init__(batch_size=batch_size, seed=seed, workers=workers)
         self.measured_as: Data | None = None
         self.whole = False
         self.kept: dict[str, Any] = {}  # of a finished run: see `restore_run`
@@ -192,43 +171,9 @@ class Data(LightningDataModule):
         self.sizes = self.sizes_class(**state["sizes"])
         self.kept, self.measured_as = state, self
 
-    def train_order(self, share: Share) -> Order:
-        """The training batches: a new permutation of the examples in every epoch."""
-        count = self.length("train")
-        if count < self.batch_size:
-            raise UserError(
-                f"data.batch_size={self.batch_size}: must be at most {count}, the number of"
-                " training examples"
-            )
-        return Shuffled(count, self.batch_size, seed=self.seed, share=share)
-
-    def train_dataloader(self) -> Loader:
-        """`train_batches` batches, over as many epochs as needed; None: one epoch.
-
-        With `one_batch` all of them are the first.
-        """
-        order = self.train_order(self.share())
-        stream = OneBatch if self.one_batch else Stream
-        return self._loader("train", stream(order, self.train_batches or len(order)))
-
-    def batches_per_epoch(self) -> int:
-        """The number of global batches in one pass over the training split."""
-        return len(self.train_order(Share()))
-
     def epochs(self, batches: int) -> dict[str, float]:
         """How often training reads each of several sources in so many batches, by name."""
         return {}
-
-    @property
-    def has_test(self) -> bool:
-        return "test" in self.splits and self.length("test") > 0
-
-    def val_dataloader(self) -> Loader:
-        return self._full_pass("val", self.val_examples)
-
-    def test_dataloader(self) -> Loader | None:
-        """None if the data has no test split."""
-        return self._full_pass("test") if self.has_test else None
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation example, as a batch of size 1."""
@@ -288,60 +233,7 @@ class Data(LightningDataModule):
         """The number of examples in a split."""
         if split == "val" and self.kept:
             return int(self.kept["count"])
-        return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one
-
-    def _full_pass(self, split: str, some: int | None = None) -> Loader:
-        share, count = self.share(), self.length(split)
-        if not count:
-            raise UserError(f"data: the {split} split has no {self.unit}; at least one is required")
-        if count < share.world:
-            raise UserError(
-                f"trainer.devices: {share.world} processes are more than the {count} example(s) "
-                f"of the {split} split"
-            )
-        order = None
-        if some is not None and some < count:
-            if some < share.world:
-                raise UserError(
-                    f"trainer.val_examples={some}: must be {share.world} at least, as many as there"
-                    " are processes"
-                )
-            generator = torch.Generator().manual_seed(derive(self.seed, "val_examples"))
-            order = torch.randperm(count, generator=generator)[:some].sort().values
-        return self._loader(split, InOrder(count, self.batch_size, share=share, order=order))
-
-    def _loader(self, split: str, order: Order) -> Loader:
-        trainer = self.trainer
-        cuda = trainer is not None and trainer.strategy.root_device.type == "cuda"
-        done = self._batches_done if split == "train" and trainer is not None else None
-        # Threads are this process's share of the CPUs; training needs one itself.
-        workers = min(torch.get_num_threads() - 1, MOST_WORKERS)
-        if self.workers is not None:
-            workers = self.workers
-        return Loader(self.splits[split], order, workers=workers, pin_memory=cuda, done=done)
-
-    def share(self) -> Share:
-        """The slice of a batch that this process reads. Raises UserError unless all are equal."""
-        if self.trainer is None:
-            return Share()
-        share = Share(self.trainer.global_rank, self.trainer.world_size)
-        if self.batch_size % share.world:
-            raise UserError(
-                f"data.batch_size={self.batch_size}: must be a multiple of the {share.world}"
-                " processes that share it (trainer.devices times trainer.num_nodes)"
-            )
-        return share
-
-    def _batches_done(self) -> int:
-        """Batches of the current epoch already trained on, 0 after the last.
-
-        `processed` and not `ready`: an exception in the middle of a batch leaves `ready` one ahead,
-        and Lightning repeats that batch after a resume.
-        """
-        assert self.trainer is not None
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress
-        done = int(progress.state_dict()["current"]["processed"])
-        return 0 if done >= self.trainer.num_training_batches else done
+        return super().length(split)
 
 
 def padded(flat: Tensor, starts: Tensor, lengths: Tensor, fill: int) -> Tensor:

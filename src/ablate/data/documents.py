@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -131,13 +131,10 @@ class Corpus(TextSource):
             return
         key = split.text_key(head)
         part = of_all or ("val" if split.position(key) < self.val_share else "train")
-        ahead = islice(enumerate(chain([head], pieces)), skipped, None)
-        current = next(ahead, None)
-        while current is not None:
-            at, text = current
-            current = next(ahead, None)
-            after = (file, number, at + 1) if current else (file, number + 1, 0)
-            yield Piece(part, text, at == 0, current is None, after)
+        numbered = islice(enumerate(chain([head], pieces)), skipped, None)
+        for (at, text), following in pairwise(chain(numbered, [None])):
+            after = (file, number, at + 1) if following else (file, number + 1, 0)
+            yield Piece(part, text, at == 0, following is None, after)
 
     def _documents(self, path: Path, name: str, start: int) -> Iterator[Document]:
         if is_hub(path):

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ablate.config.rules import PIXELS, Int
-from ablate.data import Workers, image_file
+from ablate.data import image_file
 from ablate.data.augment import Pixels
+from ablate.data.batches import Workers
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import CHUNK, Images, Source
 from ablate.machine import memory

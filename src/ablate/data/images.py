@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Count
 from ablate.config.rules import Share as Probability
-from ablate.data import Data, Workers
+from ablate.data import Data
 from ablate.data.augment import Augment, Pixels, check
+from ablate.data.batches import Workers
 from ablate.data.interface import Sizes
-from ablate.data.loader import Batch, Order, Repeated, Request, Share, Shuffled
+from ablate.data.loader import Batch, Order, Repeated, Request, Shuffled
 from ablate.data.split import chosen
 from ablate.errors import UserError
 from ablate.machine.terminal.bar import progress
@@ -199,16 +200,16 @@ class Images(Data):
                     f" {len(self.class_names)} names, so 0 to {len(self.class_names) - 1}"
                 )
 
-    def train_order(self, share: Share) -> Order:
+    def train_order(self) -> Order:
         if self.repeats == 1:
-            return super().train_order(share)
+            return super().train_order()
         count, distinct = self.length("train"), self.batch_size // self.repeats
         if count < distinct:
             raise UserError(
                 f"data.batch_size={self.batch_size} data.repeats={self.repeats}: a batch has"
                 f" {distinct} images, and the training split only {count}"
             )
-        order = Shuffled(count, distinct, seed=self.seed, share=share)
+        order = Shuffled(count, distinct, seed=self.seed)
         return Repeated(order, self.repeats, count)
 
     def fitted(self) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Shuffling and loading: the content of a batch depends only on (seed, epoch, batch number).
 
-An `Order` is a sampler that yields one `Request` for each batch; a data set answers a request with
-a whole batch by array indexing. No random generator is shared, so the batches are the
-same with any number of workers or processes (each takes its slice of every global batch), and
-after a stop in the middle of an epoch.
+An `Order` has the batches of every epoch, and a `Stream` of it is a sampler that yields a `Request`
+for each; a data set answers a request with a whole batch by array indexing. No random generator is
+shared, so the batches are the same with any number of workers or processes (each takes its slice of
+every global batch), and after a stop in the middle of an epoch.
 """
 
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,9 @@ class Share(NamedTuple):
     world: int = 1
 
 
+ALONE = Share()  # one process
+
+
 class Request(NamedTuple):
     """The examples of a batch; the epoch selects the random augmentation."""
 
@@ -36,43 +39,26 @@ class Request(NamedTuple):
 Batch = dict[str, Tensor]
 
 
-class Order(Sampler[Request]):
-    """The batches of an epoch. `start` is the first batch of the next iteration only.
+class Order(ABC):
+    """The global batches of every epoch."""
 
-    Epoch and start are read when the first batch is requested, because Lightning creates the
-    iterator before it sets the epoch.
-    """
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
 
-    def __init__(self, batches: int, *, share: Share) -> None:
-        self.batches, self.share = batches, share
-        self.epoch = self.start = 0
+    def __len__(self) -> int:
+        """The batches of an epoch."""
+        return self.batches
 
     @abstractmethod
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
         """Maps a batch number to the indices of that global batch."""
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Request]:
-        epoch, (first, self.start) = self.epoch, (self.start, 0)
-        indices = self.of_epoch(epoch)
-        for number in range(first, self.batches):
-            yield Request(epoch, self.slice(indices(number)))
-
-    def slice(self, indices: Tensor) -> Tensor:
-        """This process's share of a global batch."""
-        return indices.tensor_split(self.share.world)[self.share.rank]
-
 
 class Shuffled(Order):
     """Every example at most once in an epoch; the last incomplete batch is dropped."""
 
-    def __init__(self, count: int, batch_size: int, *, seed: int, share: Share) -> None:
-        super().__init__(count // batch_size, share=share)
+    def __init__(self, count: int, batch_size: int, *, seed: int) -> None:
+        super().__init__(count // batch_size)
         self.count, self.batch_size, self.seed = count, batch_size, seed
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
@@ -86,7 +72,7 @@ class Repeated(Order):
     `count` has its index plus c times `count`."""
 
     def __init__(self, order: Order, copies: int, count: int) -> None:
-        super().__init__(len(order), share=order.share)
+        super().__init__(len(order))
         self.order, self.offsets = order, count * torch.arange(copies)
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
@@ -105,7 +91,7 @@ class Bucketed(Order):
     """
 
     def __init__(self, order: Order, lengths: Tensor, *, seed: int) -> None:
-        super().__init__(len(order), share=order.share)
+        super().__init__(len(order))
         self.order, self.lengths, self.seed = order, lengths, seed
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
@@ -124,10 +110,8 @@ class Bucketed(Order):
 class Windows(Order):
     """Window starts 0 .. count-1 sampled with replacement, as nanoGPT does."""
 
-    def __init__(
-        self, count: int, batch_size: int, *, batches: int, seed: int, share: Share
-    ) -> None:
-        super().__init__(batches, share=share)
+    def __init__(self, count: int, batch_size: int, *, batches: int, seed: int) -> None:
+        super().__init__(batches)
         self.count, self.batch_size, self.seed = count, batch_size, seed
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
@@ -139,15 +123,58 @@ class Windows(Order):
         return starts
 
 
-class Stream(Order):
-    """One long epoch of `batches` training batches that repeats `order` epoch after epoch.
-
-    With a single Lightning epoch a run counts only steps, and there is one way to resume it.
-    """
+class FirstBatch(Order):
+    """The first batch of another order, `batches` times: debug=overfit."""
 
     def __init__(self, order: Order, batches: int) -> None:
-        super().__init__(batches, share=order.share)
-        self.order = order
+        super().__init__(batches)
+        self.first = order.of_epoch(0)(0)
+
+    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
+        return lambda number: self.first
+
+
+class InOrder(Order):
+    """These examples once, in this order.
+
+    A last batch with fewer examples than the `world` processes is merged into the one before it, so
+    that all processes get the same number of batches and none is empty.
+    """
+
+    def __init__(self, examples: Tensor, batch_size: int, *, world: int = 1) -> None:
+        count = len(examples)
+        assert count >= world, "a process would have nothing to evaluate"
+        batches = -(-count // batch_size)
+        if count - (batches - 1) * batch_size < world:
+            batches -= 1
+        super().__init__(batches)
+        self.examples, self.batch_size = examples, batch_size
+
+    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
+        def indices(number: int) -> Tensor:
+            last = number == self.batches - 1
+            end = None if last else (number + 1) * self.batch_size
+            return self.examples[number * self.batch_size : end]
+
+        return indices
+
+
+class Stream(Sampler[Request]):
+    """This process's share of the first `batches` batches of an order, which begins again with
+    every epoch; by default those of one epoch.
+
+    With a single Lightning epoch a run counts only steps, and there is one way to resume it.
+    `start`: the first batch of the next iteration only. It is read when that batch is requested,
+    because Lightning creates the iterator before it restores the state.
+    """
+
+    def __init__(self, order: Order, batches: int | None = None, *, share: Share = ALONE) -> None:
+        self.order, self.share = order, share
+        self.batches = len(order) if batches is None else batches
+        self.start = 0
+
+    def __len__(self) -> int:
+        return self.batches
 
     def __iter__(self) -> Iterator[Request]:
         first, self.start = self.start, 0
@@ -156,48 +183,8 @@ class Stream(Order):
             now, number = divmod(step, len(self.order))
             if now != epoch:
                 epoch, indices = now, self.order.of_epoch(now)
-            yield Request(epoch, self.slice(indices(number)))
-
-    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
-        raise NotImplementedError("a stream is not asked for one epoch")
-
-
-class OneBatch(Stream):
-    """The first batch of an order repeated, with the same augmentation: debug=overfit."""
-
-    def __iter__(self) -> Iterator[Request]:
-        first, self.start = self.start, 0
-        request = Request(0, self.slice(self.order.of_epoch(0)(0)))
-        for _ in range(first, self.batches):
-            yield request
-
-
-class InOrder(Order):
-    """Every example once, over all processes together, in stored order; or those of `order`.
-
-    A last batch with fewer examples than processes is merged into the one before it, so that all
-    processes get the same number of batches and none is empty.
-    """
-
-    def __init__(
-        self, count: int, batch_size: int, *, share: Share, order: Tensor | None = None
-    ) -> None:
-        self.order = torch.arange(count) if order is None else order
-        count = len(self.order)
-        assert count >= share.world, "a process would have nothing to evaluate"
-        batches = -(-count // batch_size)
-        if count - (batches - 1) * batch_size < share.world:
-            batches -= 1
-        super().__init__(batches, share=share)
-        self.count, self.batch_size = count, batch_size
-
-    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
-        def indices(number: int) -> Tensor:
-            last = number == self.batches - 1
-            end = self.count if last else (number + 1) * self.batch_size
-            return self.order[number * self.batch_size : end]
-
-        return indices
+            mine = indices(number).tensor_split(self.share.world)[self.share.rank]
+            yield Request(epoch, mine)
 
 
 class Loader(DataLoader[Any]):
@@ -211,7 +198,7 @@ class Loader(DataLoader[Any]):
     def __init__(
         self,
         dataset: Dataset[Any],
-        sampler: Order,
+        sampler: Iterable[Any],
         *,
         workers: int = 0,
         pin_memory: bool = False,
@@ -254,6 +241,6 @@ class Loader(DataLoader[Any]):
         return {"batch": self.done() if self.done else 0}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        assert isinstance(self.sampler, Order)
+        assert isinstance(self.sampler, Stream)
         assert 0 <= state["batch"] < len(self.sampler), "a resumed epoch has batches left"
         self.sampler.start = state["batch"]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ablate.data.loader import Order, Share
+from ablate.data.loader import Order
 from ablate.random.seeding import derive
 
 
@@ -61,9 +61,8 @@ class Mixed(Order):
         *,
         batches: int,
         seed: int,
-        share: Share,
     ) -> None:
-        super().__init__(batches, share=share)
+        super().__init__(batches)
         self.counts, self.batch_size, self.seed = dict(counts), batch_size, seed
         weights = np.array([[of.get(name, 0.0) for name in counts] for of in phases.values()])
         self.shares = weights / weights.sum(1, keepdims=True)

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 
 from ablate.config.rules import Keys, Real
 from ablate.data import Batch, Loader, Request, digest
-from ablate.data.loader import Share
 from ablate.data.mixing import Mixed
 from ablate.data.shards import Shards
 from ablate.data.tokenizer import note
@@ -139,14 +138,13 @@ class Mixture(Tokens):
             splits[split] = Joined([part.splits[split] for part in self.parts.values()])
         self.splits = dict(splits)
 
-    def train_order(self, share: Share) -> Mixed:
+    def train_order(self) -> Mixed:
         return Mixed(
             {name: part.length("train") for name, part in self.parts.items()},
             {step * self.accumulated: weights for step, weights in self.phases.items()},
             self.batch_size,
-            batches=len(super().train_order(share)),
+            batches=len(super().train_order()),
             seed=self.seed,
-            share=share,
         )
 
     @property
@@ -166,7 +164,7 @@ class Mixture(Tokens):
         return super().train_dataloader()
 
     def epochs(self, batches: int) -> dict[str, float]:
-        drawn = self.train_order(Share()).drawn(batches * self.batch_size)
+        drawn = self.train_order().drawn(batches * self.batch_size)
         size = self.cut.tokens(self.seq_len)
         return {
             name: int(count) * size / (len(part.tokens["train"]) - 1)

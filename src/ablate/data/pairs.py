@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count
 from ablate.data import IGNORED, digest, padded
 from ablate.data.interface import Sizes
-from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
+from ablate.data.loader import Batch, Bucketed, Order, Request
 from ablate.data.pair_tokenizer import (
     BOS,
     EOS,
@@ -185,9 +185,14 @@ class Pairs(Targets):
         target = fitted["target"]
         self.target_tokenizer = source if target is None else restored(target)
 
-    def train_order(self, share: Share) -> Order:
-        shuffled = super().train_order(share)
-        return Bucketed(shuffled, self._encoded_split("train").by_length, seed=self.seed)
+    def train_order(self) -> Order:
+        lengths = self._encoded_split("train").by_length
+        return Bucketed(super().train_order(), lengths, seed=self.seed)
+
+    def measured_order(self, split: str, examples: Tensor) -> Tensor:
+        """In order of length."""
+        lengths = self._encoded_split(split).by_length[examples]
+        return examples[lengths.argsort(stable=True)]
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation pair, with the tokens of `source` and `targets` in printable characters."""
@@ -213,13 +218,6 @@ class Pairs(Targets):
         sides = {"source": train.source, "target_in": train.target}
         means = {name: round(float(side.lengths.float().mean())) for name, side in sides.items()}
         return {name: torch.full((self.batch_size, n), UNKNOWN) for name, n in means.items()}
-
-    def _loader(self, split: str, order: Order) -> Loader:
-        if isinstance(order, InOrder):
-            lengths = self._encoded_split(split).by_length[order.order]
-            ranks = order.order[lengths.argsort(stable=True)]
-            order = InOrder(order.count, order.batch_size, share=order.share, order=ranks)
-        return super()._loader(split, order)
 
     def _encoded_split(self, split: str) -> Split:
         encoded = self.splits[split]

@@ -365,7 +365,7 @@ def _shards(
     batches = _batches(text.pieces(place))
     encoded: Iterable[Any] = Loader(
         Encoder(tokenizer, dtype),
-        batches,  # type: ignore[arg-type]  # any iterable will do
+        batches,
         workers=0 if workers == 1 else workers,
     )
     writer = None

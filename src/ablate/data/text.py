@@ -40,7 +40,7 @@ from ablate.data.documents import (
     sha256,
 )
 from ablate.data.interface import Sizes, TaskSettings
-from ablate.data.loader import Batch, Order, Request, Share, Windows
+from ablate.data.loader import Batch, Order, Request, Windows
 from ablate.data.pieces import Pieces, Unit, Units, between, characters, recut
 from ablate.data.preparation import cached, in_memory, trained
 from ablate.data.shards import FORMAT, Shards, Stored, TokenIds, windows
@@ -165,7 +165,7 @@ class TokenData(Tokenized):
         super().use_fitted(fitted)
         self.tokenizer = self.cut.tokenizer(self.tokenizer)
 
-    def train_order(self, share: Share) -> Order:
+    def train_order(self) -> Order:
         targets = len(self.tokens["train"]) - 1
         example = self.splits["train"][Request(0, torch.zeros(1).long())]
         memory.require(
@@ -174,7 +174,7 @@ class TokenData(Tokenized):
         )
         batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
         starts = self.length("train")
-        return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
+        return Windows(starts, self.batch_size, batches=batches, seed=self.seed)
 
     def amount(self) -> str:
         return f"{len(self.tokens['train']):,} training tokens"
