@@ -38,7 +38,7 @@ class Toy(Pairs):
         return self.pairs
 
     def make_tokenizers(self, training):
-        return Words(p.source for p in training), Words(p.target for p in training)
+        return Words.of(p.source for p in training), Words.of(p.target for p in training)
 
 
 @pytest.fixture

@@ -241,8 +241,3 @@ def padded(flat: Tensor, starts: Tensor, lengths: Tensor, fill: int) -> Tensor:
     column, lengths = torch.arange(int(lengths.max())), lengths[:, None]
     positions = starts[:, None] + column.minimum(lengths - 1)
     return flat[positions].long().where(column < lengths, fill)
-
-
-def rows(tensors: dict[str, Tensor], indices: Tensor) -> Batch:
-    """The batch of these rows."""
-    return {name: tensor[indices] for name, tensor in tensors.items()}

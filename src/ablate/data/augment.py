@@ -77,39 +77,26 @@ class Augment:
         )
 
 
-def check(randaugment: object, width: int) -> str | None:
-    """The policy string, or a UserError that names `data.randaugment`."""
-    if randaugment is None:
-        return None
-    if not isinstance(randaugment, str) or not GRAMMAR.fullmatch(randaugment):
-        raise UserError(
-            f"data.randaugment={randaugment}: must be null or a timm policy such as rand-m9-mstd0.5"
-        )
-    if wrong := _reduced(randaugment):
-        raise UserError(f"data.randaugment={randaugment}: {wrong}")
-    if width < SMALLEST:
-        raise UserError(
-            f"data.randaugment={randaugment}: the images have a width of {width} pixels,"
-            f" RandAugment requires {SMALLEST}; set data.randaugment=null"
-        )
-    return randaugment
-
-
-def _reduced(randaugment: str) -> str | None:
-    """An error for values that timm would silently reduce: too large a magnitude or probability."""
-    settings = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
-    most = int(settings.get("mmax", 10))
-    if int(settings.get("m", 0)) > most:
-        magnitude = settings["m"]
-        return f"timm reduces the magnitude m{magnitude} to {most}; add -mmax{magnitude}"
-    if float(settings.get("p", 0)) > 1:
-        return f"the probability p{settings['p']} is at most 1"
-    return None
-
-
 def _policy(randaugment: str, mean: list[float], width: int) -> Any:
+    """UserError also for a magnitude and a probability that timm would silently reduce."""
     from timm.data.auto_augment import rand_augment_transform
 
+    wrong = None
+    settings = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
+    magnitude, most = settings.get("m", "0"), int(settings.get("mmax", 10))
+    if not GRAMMAR.fullmatch(randaugment):
+        wrong = "must be null or a timm policy such as rand-m9-mstd0.5"
+    elif int(magnitude) > most:
+        wrong = f"timm reduces the magnitude m{magnitude} to {most}; add -mmax{magnitude}"
+    elif float(settings.get("p", 0)) > 1:
+        wrong = f"the probability p{settings['p']} is at most 1"
+    elif width < SMALLEST:
+        wrong = (
+            f"the images have a width of {width} pixels, RandAugment requires {SMALLEST}; set"
+            " data.randaugment=null"
+        )
+    if wrong is not None:
+        raise UserError(f"data.randaugment={randaugment}: {wrong}")
     color = tuple(round(value) for value in (mean if len(mean) == 3 else mean * 3))
     options = {"translate_const": int(0.45 * width), "img_mean": color}
     try:

@@ -47,7 +47,7 @@ class Batches(LightningDataModule):
         return Shuffled(count, self.batch_size, seed=self.seed)
 
     def measured_order(self, split: str, examples: torch.Tensor) -> torch.Tensor:
-        """The order in which validation or test go through these examples: as they are stored."""
+        """These examples in the order of validation or test: as they are stored."""
         return examples
 
     def length(self, split: str) -> int:

@@ -64,7 +64,7 @@ class CMUDict(Pairs):
         return pairs
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
-        return Characters(p.source for p in training), Words(p.target for p in training)
+        return Characters(p.source for p in training), Words.of(p.target for p in training)
 
     def location(self, split: str, number: int) -> str:
         return f"line {self.lines[split][number] + 1} of {FILE}"

@@ -27,8 +27,7 @@ from ablate.data.images import Arrays, Source, statistics
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.data.pair_tokenizer import PAD, Words
-from ablate.data.pairs import Sentences
-from ablate.data.targets import Targets
+from ablate.data.pairs import Sentences, Targets
 from ablate.errors import UserError
 from ablate.machine import memory
 from ablate.random.seeding import derive
@@ -139,7 +138,7 @@ class DigitStrings(Targets):
         pixels = {split: self._paint(split, source) for split, source in sources.items()}
         self.pixels = {split: torch.from_numpy(array) for split, array in pixels.items()}
         self.captions = {split: self._captions(split, s.labels) for split, s in sources.items()}
-        self.target_tokenizer = Words(map(str, range(10)))
+        self.target_tokenizer = Words.of(map(str, range(10)))
         if isinstance(self.measured_as, DigitStrings):
             self.mean, self.std = self.measured_as.mean, self.measured_as.std
         else:

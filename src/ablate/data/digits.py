@@ -29,7 +29,7 @@ class Digits(Images):
     with black. As a condition of `evaluate` it measures a model on moved images.
     """
 
-    side: ClassVar[int] = 8  # pixels
+    side: ClassVar[int] = SIDE
     white: ClassVar[int] = 16
 
     def __init__(self, *, shift: Annotated[int, Int(0, 7)] = 0, **options: Any) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from ablate.config.rules import Count
 from ablate.config.rules import Share as Probability
 from ablate.data import Data
-from ablate.data.augment import Augment, Pixels, check
+from ablate.data.augment import Augment, Pixels
 from ablate.data.batches import Workers
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Order, Repeated, Request, Shuffled
@@ -162,7 +162,6 @@ class Images(Data):
         height, width, channels = (
             sources.get("train", sources["val"]).pixels(np.arange(1)).shape[1:]
         )
-        check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
             mean, std = (t * self.white for t in (self.measured_as.mean, self.measured_as.std))
         elif (given := self.normalization()) is not None:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ablate.data.tokenizer import UNKNOWN as STRANGE
@@ -55,10 +56,6 @@ class PairTokenizer(ABC):
         data."""
         return None
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Be the tokenizer of a `state`."""
-        raise NotImplementedError
-
     @abstractmethod
     def _encode(self, text: str) -> list[int]: ...
 
@@ -74,16 +71,8 @@ class Characters(PairTokenizer):
 
     def __init__(self, training: Iterable[str], *, lower: bool = False) -> None:
         super().__init__(lower=lower)
-        characters: set[str] = set()
-        for text in training:
-            characters.update(text.lower() if lower else text)
-        self._set(characters)
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._set(state["characters"])
-
-    def _set(self, characters: Iterable[str]) -> None:
-        self.characters = ["", "", "", STRANGE, *sorted(characters)]
+        known = set(chain.from_iterable(training))
+        self.characters = ["", "", "", STRANGE, *sorted(known)]
         self.numbers = {c: n for n, c in enumerate(self.characters) if n >= len(SPECIALS)}
         self.vocab_size = len(self.characters)
 
@@ -115,41 +104,34 @@ class Words(PairTokenizer):
     min_count: words with fewer occurrences are unknown, and unknown ones decode to <unk>.
     """
 
-    runs: dict[str, list[int]]  # the tokens of a run of characters without spaces
-
-    def __init__(self, training: Iterable[str], *, min_count: int = 1, lower: bool = False) -> None:
+    def __init__(self, words: Sequence[Word], *, lower: bool = False) -> None:
         super().__init__(lower=lower)
-        texts = (text.lower() if lower else text for text in training)
-        runs = Counter(run for text in texts for run in text.split())
+        self.words = [*(Word(False, special) for special in SPECIALS), *words]
+        self.numbers = {word: number for number, word in enumerate(words, len(SPECIALS))}
+        self.vocab_size = len(self.words)
+        self.runs: dict[str, list[int]] = {}  # the tokens of runs of characters without spaces
+
+    @classmethod
+    def of(cls, training: Iterable[str], *, min_count: int = 1, lower: bool = False) -> "Words":
+        runs = Counter(run for text in training for run in text.split())
         counts: Counter[Word] = Counter()
         for run, times in runs.items():
             for word in _words(run):
                 counts[word] += times
         words = [word for word, count in counts.items() if count >= min_count]
-        words.sort(key=lambda word: (-counts[word], word))
-        self._set(words)
-        self.runs |= {run: self._run(run) for run in runs}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._set([Word(*word) for word in state["words"]])
-
-    def _set(self, words: Sequence[Word]) -> None:
-        self.words = [*(Word(False, special) for special in SPECIALS), *words]
-        self.numbers = {word: number for number, word in enumerate(words, len(SPECIALS))}
-        self.vocab_size = len(self.words)
-        self.runs = {}
+        return cls(sorted(words, key=lambda word: (-counts[word], word)), lower=lower)
 
     def state(self) -> dict[str, Any]:
         words = [[word.joined, word.text] for word in self.words[len(SPECIALS) :]]
         return {"kind": "word", "words": words, "lower": self.lower}
 
     def _encode(self, text: str) -> list[int]:
-        known = self.runs
-        return [t for run in text.split() for t in (known[run] if run in known else self._run(run))]
+        return [token for run in text.split() for token in self._run(run)]
 
     def _run(self, run: str) -> list[int]:
-        """The tokens of a run of characters without spaces."""
-        return [self.numbers.get(word, UNKNOWN) for word in _words(run)]
+        if run not in self.runs:
+            self.runs[run] = [self.numbers.get(word, UNKNOWN) for word in _words(run)]
+        return self.runs[run]
 
     def _decode(self, tokens: list[int]) -> str:
         words = [self.words[token] for token in tokens]
@@ -167,17 +149,8 @@ class Subwords(PairTokenizer):
     decoding restores any sentence but for spaces at its ends.
     """
 
-    def __init__(
-        self, training: Iterable[str], *, vocab_size: int | None, lower: bool = False
-    ) -> None:
+    def __init__(self, bpe: Bpe, *, lower: bool = False) -> None:
         super().__init__(lower=lower)
-        spaced = (" " + (text.lower() if lower else text).strip() for text in training)
-        self._set(Bpe.of(spaced, vocab_size=vocab_size, reserved=len(SPECIALS)))
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._set(Bpe.from_state(state))
-
-    def _set(self, bpe: Bpe) -> None:
         self.bpe, self.vocab_size = bpe, bpe.vocab_size
 
     def state(self) -> dict[str, Any]:
@@ -212,21 +185,24 @@ def make(
     min_count: int = 1,
     lower: bool = False,
 ) -> PairTokenizer:
-    """The tokenizer that `data.tokenizer` names."""
+    """The tokenizer that `data.tokenizer` names. training: texts that are lower-case if `lower`."""
     if kind == "bpe":
-        return Subwords(training, vocab_size=vocab_size, lower=lower)
+        spaced = (f" {text.strip()}" for text in training)
+        learned = Bpe.of(spaced, vocab_size=vocab_size, reserved=len(SPECIALS))
+        return Subwords(learned, lower=lower)
     if kind == "word":
-        return Words(training, min_count=min_count, lower=lower)
+        return Words.of(training, min_count=min_count, lower=lower)
     return Characters(training, lower=lower)
 
 
 def restored(state: Mapping[str, Any]) -> PairTokenizer:
     """The tokenizer of a `state`."""
-    kinds: dict[str, type[PairTokenizer]] = {"char": Characters, "word": Words, "bpe": Subwords}
-    made = object.__new__(kinds[state["kind"]])
-    made.lower = state["lower"]
-    made.set_state(state)
-    return made
+    lower = state["lower"]
+    if state["kind"] == "bpe":
+        return Subwords(Bpe.from_state(state), lower=lower)
+    if state["kind"] == "word":
+        return Words([Word(*word) for word in state["words"]], lower=lower)
+    return Characters(state["characters"], lower=lower)
 
 
 def _words(run: str) -> list[Word]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import Count
-from ablate.data import IGNORED, digest, padded
+from ablate.data import IGNORED, Data, digest, padded
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Bucketed, Order, Request
 from ablate.data.pair_tokenizer import (
@@ -38,7 +38,6 @@ from ablate.data.pair_tokenizer import (
     restored,
 )
 from ablate.data.split import SPOKEN
-from ablate.data.targets import Targets
 from ablate.errors import UserError
 from ablate.machine.terminal.bar import progress
 from ablate.machine.terminal.say import say
@@ -101,6 +100,20 @@ class Split(Dataset[Batch]):
         """A sort key for each pair: by source length, then by target length."""
         widest = int(self.target.lengths.max()) + 1
         return self.source.lengths * widest + self.target.lengths
+
+
+class Targets(Data):
+    """A batch contains target_in and targets, b i, and index, b, as above.
+
+    item: name of a target token as the unit of error rates, such as "phoneme".
+    """
+
+    item: str | None = None
+    target_tokenizer: PairTokenizer
+
+    @abstractmethod
+    def reference(self, split: str, index: int) -> str:
+        """The reference text of an example."""
 
 
 class Pairs(Targets):

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from itertools import islice
 from threading import Thread
 from typing import Literal, TypeVar
@@ -91,24 +92,19 @@ def characters(pieces: Iterable[str], what: str) -> Iterator[str]:
 def interruptible(function: Callable[[], Result], what: str) -> Result:
     """The result of a long call into native code, during which signals are handled; with a line
     that shows how long it has taken."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    result: Future[Result] = Future()
 
     def call() -> None:
         try:
-            results.append(function())
+            result.set_result(function())
         except BaseException as error:
-            errors.append(error)
+            result.set_exception(error)
 
-    thread = Thread(target=call, daemon=True)
-    thread.start()
+    Thread(target=call, daemon=True).start()
     with bar(what, bar_format="{desc}: {elapsed}") as shown:
-        while thread.is_alive():
-            thread.join(0.2)
+        while wait([result], 0.2).not_done:
             shown.update()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return result.result()
 
 
 class Units:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
-from ablate.data import IGNORED, Data, digest, rows
+from ablate.data import IGNORED, Data, digest
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
@@ -42,7 +42,7 @@ class Sequences(Dataset[Batch]):
         return len(self.tensors["group"])
 
     def __getitem__(self, request: Request) -> Batch:
-        return rows(self.tensors, request.indices)
+        return {name: tensor[request.indices] for name, tensor in self.tensors.items()}
 
 
 class Recall(Data):

@@ -68,7 +68,7 @@ class Sequences(Pairs):
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
         """One tokenizer for both sides, with a token for every possible number."""
-        words = Words(map(str, range(self.symbols)))
+        words = Words.of(map(str, range(self.symbols)))
         return words, words
 
     def alignment(self, split: str, index: int) -> list[Link]:

@@ -159,10 +159,10 @@ def text(raw: bytes, path: str, *, key: str = KEY) -> str:
     return "".join(decoded([raw], path, key=key))
 
 
-def text_pieces(path: str, sha256: str | None, *, key: str = KEY) -> Iterator[str]:
+def text_pieces(path: str, sha256: str | None) -> Iterator[str]:
     """The text of a file in pieces; see `text`."""
-    with opened(path, sha256, key=key) as file:
-        yield from decoded(iter(partial(file.read, CHUNK), b""), path, key=key)
+    with opened(path, sha256) as file:
+        yield from decoded(iter(partial(file.read, CHUNK), b""), path)
 
 
 def decoded(pieces: Iterable[bytes], path: str, *, key: str = KEY) -> Iterator[str]:

@@ -15,8 +15,7 @@ from torchmetrics.aggregation import MeanMetric
 from ablate.config.conflicts import Conflict
 from ablate.config.rules import Count, NotNegative, Positive, Share
 from ablate.data import IGNORED, Batch
-from ablate.data.pairs import BOS, EOS, PAD, Pairs
-from ablate.data.targets import Targets
+from ablate.data.pairs import BOS, EOS, PAD, Pairs, Targets
 from ablate.decode.search import Hypothesis, beam_search, greedy
 from ablate.errors import UserError
 from ablate.model.base import Seq2Seq
