@@ -74,29 +74,6 @@ def test_forward_is_the_formula(case):
     assert_close(score(q, k), expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_kernels_compute_with_is_forward(case):
-    """sum_d v_d f(q_id + k_jd), or a product of matrices with the same gradients."""
-    score, q, k = made(case)
-    expected = score(q, k)
-    if "sum" in score.needs:
-        q_, k_, v, slope = score.summed(q, score.keys(k))
-        x = q_[:, :, :, None] + k_[:, :, None]
-        y = x.tanh() if slope is None else torch.where(x > 0, x, slope * x)
-        assert_close(torch.einsum("bhijd,hd->bhij", y, v), expected)
-    lowered = score.lower(q, k)
-    assert (lowered is not None) == ("dot_product" in score.needs)
-    if lowered is None:
-        return
-    found = lowered[2] * lowered[0] @ lowered[1].mT
-    assert_close(found, expected, atol=1e-12, rtol=1e-12)
-    leaves = [x for x in (q, k, *score.parameters()) if x.numel()]
-    if expected.requires_grad and score.key:
-        weights = normal(B, H, I, J, seed=3)
-        both = (torch.autograd.grad(out, leaves, weights) for out in (found, expected))
-        assert_close(*both, atol=1e-12, rtol=1e-12)
-
-
 def test_initial_values_are_the_published_ones():
     torch.manual_seed(0)
     sizes = {"heads": 4, "query_dim": 50, "key_dim": 50, "length": 60}

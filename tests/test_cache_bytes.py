@@ -36,13 +36,28 @@ def test_a_token_costs_what_the_formula_says(keys: dict[str, Any], numbers: int)
     assert cache_bytes(made, TOKENS) == CacheBytes(4 * DEPTH * numbers, 0)
 
 
-def test_a_state_is_told_apart_from_what_grows() -> None:
-    short = part("model.mixer", "attention", short_conv=3)
-    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, mixer=short)
-    assert cache_bytes(made, TOKENS) == CacheBytes(4 * DEPTH * 2 * D, 4 * DEPTH * 2 * D)
-    convolution = part("model.mixer", "convolution", size=3)
-    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, mixer=convolution)
-    assert cache_bytes(made, TOKENS) == CacheBytes(0, 4 * DEPTH * 2 * D)
+@pytest.mark.parametrize(
+    ("name", "keys", "growing", "numbers"),
+    [
+        ("attention", {"short_conv": 3}, 2 * D, 2 * D),
+        ("convolution", {"size": 3}, 0, 2 * D),
+        # Of each head k x v numbers, and the inputs that the convolutions have still to read.
+        ("retention", {"expand": 2}, 0, D * 2 * D // HEADS),
+        ("gla", {}, 0, D // 2 * D // HEADS),
+        ("delta", {"short_conv": None}, 0, D * D // HEADS),
+        ("gated_delta", {"short_conv": 4}, 0, D * D // HEADS + 3 * D),
+        ("mamba2", {"state": 7}, 0, 7 * 2 * D + 3 * D),
+    ],
+)
+def test_a_state_is_told_apart_from_what_grows(
+    name: str, keys: dict[str, Any], growing: int, numbers: int
+) -> None:
+    mixer = part("model.mixer", name, **keys)
+    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, mixer=mixer)
+    assert cache_bytes(made, TOKENS) == CacheBytes(4 * DEPTH * growing, 4 * DEPTH * numbers)
+
+
+def test_a_recurrent_model_keeps_its_state_alone() -> None:
     made = partial(rnn_lm, dim=D, depth=DEPTH)  # an LSTM
     assert cache_bytes(made, TOKENS) == CacheBytes(0, 4 * DEPTH * 2 * D)
 

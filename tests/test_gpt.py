@@ -15,6 +15,7 @@ from ablate.training.build import build, build_data
 
 LENGTH, VOCAB = SIZES["gpt"]["length"], SIZES["gpt"]["vocab_size"]
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
+EMBEDS = part("model.mixer", "attention", value_embedding=True)
 SHIFT_INVARIANT = ["none", "rotary", "alibi", "relative", "t5"]
 
 
@@ -60,8 +61,9 @@ def test_smear_adds_the_embedding_of_the_token_before():
     assert_close(*gradients)
 
 
-def test_smear_starts_as_the_model_without_it():
-    models = [gpt(smear=smear) for smear in (False, True)]
+@pytest.mark.parametrize("reads_pairs", [{"smear": True}, {"bigram": 5}])
+def test_what_reads_the_token_before_starts_as_nothing(reads_pairs):
+    models = [gpt(**changes) for changes in ({}, reads_pairs)]
     for model in models:
         model.initialize(0)
     assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
@@ -86,13 +88,6 @@ def test_an_embedding_of_each_pair_of_tokens_is_added(vocab_size):
     assert_close(*gradients)
 
 
-def test_embeddings_of_pairs_start_at_zero():
-    models = [gpt(bigram=bigram) for bigram in (None, 5)]
-    for model in models:
-        model.initialize(0)
-    assert torch.equal(*(model(tokens(2, LENGTH)) for model in models))
-
-
 def test_value_embeddings_are_added_to_the_values():
     """Of every other layer, with two heads of queries for each head of values."""
     own = part("model.mixer", "attention", value_embedding=True, kv_heads=1)
@@ -113,21 +108,18 @@ def test_value_embeddings_are_added_to_the_values():
     assert_close(model(text), model.stack.final_norm(x) @ model.embedding.weight.T)
 
 
-def test_value_embeddings_are_embeddings_and_their_gates_no_matrices():
-    mixers = [part("model.mixer", "attention", value_embedding=embeds) for embeds in (True, False)]
-    model, without = (gpt(mixer=mixer) for mixer in mixers)
-    roles = model.roles()
-    more = {name: roles[name] for name in roles.keys() - without.roles().keys()}
-    assert len(more) == 4
-    for name, role in more.items():
-        assert role == ("embedding" if name.startswith("value_embeddings.") else "vector")
-
-
-@pytest.mark.parametrize("changes", [{"mixer": "differential"}, {"connection": "hyper"}])
-def test_what_is_no_weight_matrix_is_a_vector(changes):
-    roles = gpt(**changes).roles()
-    own = {role for name, role in roles.items() if name.endswith((".vectors", ".mixes"))}
-    assert own == {"vector"}
+@pytest.mark.parametrize(
+    ("changes", "names", "role"),
+    [
+        ({"mixer": "differential"}, ".vectors", "vector"),
+        ({"connection": "hyper"}, ".mixes", "vector"),
+        ({"mixer": EMBEDS}, ".value_gate.weight", "vector"),
+        ({"mixer": EMBEDS}, "value_embeddings.", "embedding"),
+    ],
+)
+def test_what_is_no_weight_matrix_has_its_own_role(changes, names, role):
+    found = [each for name, each in gpt(**changes).roles().items() if names in name]
+    assert found == [role] * len(found) != []
 
 
 def test_without_biases_there_are_none():

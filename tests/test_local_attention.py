@@ -11,8 +11,6 @@ import torch
 from make_model import context, normal, part, place, random_parts
 from torch.testing import assert_close
 
-from ablate.config.composition import compose
-from ablate.errors import UserError
 from ablate.model.mask.window import Window
 from ablate.model.mixer.attention import Attention
 
@@ -101,9 +99,3 @@ def test_kernels_agree_in_values_and_gradients(kernel, score):
         y.square().sum().backward()
         found.append([y, x.grad, *(p.grad for p in made.parameters())])
     assert_close(*found)
-
-
-def test_a_window_as_large_as_the_image_is_refused():
-    with pytest.raises(UserError, match=r"size=16 lets each of the 4 x 4 patches.*less than 4"):
-        compose("model=vit", "model.mask=window")
-    compose("model=vit", "model.mask=window", "model.mask.size=3")

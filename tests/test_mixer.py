@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from make_model import context, gpt, normal, part, place, random_parts
+from make_model import context, normal, part, place, random_parts
 from torch.testing import assert_close
 
 from ablate.errors import UserError
@@ -16,7 +16,6 @@ from ablate.model.layers.recurrence import recurrence
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.window import Window
-from ablate.training.cache import CacheBytes, cache_bytes
 
 RECURRENT = ["retention", "gla", "delta", "gated_delta", "mamba2"]
 B, H, N, K, V, D = 2, 2, 37, 4, 5, 8
@@ -220,24 +219,6 @@ def test_padding_is_not_read(name):
         padded = normal(1, len(marks), D, seed=4)
         padded[keep] = x[0]
         assert_close(made(padded, context(keep=keep))[keep], made(x, context())[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "keys", "numbers"),
-    [
-        ("retention", {"expand": 2}, 12 * 24 // 3),
-        ("gla", {}, 6 * 12 // 3),
-        ("delta", {"short_conv": None}, 12 * 12 // 3),
-        ("gated_delta", {"short_conv": 4}, 12 * 12 // 3 + 3 * 12),
-        ("mamba2", {"state": 7}, 7 * 24 + 3 * 12),
-    ],
-)
-def test_the_state_is_a_result(name, keys, numbers):
-    """A head of k x v numbers, and the inputs that the convolutions have still to read."""
-    with torch.device("meta"):
-        model = gpt(dim=12, heads=3, depth=1, mixer=part("model.mixer", name, **keys))
-    size = cache_bytes(model, torch.zeros(2, 5, dtype=torch.long))
-    assert size == CacheBytes(0, 4 * numbers)
 
 
 def test_decays_start_where_mamba_starts_them():

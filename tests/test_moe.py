@@ -99,20 +99,6 @@ def test_both_stacks_of_a_transformer_have_losses():
     assert_close(dict(model.decoder.losses), dict(before))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (("model.ffn.top_k=9",), "model.ffn.top_k=9 is more than model.ffn.experts=8"),
-        (("model.ffn.top_k=1",), "leaves the router without a gradient"),
-        (("compile=true",), "known only as it runs; use compile=false"),
-        (("model.ffn.expert=moe",), "must be geglu, gelu, gelu_tanh, relu, relu2 or swiglu"),
-    ],
-)
-def test_what_cannot_be_is_refused(overrides, says):
-    with pytest.raises(ablate.UserError, match=says):
-        ablate.compose("model.ffn=moe", *overrides)
-
-
 def test_the_load_counts_the_choices_of_real_tokens_and_is_drawn(tmp_path):
     cfg = ablate.compose(*tiny.overrides(tmp_path, "model.ffn=moe", "model.ffn.experts=4"))
     data = build_data(cfg)

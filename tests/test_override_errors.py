@@ -44,6 +44,8 @@ MISTAKES = {
     "model=transformer model.encoder_depth=1": "did you mean 'model.encoder.depth'?",
     "model=transformer model.depth=1": "mean model.encoder.depth=1 or model.decoder.depth=1?",
     "model=transformer model.n_layer=1": "mean model.encoder.depth=1 or model.decoder.depth=1?",
+    "model=transformer model.encoder=3": "model.encoder=3: is not a value; set model.encoder.depth",
+    "model=gpt model.cross_attention=additive": "model=gpt has no model.cross_att",
     "model.layers=2": "model.layers=2: is not a value (did you mean model.depth=2?); set ",
     # names of other tools
     "lr=1e-3": "no key or group lr (did you mean optimizer.lr=1e-3?); allowed: ",

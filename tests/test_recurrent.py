@@ -106,16 +106,6 @@ def language_model(**changes):
     return random_parts(rnn_lm(**changes)).eval()
 
 
-def test_a_window_starts_from_zeros():
-    model, text = language_model(cell="lstm"), tokens(2, LENGTH)
-    cache = model.new_cache()
-    zeros = torch.zeros(1, 2, model.recurrent.layers[0].hidden_size, dtype=torch.float64)
-    cache.hidden = [(zeros, zeros)]
-    assert_close(model(text, cache=cache), model(text))
-    model(text, cache=cache)
-    assert_close(model(text), language_model(cell="lstm")(text))  # nothing was kept
-
-
 def test_dropout_acts_on_the_embedding_and_before_the_output_map():
     model, seen = language_model(dropout=0.5, tie_embeddings=False).train(), []
     for dropout in (model.dropout, model.read_out.dropout):

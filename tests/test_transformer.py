@@ -13,6 +13,7 @@ from make_model import (
     gpt_seq2seq,
     part,
     random_parts,
+    sentences,
     transformer,
 )
 from test_figures import built
@@ -20,8 +21,7 @@ from tiny import pairs
 from torch import nn
 from torch.testing import assert_close
 
-from ablate.config.composition import compose
-from ablate.data.pairs import BOS, PAD
+from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.task.attention import attention_maps
 
@@ -34,16 +34,8 @@ def random_transformer(**changes):
     return random_parts(transformer(**changes)).eval()
 
 
-def sentences(lengths, vocab, *, first=None, seed=0):
-    """Sentences of these lengths as tokens, padded; `first` stands first in each."""
-    rng = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(2, vocab, (len(lengths), max(lengths)), generator=rng)
-    tokens[:, 0] = tokens[:, 0] if first is None else first
-    return tokens.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
-
-
 def batch(source=(IN, 5, 3), target=(OUT, 2, 5)):
-    return sentences(source, SOURCE_VOCAB), sentences(target, VOCAB, first=BOS, seed=1)
+    return sentences(*source), sentences(*target, seed=1)
 
 
 def written(model, source, target_in):
@@ -96,7 +88,7 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(score, pos_e
     turned = decoded(encoded[:, order], keep[:, order])
     assert torch.allclose(turned, decoded(encoded, keep), atol=1e-10) == (score != "location")
     # Nor does the length of the target move what it reads: the encoder counts by itself.
-    reversed_source = sentences([IN], SOURCE_VOCAB)
+    reversed_source = sentences(IN)
     logits = model(reversed_source, target_in[:1])
     same = torch.allclose(logits, model(reversed_source[:, order], target_in[:1]), atol=1e-10)
     assert same == (pos_enc == "none" and score != "location")
@@ -199,12 +191,3 @@ def test_maps_of_one_stack_show_where_the_target_looks_in_the_source(tmp_path):
     assert {one.kind for one in maps} == {"cross"}
     shape = len(example["target_labels"]), len(example["source_labels"])
     assert all(one.weights.shape[1:] == shape for one in maps)
-
-
-def test_what_has_no_meaning_is_refused():
-    with pytest.raises(
-        UserError, match=r"model\.encoder=3: is not a value; set model\.encoder\.depth"
-    ):
-        compose("model=transformer", "model.encoder=3")
-    with pytest.raises(UserError, match=r"model=gpt has no model\.cross_att"):
-        compose("model=gpt", "model.cross_attention=additive")
