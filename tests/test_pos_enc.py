@@ -68,6 +68,20 @@ def test_a_part_is_that_of_the_whole_and_distances_count_alone(name, causal):
         assert_close(some, values[:, :, rows])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bias_by_distance_is_the_bias(name, causal):
+    part, i, j, q = build(name, causal=causal), torch.arange(2, 6), POSITIONS, normal(B, H, 4, K)
+    bias = part.bias(q, i, j, 1)
+    if "distance_bias" not in part.needs:
+        assert bias is None or name == "relative_2d"
+        return
+    table, rows = part.by_distance(q, torch.arange(1 - len(i), len(j)) - 2, 1)
+    row = rows[j - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
+    by_hand = table.expand(B, H, 4, -1).gather(-1, row)
+    assert_close(by_hand, bias.expand(B, H, -1, -1))
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "std"),
     [
