@@ -330,8 +330,7 @@ def named_table(folder):
     arms = {f"x={name}": arm(shifted(0.1), changes={"x": name}) for name in NAMES}
     study = make_study(folder / "[naïve]", {"baseline": arm(BASE)} | arms)
     report = assemble(collect(study))
-    points = gather(report.study, report.metric, report.mode, [])
-    (folder / "table.tex").write_text(text := latex(content(report, points, None)))
+    (folder / "table.tex").write_text(text := latex(content(report, gather(report))))
     return text
 
 

@@ -12,7 +12,7 @@ from statsmodels.stats.anova import AnovaRM
 
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.confounding import inestimable
-from ablate.study.analysis.crossed import crossed_effects, in_short
+from ablate.study.analysis.crossed import in_short
 from ablate.study.analysis.effects import effects
 from ablate.study.analysis.rows import assemble
 from ablate.study.analysis.stats import holm
@@ -191,7 +191,7 @@ def test_a_factorial_study_with_a_cell_left_out_has_its_main_effects(tmp_path):
     factors = {"model.norm": {"pre": [], "post": []}, "model.heads": {"3": [], "2": [], "4": []}}
     plan = {"factors": factors, "own": {"model.norm": "pre", "model.heads": "2"}}
     study = collect(make_study(tmp_path / "crossed", arms, design="factorial", **plan))
-    found = crossed_effects(assemble(study, None, None, ()))
+    found = assemble(study).crossed
     norm, heads, both = found.effects
     assert norm.effect == pytest.approx(0.197, abs=0.001)
     assert heads.means.keys() == {("2",), ("4",)}
@@ -207,7 +207,7 @@ def test_a_single_factor_has_no_main_effects_beside_its_table(tmp_path):
     }
     plan = {"factors": {"norm": {"pre": [], "post": [], "none": []}}, "own": {"norm": "pre"}}
     study = make_study(tmp_path / "one", arms, design="factorial", **plan)
-    assert crossed_effects(assemble(collect(study), None, None, ())) is None
+    assert assemble(collect(study)).crossed is None
 
 
 @pytest.mark.parametrize(("sign", "kind"), [(1, "worse"), (-1, "better")])
@@ -225,11 +225,10 @@ def test_a_cell_that_differs_without_an_effect_is_explained(tmp_path, sign, kind
         for name, by in moved.items()
     }
     report = assemble(collect(make_study(tmp_path / "crossed", arms, design="factorial")))
-    crossed = crossed_effects(report)
     kinds = {report.labels[row.arm.name]: row.kind for row in report.others}
     assert kinds["pos_enc=none norm=post"] == kind
-    assert not any(effect.shown for effect in crossed.effects)
-    *_, last = in_short(report, crossed)
+    assert not any(effect.shown for effect in report.crossed.effects)
+    *_, last = in_short(report)
     assert last.startswith(
         "pos_enc=none norm=post: different from the baseline, although no effect of "
     )

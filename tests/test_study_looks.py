@@ -15,7 +15,6 @@ from ablate.study.analysis import judged_claims, rows
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
-from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.looks import levels
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import assemble
@@ -255,9 +254,9 @@ def test_effects_of_crossed_factors_use_the_seeds_of_the_first_look(tmp_path):
     values = {name: [*y[:3], *[9.0] * more] for name, y, more in zip(
         arms, noisy([0, 1, 2, 3]) * 0.01 + 1.5, (3, 0, 3, 0), strict=True)}  # fmt: skip
     crossed = {"design": "factorial", "own": {"norm": "pre", "ffn": "mlp"}}
-    found = crossed_effects(report_of(tmp_path / "s", values, **crossed))
+    found = report_of(tmp_path / "s", values, **crossed).crossed
     first = {name: own[:3] for name, own in values.items()}
-    expected = crossed_effects(report_of(tmp_path / "t", first, **crossed))
+    expected = report_of(tmp_path / "t", first, **crossed).crossed
     assert found == expected
     assert len(found.effects) == 3
 

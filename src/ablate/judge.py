@@ -148,7 +148,7 @@ def main() -> None:
     report = _report(study, args.allow)
     _require_own(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    show(write_report(report, args.allow))
+    show(write_report(report))
 
 
 def _claims(file: Path) -> list[dict[str, Any]]:

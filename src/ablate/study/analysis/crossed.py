@@ -1,14 +1,18 @@
 """Main effects and interactions of crossed designs."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from ablate.study.analysis.confounding import varied
 from ablate.study.analysis.effects import Effect, Effects, effects
-from ablate.study.analysis.rows import Report, Row
 from ablate.study.numbers import listed
 
+if TYPE_CHECKING:
+    from ablate.study.analysis.rows import Report, Row
 
-def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
+
+def crossed_effects(report: Report) -> Effects | str | None:
     """Estimate the effects; a string if nothing can be estimated. None without crossed factors: the
     effect of a single one is in the table."""
     study = report.study
@@ -17,16 +21,16 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     factors = varied(list(cells.values()), baseline)
     if study.plan.get("design") != "factorial" or len(factors) == 1:
         return None
-    hindering = [o for o in report.objections if not o.allowed and o.rule != "seeds"]
-    if hindering:
-        first = hindering[0]
+    hindering = (o for o in report.objections if not o.allowed and o.rule != "seeds")
+    if first := next(hindering, None):
         return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
     runs = [
         (cell, seed, study.by_seed(name, report.metric).get(seed))
         for name, cell in cells.items()
         for seed in study.plan["seeds"][: next(iter(study.looks), None)]
     ]
-    return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
+    allowed = any(o.allowed and o.rule == "seeds" for o in report.objections)
+    return effects(runs, factors=factors, mode=report.mode, allow_missing=allowed)
 
 
 def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
@@ -43,9 +47,10 @@ TESTS = (
 )
 
 
-def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
+def in_short(report: Report) -> list[str]:
     """Describe the effects that are shown, also against the arms, and list the factors without a
     main effect."""
+    crossed = report.crossed
     if not isinstance(crossed, Effects) or not crossed.effects:
         return []
     main, pairs = ranked(crossed)

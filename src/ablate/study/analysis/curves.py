@@ -68,18 +68,20 @@ def spread(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def costs(study: Study, metric: str) -> list[Cost]:
-    """Return one point per arm that has a value."""
-    found = []
-    for arm in study.arms:
-        by_seed = study.values(arm.name, metric)
-        runs, values = [study.runs_of(arm.name)[seed] for seed in by_seed], [*by_seed.values()]
-        if values:
-            seconds = _mean(run.number("train_seconds") for run in runs)
-            parameters = _mean(run.number("parameters", "total") for run in runs)
-            flops = _mean(run.training_flops for run in runs)
-            found.append(Cost(arm.name, fmean(values), spread(values), seconds, flops, parameters))
-    return found
+def cost_of(study: Study, arm: str, metric: str) -> Cost | None:
+    """None without a value of the metric."""
+    values = study.values(arm, metric)
+    if not values:
+        return None
+    runs = [study.runs_of(arm)[seed] for seed in values]
+    return Cost(
+        arm,
+        fmean(values.values()),
+        spread([*values.values()]),
+        seconds=_mean(run.number("train_seconds") for run in runs),
+        flops=_mean(run.training_flops for run in runs),
+        parameters=_mean(run.number("parameters", "total") for run in runs),
+    )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -26,9 +26,12 @@ from ablate.study.analysis.compare import (
     compare,
     summary,
 )
-from ablate.study.analysis.curves import TRAINING, Cost, costs, curve_column, curve_of
+from ablate.study.analysis.crossed import crossed_effects
+from ablate.study.analysis.curves import TRAINING, Cost, cost_of, curve_column, curve_of
+from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
+from ablate.study.analysis.ladder import Ladder, ladder
 from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED, Look
 from ablate.study.analysis.noise import Noise
 from ablate.study.metric_words import best_together
@@ -55,16 +58,12 @@ class Row:
 
     arm: Arm
     values: Mapping[Seed, float]
-    by_seed: Mapping[int, float]
+    summary: Summary
     cost: Cost | None
     comparison: Comparison | None
     why: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
-
-    @cached_property
-    def summary(self) -> Summary:
-        return summary(list(self.by_seed.values()))
 
     @property
     def kind(self) -> str:
@@ -143,6 +142,15 @@ class Report:
     @property
     def baseline(self) -> Row:
         return next(row for row in self.rows if row.arm.is_baseline)
+
+    @cached_property
+    def crossed(self) -> Effects | str | None:
+        """The effects of crossed factors, or why there are none."""
+        return crossed_effects(self)
+
+    @cached_property
+    def ladder(self) -> Ladder | None:
+        return ladder(self.study, self.metric, self.mode)
 
     @cached_property
     def digits(self) -> int:
@@ -361,8 +369,7 @@ def assemble(
     better = mode or (study.mode if name == study.metric else derived.mode(name))
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)
-    by_arm = {cost.arm: cost for cost in costs(study, name)}
-    planned = [_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms]
+    planned = [_row(study, arm, name, compared, refusals) for arm in study.arms]
     rows = tuple(sorted(planned, key=_rank))
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
@@ -429,9 +436,12 @@ def _rank(row: Row) -> tuple[int, float]:
 
 
 def _row(
-    study: Study, arm: Arm, metric: str, compared: Comparisons | None,
-    refusals: Collection[Objection], by_arm: Mapping[str, Cost],
-) -> Row:  # fmt: skip
+    study: Study,
+    arm: Arm,
+    metric: str,
+    compared: Comparisons | None,
+    refusals: Collection[Objection],
+) -> Row:
     of_arm = [objection for objection in refusals if objection.arm == arm.name]
     comparison = compared.of(arm.same_as or arm.name) if compared else None
     why = [objection.reason for objection in of_arm if not objection.allowed]
@@ -443,8 +453,8 @@ def _row(
     return Row(
         arm=arm,
         values=study.values(arm.name, metric),
-        by_seed=study.by_seed(arm.name, metric),
-        cost=by_arm.get(arm.name),
+        summary=summary([*study.by_seed(arm.name, metric).values()]),
+        cost=cost_of(study, arm.name, metric),
         comparison=None if why else comparison,
         why=tuple(why),
         broken=tuple(objection.rule for objection in of_arm if not objection.allowed),

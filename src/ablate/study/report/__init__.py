@@ -12,8 +12,6 @@ from ablate.run_files import write_text
 from ablate.run_files.harness import items
 from ablate.study.analysis import known
 from ablate.study.analysis.collect import StudyRun, collect
-from ablate.study.analysis.comparable import lines
-from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.examples import over_examples
 from ablate.study.analysis.rows import Report, assemble
 from ablate.study.report import figures
@@ -29,12 +27,11 @@ FOREIGN = ("report.html", "report.json", "table.tex")
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report, its texts, its files, and one line for each rule that kept arms from comparison."""
+    """A report, its texts and its files."""
 
     report: Report
     content: dict[str, Any]
     files: tuple[Path, ...]
-    refusals: tuple[str, ...]
 
 
 def write(
@@ -63,17 +60,16 @@ def write(
         name = report.metric
         of_items = over_examples(study, lambda run: items(run.folder, name), report.mode)
         report = replace(report, examples=of_items)
-    return write_report(report, allow)
+    return write_report(report)
 
 
-def write_report(report: Report, allow: Collection[str] = ()) -> WrittenReport:
+def write_report(report: Report) -> WrittenReport:
     """Write the files of a report, as `write`; of results of other programs only FOREIGN."""
     study = report.study
-    points = gather(study, report.metric, report.mode, list(report.colors))
-    crossed = crossed_effects(report, allow)
+    points = gather(report)
     folder = None if study.source else study.folder / "figures"
-    drawn, charts = figures.draw(report, points, crossed, folder)
-    shown = content(report, points, crossed)
+    drawn, charts = figures.draw(report, points, folder)
+    shown = content(report, points)
     in_markdown = {
         file: words
         for name, words in FIGURES.items()
@@ -84,7 +80,7 @@ def write_report(report: Report, allow: Collection[str] = ()) -> WrittenReport:
         "report.html": page(shown, charts=charts, **of_runs),
         "report.md": markdown(shown, in_markdown),
         "table.tex": latex(shown),
-        "report.json": json.dumps(to_json(report, crossed), indent=1, allow_nan=False) + "\n",
+        "report.json": json.dumps(to_json(report), indent=1, allow_nan=False) + "\n",
     }
     if study.source:
         texts = {file: named[file] for file in FOREIGN}
@@ -96,7 +92,7 @@ def write_report(report: Report, allow: Collection[str] = ()) -> WrittenReport:
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
-    return WrittenReport(report, shown, files, tuple(lines(report.objections)))
+    return WrittenReport(report, shown, files)
 
 
 def noise(report: Report) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """The numbers behind the figures, for both the page and the PNGs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -8,15 +8,8 @@ from statistics import median
 from typing import NamedTuple
 
 from ablate.study.analysis.collect import Study
-from ablate.study.analysis.curves import (
-    TRAINING,
-    Cost,
-    Curve,
-    costs,
-    curve_column,
-    curve_of,
-    task_metric,
-)
+from ablate.study.analysis.curves import TRAINING, Curve, curve_column, curve_of, task_metric
+from ablate.study.analysis.rows import Report
 
 MOST_CURVES = 60
 MOST_PANELS = 24
@@ -68,14 +61,13 @@ class FactorPanel:
 
 @dataclass(frozen=True)
 class Points:
-    """The numbers of all figures. column: the column of metrics.csv that the curves show; mode:
-    whether less or more of it is better."""
+    """The numbers of the curves and main effects. column: that of metrics.csv that the curves show;
+    mode: whether less or more of it is better."""
 
     column: str
     mode: str
     curves: list[Curve]
     panels: list[FactorPanel]
-    costs: list[Cost]
 
     @cached_property
     def limits(self) -> Limits:
@@ -91,21 +83,20 @@ class Points:
                     yield from (mean - spread, mean + spread)
 
 
-def gather(study: Study, metric: str, mode: str, first: Sequence[str]) -> Points:
-    """Gather the numbers of all figures. first: the arms whose curves must be included."""
-    column = curve_column(study, metric)
-    drawn = curves(study, column, first)
+def gather(report: Report) -> Points:
+    column = curve_column(report.study, report.metric)
+    drawn = curves(report, column)
     if not drawn:  # validated once: a point is not a curve
-        column, drawn = TRAINING, curves(study, TRAINING, first)
-    task = task_metric(study)
+        column, drawn = TRAINING, curves(report, TRAINING)
+    task, mode = task_metric(report.study), report.mode
     mode = "min" if column == TRAINING else task["mode"] if column == task.get("name") else mode
-    return Points(column, mode, drawn, panels(study, metric), costs(study, metric))
+    return Points(column, mode, drawn, panels(report.study, report.metric))
 
 
-def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
-    """Return the curves of the baseline and of `first`, then of others up to `MOST_CURVES`; none
-    if no curve has two points."""
-    names = [study.baseline.name, *first]
+def curves(report: Report, column: str) -> list[Curve]:
+    """Return the curves of the baseline and of the colored arms, then of others up to
+    `MOST_CURVES`; none if no curve has two points."""
+    study, names = report.study, [report.study.baseline.name, *report.colors]
     names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
     curves = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
     drawn = any(len(curve.steps) > 1 for curve in curves)

@@ -42,10 +42,9 @@ class ArmLine:
         return [cell.words for column, cell in self.cells if getattr(column, form)]
 
 
-def content(report: Report, points: Points, crossed: Effects | str | None) -> dict[str, Any]:
-    """The texts of a report by name, as in the templates. crossed: effects of crossed factors, or
-    why there are none."""
-    study, commands = report.study, sentences.commands(report)
+def content(report: Report, points: Points) -> dict[str, Any]:
+    """The texts of a report by name, as in the templates."""
+    study, commands, crossed = report.study, sentences.commands(report), report.crossed
     effects = crossed if isinstance(crossed, Effects) else None
     main, pairs = ranked(effects) if effects else ([], [])
     hindered = [f"Effects are {crossed}"] if isinstance(crossed, str) else []
@@ -60,7 +59,7 @@ def content(report: Report, points: Points, crossed: Effects | str | None) -> di
         "metric_name": sentences.metric_name(report),
         "is_foreign": bool(study.source),  # runs of other programs
         "claims": [*tables.claims(report)],
-        "shown_effects": [*in_short(report, crossed), *tables.trends(report)],
+        "shown_effects": [*in_short(report), *tables.trends(report)],
         "results": sentences.answers(report),  # kind of verdict, heading, arms
         "reference": sentences.reference(report),
         "remarks": report.remarks,

@@ -19,7 +19,7 @@ from ablate.figures.save import save, saved_as
 from ablate.study.analysis.crossed import ranked
 from ablate.study.analysis.curves import Cost
 from ablate.study.analysis.effects import Effect, Effects
-from ablate.study.analysis.ladder import Ladder, ladder
+from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.rows import MOST_COLORS, Report, Row
 from ablate.study.analysis.scaling_law import LEAST, Law
 from ablate.study.metric_words import direction, metric_words
@@ -73,7 +73,7 @@ class Spot(NamedTuple):
 
 
 def draw(
-    report: Report, points: Points, crossed: Effects | str | None, folder: Path | None
+    report: Report, points: Points, folder: Path | None
 ) -> tuple[list[Path], dict[str, list[Markup]]]:
     """Write PNG and PDF of each figure that has data, and delete old files of the others; without
     a folder write nothing.
@@ -82,7 +82,8 @@ def draw(
     """
     import matplotlib
 
-    found = ladder(report.study, report.metric, report.mode)
+    crossed, found = report.crossed, report.ladder
+    costs = [row.cost for row in report.rows if row.cost]
     pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
     options = any(any(panel.values) for panel in points.panels)
     figures: dict[str, tuple[object, Callable[[], Drawing]]] = {  # whether there is one
@@ -92,7 +93,7 @@ def draw(
         "interactions": (pairs, lambda: _interactions(report, pairs)),
         "ladder": (found, lambda: _ladder(found, report)),  # type: ignore[arg-type]
         # A mean over sizes is not informative: a ladder has its own figure by FLOPs.
-        "cost": ([] if found else _sides(points.costs), lambda: _costs(report, points.costs)),
+        "cost": ([] if found else _sides(costs), lambda: _costs(report, costs)),
     }
     if folder is not None:
         folder.mkdir(exist_ok=True)

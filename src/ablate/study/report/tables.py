@@ -8,7 +8,7 @@ from math import inf
 
 from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
-from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup, ladder
+from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup
 from ablate.study.analysis.rows import Report
 from ablate.study.analysis.scaling_law import LEAST
 from ablate.study.analysis.stats import Interval
@@ -68,8 +68,8 @@ def blocks(report: Report) -> Iterator[Table]:
         " counts once, by its mean over them. A verdict over all blocks applies only to these"
         " blocks.",
     )
-    if climbed := ladder(report.study, report.metric, report.mode):
-        yield from _ladder(climbed, report)
+    if report.ladder:
+        yield from _ladder(report.ladder, report)
 
 
 def _ladder(found: Ladder, report: Report) -> Iterator[Table]:
@@ -121,10 +121,9 @@ def _growth(climb: ScalingSlope) -> str:
 
 def trends(report: Report) -> list[str]:
     """A sentence for each arm on a ladder with a scaling law."""
-    found = ladder(report.study, report.metric, report.mode)
     return [
         f"With size, the speed-up of {report.labels[climb.arm]} {_growth(climb)} of the FLOPs"
-        for climb in (found.climbs if found else ())
+        for climb in (report.ladder.climbs if report.ladder else ())
         if climb.growth is not None
     ]
 

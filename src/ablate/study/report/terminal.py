@@ -7,6 +7,7 @@ from rich.table import Table as RichTable
 
 from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
+from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.offline import sync_command
 from ablate.study.report import WrittenReport
 from ablate.study.report.verdict_words import CLAIM_COLORS, VERDICT_WORDS
@@ -62,5 +63,5 @@ def show(written: WrittenReport) -> None:
     if command := sync_command(report.study):
         console.print("To upload its runs to W&B:", style="bold")
         console.print(f"  {command}", soft_wrap=True)
-    for rule in written.refusals:
-        say(rule, file=sys.stderr)
+    for line in lines(report.objections):
+        say(line, file=sys.stderr)

@@ -1,13 +1,12 @@
 """report.json: the report for programs (docs/reference/report.md)."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from ablate.run_files import finite
 from ablate.study.analysis.crossed import in_short
-from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.judged_claims import JudgedClaim
-from ablate.study.analysis.ladder import Ladder, ladder
+from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.noise import Noise
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.analysis.stats import Interval
@@ -16,7 +15,7 @@ from ablate.study.report.sentences import certainty
 VERSION = 2
 
 
-def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
+def to_json(report: Report) -> dict[str, Any]:
     """The content of report.json. Numbers that are not finite are null."""
     study = report.study
     content = {
@@ -32,7 +31,7 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "claims": [_claim(entry) for entry in report.claims],
         "dropped_claims": list(report.dropped),
         "blocks": {block: to_json(part) for block, part in report.blocks.items()},
-        "ladder": _ladder(found) if (found := ladder(study, report.metric, report.mode)) else None,
+        "ladder": _ladder(report.ladder) if report.ladder else None,
         "extra_metrics": {
             metric: [*map(arm_content, other.rows)] for metric, other in report.also.items()
         },
@@ -50,17 +49,17 @@ def to_json(report: Report, crossed: Effects | str | None = None) -> dict[str, A
             for metric, of in {report.metric: report, **report.also}.items()
             if of.noise
         },
-        "effects": in_short(report, crossed),
+        "effects": in_short(report),
         "warnings": [*report.remarks, *certainty(report)],
     }
     return finite(content)
 
 
 def _ladder(found: Ladder) -> dict[str, Any]:
-    climbs = [asdict(replace(climb, samples={})) for climb in found.climbs]
-    for climb in climbs:
+    content = asdict(found)
+    for climb in content["climbs"]:
         del climb["samples"]
-    return asdict(replace(found, climbs=())) | {"climbs": climbs}
+    return content
 
 
 def arm_content(row: Row) -> dict[str, Any]:
