@@ -1,44 +1,8 @@
-"""Main effects and interactions of crossed designs."""
+"""Main effects and interactions of crossed designs, in sentences."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from ablate.study.analysis.confounding import varied
-from ablate.study.analysis.effects import Effect, Effects, effects
+from ablate.study.analysis.effects import Effects, ranked
+from ablate.study.analysis.rows import Report, Row
 from ablate.study.numbers import listed
-
-if TYPE_CHECKING:
-    from ablate.study.analysis.rows import Report, Row
-
-
-def crossed_effects(report: Report) -> Effects | str | None:
-    """Estimate the effects; a string if nothing can be estimated. None without crossed factors: the
-    effect of a single one is in the table."""
-    study = report.study
-    baseline = study.plan.get("own", {})
-    cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
-    factors = varied(list(cells.values()), baseline)
-    if study.plan.get("design") != "factorial" or len(factors) == 1:
-        return None
-    hindering = (o for o in report.objections if not o.allowed and o.rule != "seeds")
-    if first := next(hindering, None):
-        return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
-    runs = [
-        (cell, seed, study.by_seed(name, report.metric).get(seed))
-        for name, cell in cells.items()
-        for seed in study.plan["seeds"][: next(iter(study.looks), None)]
-    ]
-    allowed = any(o.allowed and o.rule == "seeds" for o in report.objections)
-    return effects(runs, factors=factors, mode=report.mode, allow_missing=allowed)
-
-
-def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
-    """Return main effects in the order of the plan, and interactions in the order of their p."""
-    main = [effect for effect in estimates.effects if len(effect.factors) == 1]
-    pairs = [effect for effect in estimates.effects if len(effect.factors) == 2]
-    return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
-
 
 TESTS = (
     "These p values differ from those of the table: they are of effects averaged over all arms,"
@@ -80,8 +44,8 @@ def in_short(report: Report) -> list[str]:
     shown = [{*effect.factors} for effect in crossed.effects if effect.shown]
     arms = [
         report.labels[row.arm.name]
-        for row in report.others
-        if row.kind in ("better", "worse") and not any(factors <= changed(row) for factors in shown)
+        for row in report.shown
+        if not any(factors <= changed(row) for factors in shown)
     ]
     if arms:
         sentences.append(

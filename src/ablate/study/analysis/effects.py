@@ -18,7 +18,16 @@ from itertools import product
 import numpy as np
 from scipy import special
 
-from ablate.study.analysis.confounding import TIMES, Factors, Term, design_matrix, taken_as_zero
+from ablate.study.analysis.collect import Study
+from ablate.study.analysis.comparable import Objection
+from ablate.study.analysis.confounding import (
+    TIMES,
+    Factors,
+    Term,
+    design_matrix,
+    taken_as_zero,
+    varied,
+)
 from ablate.study.analysis.noise import FEWEST, Error, error
 from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
@@ -123,6 +132,35 @@ def effects(
         effects=tuple(_with_holm(estimates, errors)),
         warnings=tuple(warnings),
     )
+
+
+def crossed_effects(
+    study: Study, metric: str, mode: str, objections: Sequence[Objection]
+) -> Effects | str | None:
+    """Estimate the effects; a string if nothing can be estimated. None without crossed factors: the
+    effect of a single one is in the table."""
+    baseline = study.plan.get("own", {})
+    cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
+    factors = varied(list(cells.values()), baseline)
+    if study.plan.get("design") != "factorial" or len(factors) == 1:
+        return None
+    hindering = (o for o in objections if not o.allowed and o.rule != "seeds")
+    if first := next(hindering, None):
+        return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
+    runs = [
+        (cell, seed, study.by_seed(name, metric).get(seed))
+        for name, cell in cells.items()
+        for seed in study.plan["seeds"][: next(iter(study.looks), None)]
+    ]
+    allowed = any(o.allowed and o.rule == "seeds" for o in objections)
+    return effects(runs, factors=factors, mode=mode, allow_missing=allowed)
+
+
+def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
+    """Return main effects in the order of the plan, and interactions in the order of their p."""
+    main = [effect for effect in estimates.effects if len(effect.factors) == 1]
+    pairs = [effect for effect in estimates.effects if len(effect.factors) == 2]
+    return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
 def _repeated(estimates: np.ndarray) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -26,9 +27,8 @@ from ablate.study.analysis.compare import (
     compare,
     summary,
 )
-from ablate.study.analysis.crossed import crossed_effects
 from ablate.study.analysis.curves import TRAINING, Cost, cost_of, curve_column, curve_of
-from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.effects import Effects, crossed_effects
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.judged_claims import JudgedClaim, judged_claims
 from ablate.study.analysis.ladder import Ladder, ladder
@@ -110,15 +110,6 @@ class Row:
         return verdict.kind + note + look + allowed
 
 
-# Outcomes of a look, before the number of seeds.
-OUTCOMES = {
-    DECIDED: "decided with",
-    STOPPED: "stopped, as unlikely to be shown, with",
-    UNDECIDED: "undecided with",
-    OPEN: "not yet decided with",
-}
-
-
 @dataclass(frozen=True)
 class Report:
     """A study on one metric. rows: the baseline, then from the best to the worst. decimals: digits
@@ -146,7 +137,7 @@ class Report:
     @cached_property
     def crossed(self) -> Effects | str | None:
         """The effects of crossed factors, or why there are none."""
-        return crossed_effects(self)
+        return crossed_effects(self.study, self.metric, self.mode, self.objections)
 
     @cached_property
     def ladder(self) -> Ladder | None:
@@ -156,8 +147,8 @@ class Report:
     def digits(self) -> int:
         """Digits of differences: those of the metric, or so many that the interval of one that is
         shown, which may be far smaller than the spread of seeds, does not begin at zero."""
-        shown = [row.comparison for row in self.others if row.kind in ("better", "worse")]
-        reaches = [(each.difference, each.interval) for each in shown if each]
+        shown = [row.comparison for row in self.shown if row.comparison]
+        reaches = [(each.difference, each.interval) for each in shown]
         ends = [end for mean, of in reaches for end in ((of.low, of.high) if of else (mean,))]
         return max((apart([0.0, end], self.decimals) for end in ends), default=self.decimals)
 
@@ -182,6 +173,11 @@ class Report:
     @property
     def others(self) -> list[Row]:
         return [row for row in self.rows if not row.arm.is_baseline]
+
+    @property
+    def shown(self) -> list[Row]:
+        """The arms that are shown to differ from the baseline."""
+        return [row for row in self.rows if row.kind in ("better", "worse")]
 
     def going(self) -> tuple[int, set[tuple[str | None, str]]]:
         """How many looks there have been, and the arms with which open verdicts and claims go on,
@@ -256,90 +252,8 @@ class Report:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
-        in result.json), verdicts on small differences, differences that were still
-        changing, arms that needed more steps, and best values at the edge of a grid."""
-        by_rule: dict[str, list[str]] = {}
-        for objection in self.objections:
-            if objection.allowed:
-                by_rule.setdefault(objection.rule, []).append(
-                    f"{objection.arm} ({objection.reason})"
-                )
-        lines = [f"Included despite the rule '{r}': {listed(a)}." for r, a in by_rule.items()]
-        cautions: dict[str, list[str]] = {}
-        for row in self.rows:
-            runs = self.study.runs_of(row.arm.name).values()
-            for caution in sorted({each for run in runs for each in _cautions(run.result)}):
-                cautions.setdefault(caution, []).append(self.labels[row.arm.name])
-        lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        chosen = (run.result.get("metric") or {} for run in self.study.runs if run.finished)
-        by = sorted({metric["name"] for metric in chosen if "name" in metric})  # chose the weights
-        by = [name for name in by if not best_together(self.metric, name)]
-        if self.metric.startswith("val/") and by:
-            lines.append(
-                f"{self.metric} is evaluated at the checkpoint with the best {listed(by)}; it may"
-                f" not be the best {self.metric} of the run."
-            )
-        if self.study.plan.get("margin") and self.metric != self.study.metric:
-            lines.append(
-                f"study.margin applies to {self.study.metric}, so equivalence is not tested for"
-                f" {self.metric}."
-            )
-        if (self.study.plan.get("noise") or {}).get("after"):
-            lines.append("study.noise was set, or changed, after the first run.")
-        if (self.study.plan.get("looks") or {}).get("after"):
-            lines.append("study.seeds_up_to was set, or changed, after the first run.")
-        if "baseline" in self.chosen:
-            lines.append(
-                f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
-                f" baseline of the plan is {self.study.planned_baseline}."
-            )
-        return (
-            lines
-            + self._of_looks()
-            + self._small()
-            + never(self)
-            + unsettled(self)
-            + undertrained(self)
-            + at_edges(self)
-        )
-
-    def _of_looks(self) -> list[str]:
-        by_look: dict[str, list[str]] = {}
-        looks = [(look, self.labels[row.arm.name]) for row in self.compared if (look := row.look)]
-        for look, name in sorted(looks, key=lambda of: of[0].seeds):
-            by_look.setdefault(f"{OUTCOMES[look.outcome]} {look.seeds} seeds", []).append(name)
-        if not by_look:
-            return []
-        numbers = listed(map(str, self.study.looks))
-        parts = "; ".join(f"{words}: {listed(arms)}" for words, arms in by_look.items())
-        return [f"Arms are tested at {numbers} seeds (study.seeds_up_to); {parts}."]
-
-    def _small(self) -> list[str]:
-        """A line on verdicts of arms that differ by less than the baseline does between seeds."""
-        sd = self.baseline.summary.sd or 0.0
-        small = [
-            f"{self.labels[row.arm.name]} ({row.kind} by {certain(abs(row.difference or 0.0))})"
-            for row in self.others
-            if row.kind in ("better", "worse") and abs(row.difference or 0.0) < sd
-        ]
-        if not small:
-            return []
-        return [
-            f"Smaller than the baseline's standard deviation between seeds, {certain(sd)}:"
-            f" {listed(small)}. The choice of the seed changes the result by more."
-        ]
-
-
-def _cautions(result: Mapping[str, Any]) -> list[str]:
-    lacking = (result.get("not_evaluated") or {}).items()
-    own = [str(result["caution"])] if "caution" in result else []
-    if chosen := result.get("chosen_on"):
-        own.append(
-            f"the best weights were chosen on {chosen['examples']:,} of {chosen['of']:,} validation"
-            " examples (trainer.val_examples) and then evaluated on all"
-        )
-    return own + [f"not evaluated under evaluate.{name}: {why}" for name, why in lacking]
+        """What may mislead the reader of the table, in sentences."""
+        return [*remarks(self)]
 
 
 def _bare(label: str) -> bool:
@@ -462,69 +376,130 @@ def _row(
     )
 
 
-def never(report: Report) -> list[str]:
-    """Return a sentence on the runs that did not reach the value of the metric, or nothing."""
+# Outcomes of a look, before the number of seeds.
+OUTCOMES = {
+    DECIDED: "decided with",
+    STOPPED: "stopped, as unlikely to be shown, with",
+    UNDECIDED: "undecided with",
+    OPEN: "not yet decided with",
+}
+
+
+def remarks(report: Report) -> Iterator[str]:
+    parts = (allowed, cautions, choices, looks, small, never, unsettled, undertrained, at_edges)
+    return chain.from_iterable(part(report) for part in parts)
+
+
+def allowed(report: Report) -> Iterator[str]:
+    """Broken rules that the user allowed."""
+    by_rule: dict[str, list[str]] = {}
+    for each in report.objections:
+        if each.allowed:
+            by_rule.setdefault(each.rule, []).append(f"{each.arm} ({each.reason})")
+    for rule, arms in by_rule.items():
+        yield f"Included despite the rule '{rule}': {listed(arms)}."
+
+
+def cautions(report: Report) -> Iterator[str]:
+    """Results that may mislead, as their result.json says."""
+    by_caution: dict[str, list[str]] = {}
+    for row in report.rows:
+        runs = report.study.runs_of(row.arm.name).values()
+        for caution in sorted({each for run in runs for each in _cautions(run.result)}):
+            by_caution.setdefault(caution, []).append(report.labels[row.arm.name])
+    for caution, arms in by_caution.items():
+        yield f"{listed(arms)}: {caution}."
+
+
+def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
+    if "caution" in result:
+        yield str(result["caution"])
+    if chosen := result.get("chosen_on"):
+        yield (
+            f"the best weights were chosen on {chosen['examples']:,} of {chosen['of']:,} validation"
+            " examples (trainer.val_examples) and then evaluated on all"
+        )
+    for name, why in (result.get("not_evaluated") or {}).items():
+        yield f"not evaluated under evaluate.{name}: {why}"
+
+
+def choices(report: Report) -> Iterator[str]:
+    """What chose the weights, and what the user chose for this report, or late."""
+    study, metric = report.study, report.metric
+    chosen = (run.result.get("metric") or {} for run in study.runs if run.finished)
+    by = sorted({of["name"] for of in chosen if "name" in of})
+    by = [name for name in by if not best_together(metric, name)]
+    if metric.startswith("val/") and by:
+        yield (
+            f"{metric} is evaluated at the checkpoint with the best {listed(by)}; it may"
+            f" not be the best {metric} of the run."
+        )
+    if study.plan.get("margin") and metric != study.metric:
+        yield (
+            f"study.margin applies to {study.metric}, so equivalence is not tested for {metric}."
+        )
+    for key, option in (("noise", "noise"), ("looks", "seeds_up_to")):
+        if (study.plan.get(key) or {}).get("after"):
+            yield f"study.{option} was set, or changed, after the first run."
+    if "baseline" in report.chosen:
+        yield (
+            f"Compared with {study.baseline.name}, which was chosen for this report; the"
+            f" baseline of the plan is {study.planned_baseline}."
+        )
+
+
+def looks(report: Report) -> Iterator[str]:
+    """At which look each arm was tested last."""
+    by_look: dict[str, list[str]] = {}
+    found = [(look, report.labels[row.arm.name]) for row in report.compared if (look := row.look)]
+    for look, name in sorted(found, key=lambda of: of[0].seeds):
+        by_look.setdefault(f"{OUTCOMES[look.outcome]} {look.seeds} seeds", []).append(name)
+    if by_look:
+        numbers = listed(map(str, report.study.looks))
+        parts = "; ".join(f"{words}: {listed(arms)}" for words, arms in by_look.items())
+        yield f"Arms are tested at {numbers} seeds (study.seeds_up_to); {parts}."
+
+
+def small(report: Report) -> Iterator[str]:
+    """Verdicts of arms that differ by less than the baseline does between seeds."""
+    sd = report.baseline.summary.sd or 0.0
+    arms = [
+        f"{report.labels[row.arm.name]} ({row.kind} by {certain(abs(row.difference or 0.0))})"
+        for row in report.shown
+        if abs(row.difference or 0.0) < sd
+    ]
+    if arms:
+        yield (
+            f"Smaller than the baseline's standard deviation between seeds, {certain(sd)}:"
+            f" {listed(arms)}. The choice of the seed changes the result by more."
+        )
+
+
+def never(report: Report) -> Iterator[str]:
+    """Runs that did not reach the value of the metric."""
     late = []
     for row in report.rows:
         runs = report.study.runs_of(row.arm.name).values()
         count = sum(derived.censored(run, report.metric) for run in runs if run.finished)
         if count:
             late.append(f"{report.labels[row.arm.name]} ({count} of {len(row.values)} runs)")
-    reason = "Target value not reached; recorded as the last step (a lower bound)"
-    return [f"{reason}: {listed(late)}."] if late else []
-
-
-GRID = 3  # values of a factor from which its best one is checked: of two, each is at an edge
-
-
-def at_edges(report: Report) -> list[str]:
-    """Return a sentence on the numbers, of a factor or of study.tune, whose best value is the
-    smallest or largest that was tried, or nothing. Values of a factor are compared among arms that
-    are equal in all other factors."""
-    own: Mapping[str, Any] = report.study.plan.get("own", {})
-    best_of = min if report.mode == "min" else max
-    grids: dict[tuple[str, str], dict[float, float]] = {}
-    for row in report.rows:
-        options = {**own, **row.arm.changes}
-        for factor, option in options.items():
-            value, mean = _number(option), row.summary.mean
-            if value is not None and math.isfinite(value) and mean is not None:
-                rest = (f"{f}={o}" for f, o in options.items() if f != factor and o != own.get(f))
-                grids.setdefault((factor, " ".join(rest)), {})[value] = mean
-    found = []
-    for (factor, others), means in grids.items():
-        best = best_of(means, key=lambda value: means[value])
-        if len(means) >= GRID and best in (min(means), max(means)):
-            end = "smallest" if best == min(means) else "largest"
-            place = f" with {others}" if others else ""
-            found.append(f"{factor}={best:g}{place} ({end} of {len(means)})")
-    for row in report.rows:
-        for key, value in row.arm.tuned.items():
-            grid = [_number(trial["point"].get(key)) for trial in row.arm.tuning]
-            tried = {number for number in grid if number is not None}
-            if len(tried) > 1 and _number(value) in (min(tried), max(tried)):
-                end = "smallest" if _number(value) == min(tried) else "largest"
-                name = report.labels[row.arm.name]
-                found.append(f"{key}={value} of {name} ({end} of {len(tried)} tried)")
-    if not found:
-        return []
-    return [f"Best at the edge of a grid, so a value beyond it may be better: {listed(found)}."]
+    if late:
+        reason = "Target value not reached; recorded as the last step (a lower bound)"
+        yield f"{reason}: {listed(late)}."
 
 
 SINCE = 0.75  # share of the steps after which changes are checked: the last quarter
 MOVED = 0.25  # share of the difference at the end above which a change is reported
 
 
-def unsettled(report: Report) -> list[str]:
-    """Return a sentence on better or worse arms whose difference is still changing, or nothing."""
+def unsettled(report: Report) -> Iterator[str]:
+    """Better or worse arms whose difference is still changing."""
     study = report.study
     column = curve_column(study, report.metric)
     baseline = curve_of(study, study.baseline.name, column)
     of_baseline = dict(zip(baseline.steps, baseline.means, strict=True))
     arms = []
-    for row in report.others:
-        if row.kind not in ("better", "worse"):
-            continue
+    for row in report.shown:
         curve = curve_of(study, row.arm.name, column)
         both = zip(curve.steps, curve.means, strict=True)
         points = [(step, mean - of_baseline[step]) for step, mean in both if step in of_baseline]
@@ -534,18 +509,20 @@ def unsettled(report: Report) -> list[str]:
             digits = apart([value for _, value in ends], report.decimals)
             way = " to ".join(f"{signed(value, digits)} at step {step:,}" for step, value in ends)
             arms.append(f"{report.labels[row.arm.name]} (from {way})")
-    reason = "Still changing in the last quarter of training, so more steps may change the result"
-    return [f"{reason}: {listed(arms)}."] if arms else []
+    if arms:
+        yield (
+            "Still changing in the last quarter of training, so more steps may change the result:"
+            f" {listed(arms)}."
+        )
 
 
 STILL = 0.1  # share of the fall of the training loss above which its last quarter is reported
 HARDLY = 0.05  # share of the training loss below which its whole fall is reported
 
 
-def undertrained(report: Report) -> list[str]:
-    """Return a sentence on arms whose training loss was still falling, one on those whose loss has
-    hardly fallen, and one on those whose loss was logged too seldom to judge. A loss below zero, as
-    that of task=rlhf, is a surrogate and not judged."""
+def undertrained(report: Report) -> Iterator[str]:
+    """Arms whose training loss was still falling, has hardly fallen, or was logged too seldom to
+    judge. A loss below zero, as that of task=rlhf, is a surrogate and not judged."""
     falling, flat = [], []
     seldom: dict[str, list[str]] = {}
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
@@ -573,22 +550,58 @@ def undertrained(report: Report) -> list[str]:
     def named(names: list[str]) -> str:
         return "every arm" if len(names) == len(judged) > 1 else listed(names)
 
-    sentences = []
     if falling:
-        sentences.append(
+        yield (
             f"Still falling: the training loss of {named(falling)} fell by more than {STILL:.0%} of"
             " its total decrease in the last quarter of training, so more steps may change the"
             " result."
         )
     if seldom:
-        arms = "; ".join(f"{named(names)} ({logged})" for logged, names in seldom.items())
-        sentences.append(
+        arms = "; ".join(f"{named(names)} ({how})" for how, names in seldom.items())
+        yield (
             "Too short to judge: too few values of the training loss were logged to tell whether it"
             f" was still falling, so more steps may change the result: {arms}."
         )
     if flat:
-        sentences.append(
+        yield (
             f"Barely trained: the training loss of {listed(flat)} fell by less than {HARDLY:.0%};"
             " verdicts are not informative."
         )
-    return sentences
+
+
+GRID = 3  # values of a factor from which its best one is checked: of two, each is at an edge
+
+
+def at_edges(report: Report) -> Iterator[str]:
+    """Numbers, of a factor or of study.tune, whose best value is the smallest or largest that was
+    tried. Values of a factor are compared among arms that are equal in all other factors."""
+    own: Mapping[str, Any] = report.study.plan.get("own", {})
+    best_of = min if report.mode == "min" else max
+    grids: dict[tuple[str, str], dict[float, float]] = {}
+    for row in report.rows:
+        options = {**own, **row.arm.changes}
+        for factor, option in options.items():
+            value, mean = _number(option), row.summary.mean
+            if value is not None and math.isfinite(value) and mean is not None:
+                rest = (f"{f}={o}" for f, o in options.items() if f != factor and o != own.get(f))
+                grids.setdefault((factor, " ".join(rest)), {})[value] = mean
+    found = []
+    for (factor, others), means in grids.items():
+        best = best_of(means, key=lambda value: means[value])
+        if len(means) >= GRID and (end := _edge(best, means)):
+            place = f" with {others}" if others else ""
+            found.append(f"{factor}={best:g}{place} ({end} of {len(means)})")
+    for row in report.rows:
+        for key, value in row.arm.tuned.items():
+            grid = [_number(trial["point"].get(key)) for trial in row.arm.tuning]
+            tried = {number for number in grid if number is not None}
+            if len(tried) > 1 and (end := _edge(_number(value), tried)):
+                name = report.labels[row.arm.name]
+                found.append(f"{key}={value} of {name} ({end} of {len(tried)} tried)")
+    if found:
+        yield f"Best at the edge of a grid, so a value beyond it may be better: {listed(found)}."
+
+
+def _edge(best: float | None, tried: Iterable[float]) -> str:
+    """ "" of a value inside the grid."""
+    return "smallest" if best == min(tried) else "largest" if best == max(tried) else ""

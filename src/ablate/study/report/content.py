@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.study.analysis.collect import Seed
-from ablate.study.analysis.crossed import TESTS, in_short, ranked
-from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.crossed import TESTS, in_short
+from ablate.study.analysis.effects import Effects, ranked
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import direction
 from ablate.study.numbers import NOTHING, number

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from ablate.figures.save import save, saved_as
-from ablate.study.analysis.crossed import ranked
 from ablate.study.analysis.curves import Cost
-from ablate.study.analysis.effects import Effect, Effects
+from ablate.study.analysis.effects import Effect, Effects, ranked
 from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.rows import MOST_COLORS, Report, Row
 from ablate.study.analysis.scaling_law import LEAST, Law
