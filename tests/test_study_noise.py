@@ -19,12 +19,15 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.noise import Noise, Part
 from ablate.study.analysis.rows import assemble
-from ablate.study.report import noise as noise_of
 from ablate.study.report.to_json import to_json
 
 pytest_plugins = ["command_line"]
 
 METRIC = "val/loss"
+
+
+def noise_of(report):
+    return known.content(report.study.plan, report.noises)
 
 
 def noise_file(**content):

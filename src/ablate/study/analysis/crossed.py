@@ -1,6 +1,5 @@
 """Main effects and interactions of crossed designs, in sentences."""
 
-from ablate.study.analysis.effects import Effects, ranked
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.numbers import listed
 
@@ -15,10 +14,10 @@ def in_short(report: Report) -> list[str]:
     """Describe the effects that are shown, also against the arms, and list the factors without a
     main effect."""
     crossed = report.crossed
-    if not isinstance(crossed, Effects) or not crossed.effects:
+    if crossed is None or not crossed.effects:
         return []
-    main, pairs = ranked(crossed)
-    sentences = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    main = crossed.main
+    sentences = [effect.words() for effect in [*main, *crossed.interactions] if effect.shown]
     own = report.study.plan.get("own", {})
     base = {**own, **report.baseline.arm.changes}
 

@@ -71,8 +71,18 @@ class Effect:
 class Effects:
     """The effects of a study's factors on one metric."""
 
-    effects: tuple[Effect, ...]  # main effects in the order of factors, then interactions
-    warnings: tuple[str, ...]
+    effects: tuple[Effect, ...] = ()  # main effects in the order of factors, then interactions
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> list[Effect]:
+        return [effect for effect in self.effects if len(effect.factors) == 1]
+
+    @property
+    def interactions(self) -> list[Effect]:
+        """In the order of their p."""
+        pairs = [effect for effect in self.effects if len(effect.factors) == 2]
+        return sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
 def effects(
@@ -92,7 +102,7 @@ def effects(
     cells = list(by_cell)
     seeds = [s for s in next(iter(by_cell.values()), {}) if all(s in by_cell[c] for c in cells)]
     if not seeds or (missing and not allow_missing):
-        return Effects((), ("nothing estimated: runs are missing",))
+        return Effects(warnings=("nothing estimated: runs are missing",))
     y = np.array([[by_cell[cell][seed] for cell in cells] for seed in seeds])  # seeds, cells
     cells, factors, gone = _left(cells, factors)
     design, columns_of, lost = design_matrix(cells, factors)
@@ -136,9 +146,8 @@ def effects(
 
 def crossed_effects(
     study: Study, metric: str, mode: str, objections: Sequence[Objection]
-) -> Effects | str | None:
-    """Estimate the effects; a string if nothing can be estimated. None without crossed factors: the
-    effect of a single one is in the table."""
+) -> Effects | None:
+    """None without crossed factors: the effect of a single one is in the table."""
     baseline = study.plan.get("own", {})
     cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     factors = varied(list(cells.values()), baseline)
@@ -146,7 +155,8 @@ def crossed_effects(
         return None
     hindering = (o for o in objections if not o.allowed and o.rule != "seeds")
     if first := next(hindering, None):
-        return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
+        why = f"{first.arm}: {first.reason} (rule '{first.rule}')"
+        return Effects(warnings=(f"Effects are not estimated: {why}",))
     runs = [
         (cell, seed, study.by_seed(name, metric).get(seed))
         for name, cell in cells.items()
@@ -154,13 +164,6 @@ def crossed_effects(
     ]
     allowed = any(o.allowed and o.rule == "seeds" for o in objections)
     return effects(runs, factors=factors, mode=mode, allow_missing=allowed)
-
-
-def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
-    """Return main effects in the order of the plan, and interactions in the order of their p."""
-    main = [effect for effect in estimates.effects if len(effect.factors) == 1]
-    pairs = [effect for effect in estimates.effects if len(effect.factors) == 2]
-    return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
 def _repeated(estimates: np.ndarray) -> float:

@@ -26,6 +26,7 @@ from ablate.study.analysis.collect import Study
 from ablate.study.analysis.noise import Error, Noise, Part, error
 from ablate.study.analysis.scaling_law import LEAST, Effective, Law, effective, predicted
 from ablate.study.analysis.stats import LEVEL, Interval
+from ablate.study.numbers import NOTHING, number, share
 
 SECONDS = "cost/seconds"
 SAME = 0.01  # relative difference of FLOPs below which two blocks are one rung
@@ -40,6 +41,16 @@ class Speedup:
     interval: Interval | None = None
     clock: float | None = None
     clock_interval: Interval | None = None
+
+    def words(self) -> str:
+        return self._times(self.factor, self.interval)
+
+    def clock_words(self) -> str:
+        return NOTHING if self.clock is None else self._times(self.clock, self.clock_interval)
+
+    def _times(self, factor: float, ends: Interval | None) -> str:
+        between = "" if ends is None else f" ({ends.low:.3g} to {ends.high:.3g})"
+        return f"{factor:.3g} times{'*' * self.extrapolated}{between}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,15 @@ class ScalingSlope:
     growth: float | None = None
     growth_interval: Interval | None = None
 
+    def trend(self) -> str:
+        """Whether the speed-up grows with the size; "" without a scaling law."""
+        if self.growth is None or (ends := self.growth_interval) is None:
+            return ""
+        word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "shows no trend"
+        three = (ends.low, self.growth, ends.high)
+        low, middle, high = (f"{inf if each > 1000 else 2**each:.3g}" for each in three)
+        return f"{word}: {middle} times (95 % {low} to {high}) per doubling"
+
 
 @dataclass(frozen=True)
 class Ladder:
@@ -75,6 +95,38 @@ class Ladder:
     climbs: tuple[ScalingSlope, ...]
     predicted: float | None
     misfit: float | None
+
+    @property
+    def speedups(self) -> list[Speedup]:
+        return [each for climb in self.climbs for each in climb.speedups.values() if each]
+
+    def basis(self, digits: int) -> str:
+        """How speed-ups were found, and the prediction of the law. digits: of the metric."""
+        words, last = "", [*self.compute][-1]
+        if len(self.compute) < LEAST:
+            words = (
+                f"With fewer than {LEAST} sizes a scaling law, and with it intervals and the trend"
+                " of speed-ups, cannot be fitted: the baseline is interpolated between them."
+            )
+        elif any(each.interval for each in self.speedups):
+            words = (
+                "From the scaling law of the baseline, with 95 % intervals; its means are within"
+                f" {number(self.misfit, digits)} of the law."
+            )
+        elif self.climbs:
+            words = (
+                "No scaling law was fitted, which needs two seeds of every run and a loss that"
+                " falls: the baseline is interpolated between the sizes."
+            )
+        if self.predicted is None:
+            return words
+        value = self.means.get(last)
+        outcome = "which has not run."
+        if value is not None:
+            off = share(value / self.predicted - 1)
+            outcome = f"whose mean is {number(value, digits)} ({off})."
+        predicts = f"The law of the smaller sizes predicts {number(self.predicted, digits)}"
+        return f"{words} {predicts} for the baseline at {last}, {outcome}".strip()
 
 
 def ladder(study: Study, metric: str, mode: str) -> Ladder | None:

@@ -35,7 +35,16 @@ from ablate.study.analysis.ladder import Ladder, ladder
 from ablate.study.analysis.looks import DECIDED, OPEN, STOPPED, UNDECIDED, Look
 from ablate.study.analysis.noise import Noise
 from ablate.study.metric_words import best_together
-from ablate.study.numbers import apart, certain, counted, decimals, listed, probability, signed
+from ablate.study.numbers import (
+    apart,
+    certain,
+    counted,
+    decimals,
+    listed,
+    number,
+    probability,
+    signed,
+)
 
 MOST_COLORS = 7  # distinguishable by the color-blind; the baseline has its own
 KINDS = {
@@ -135,8 +144,8 @@ class Report:
         return next(row for row in self.rows if row.arm.is_baseline)
 
     @cached_property
-    def crossed(self) -> Effects | str | None:
-        """The effects of crossed factors, or why there are none."""
+    def crossed(self) -> Effects | None:
+        """The effects of crossed factors; None if none are crossed."""
         return crossed_effects(self.study, self.metric, self.mode, self.objections)
 
     @cached_property
@@ -170,6 +179,10 @@ class Report:
             for name in names
         }
 
+    def text(self, value: float | None) -> str:
+        """Format a number of the metric."""
+        return number(value, self.decimals)
+
     @property
     def others(self) -> list[Row]:
         return [row for row in self.rows if not row.arm.is_baseline]
@@ -194,6 +207,12 @@ class Report:
         going = [(look.number, needed) for look, needed in found if look and look.outcome == OPEN]
         arms = {arm for _, needed in going for arm in needed}
         return max((number for number, _ in going), default=0), arms
+
+    @property
+    def noises(self) -> dict[str, Noise]:
+        """The noise of each metric that was compared."""
+        reports = {self.metric: self, **self.also}
+        return {metric: each.noise for metric, each in reports.items() if each.noise}
 
     @property
     def compared(self) -> list[Row]:

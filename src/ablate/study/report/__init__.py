@@ -70,11 +70,8 @@ def write_report(report: Report) -> WrittenReport:
     folder = None if study.source else study.folder / "figures"
     drawn, charts = figures.draw(report, points, folder)
     shown = content(report, points)
-    in_markdown = {
-        file: words
-        for name, words in FIGURES.items()
-        if study.folder / (file := f"figures/{report.named(name)}") in drawn
-    }
+    names = {name: f"figures/{report.named(f'{name}.png')}" for name in FIGURES if name in charts}
+    in_markdown = {file: FIGURES[name] for name, file in names.items()}
     of_runs = {"pictures": pictures(report), "samples": samples(report)}
     named = {
         "report.html": page(shown, charts=charts, **of_runs),
@@ -87,17 +84,11 @@ def write_report(report: Report) -> WrittenReport:
     else:
         texts = {report.named(file): text for file, text in named.items()}
         texts["runs.csv"] = runs_csv(study)  # of every metric
-        if not report.chosen and (found := noise(report)):
+        # Each block has its own noise.
+        found = None if report.blocks else known.content(study.plan, report.noises)
+        if found and not report.chosen:
             texts[known.NOISE] = json.dumps(found, indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
     return WrittenReport(report, shown, files)
-
-
-def noise(report: Report) -> dict[str, Any] | None:
-    """The content of noise.json; None without a residual, and of blocks, since each has its
-    own."""
-    reports = {report.metric: report, **report.also}
-    noises = {metric: each.noise for metric, each in reports.items() if each.noise}
-    return None if report.blocks else known.content(report.study.plan, noises)

@@ -8,14 +8,14 @@ from typing import Any
 
 from ablate.study.analysis.collect import Seed
 from ablate.study.analysis.crossed import TESTS, in_short
-from ablate.study.analysis.effects import Effects, ranked
+from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import direction
-from ablate.study.numbers import NOTHING, number
+from ablate.study.numbers import NOTHING
 from ablate.study.report import runs, sentences, tables
 from ablate.study.report.chart_data import Points
 from ablate.study.report.columns import COLUMNS, Column, TableCell
-from ablate.study.report.verdict_words import VERDICT_WORDS
+from ablate.study.report.sentences import VERDICT_WORDS
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,8 @@ class ArmLine:
 
 def content(report: Report, points: Points) -> dict[str, Any]:
     """The texts of a report by name, as in the templates."""
-    study, commands, crossed = report.study, sentences.commands(report), report.crossed
-    effects = crossed if isinstance(crossed, Effects) else None
-    main, pairs = ranked(effects) if effects else ([], [])
-    hindered = [f"Effects are {crossed}"] if isinstance(crossed, str) else []
+    study, commands = report.study, sentences.commands(report)
+    effects = report.crossed or Effects()
     rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
     columns = [column.of(report) for column in COLUMNS]
     return {
@@ -75,11 +73,11 @@ def content(report: Report, points: Points) -> dict[str, Any]:
             for block, part in (report.blocks.items() if not study.source else ())
         ],
         "metrics": [*tables.metrics(report)],
-        "is_crossed": crossed is not None,
-        "main_effects": [effect.words() for effect in main],
-        "interactions": [effect.words() for effect in pairs],
-        "effect_warnings": [*effects.warnings] if effects else hindered,
-        "effects_note": TESTS if effects else "",
+        "is_crossed": report.crossed is not None,
+        "main_effects": [effect.words() for effect in effects.main],
+        "interactions": [effect.words() for effect in effects.interactions],
+        "effect_warnings": effects.warnings,
+        "effects_note": TESTS if effects.effects else "",
         "plan": sentences.plan_lines(report),
         "commands": commands,
         "details": [*tables.details(report)],
@@ -113,7 +111,7 @@ def _run(row: Row, seed: Seed, report: Report) -> TableCell:
     if (run := report.study.runs_of(row.arm.name).get(seed)) is None:
         return TableCell(NOTHING)
     value = row.values.get(seed)
-    text = run.state if value is None else number(value, report.decimals)
+    text = run.state if value is None else report.text(value)
     link = runs.link(report, run.folder) if run.result else None
     page = runs.W_AND_B.search(str(run.result.get("logged_to")))
     return TableCell(text, value, link=link, page=page[0] if page else None)

@@ -17,12 +17,12 @@ from markupsafe import Markup
 
 from ablate.figures.save import save, saved_as
 from ablate.study.analysis.curves import Cost
-from ablate.study.analysis.effects import Effect, Effects, ranked
+from ablate.study.analysis.effects import Effect
 from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.rows import MOST_COLORS, Report, Row
 from ablate.study.analysis.scaling_law import LEAST, Law
 from ablate.study.metric_words import direction, metric_words
-from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
+from ablate.study.numbers import amount, duration, interval, listed, shortened, signed
 from ablate.study.report.chart_data import FactorPanel, Limits, Points, limits_of, robust
 from ablate.study.report.inline import (
     BACK,
@@ -81,9 +81,9 @@ def draw(
     """
     import matplotlib
 
-    crossed, found = report.crossed, report.ladder
+    found = report.ladder
     costs = [row.cost for row in report.rows if row.cost]
-    pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
+    pairs = report.crossed.interactions[:MOST_PAIRS] if report.crossed else []
     options = any(any(panel.values) for panel in points.panels)
     figures: dict[str, tuple[object, Callable[[], Drawing]]] = {  # whether there is one
         "forest": (report.compared, lambda: _forest(report, report.largest(MOST_ROWS))),
@@ -207,9 +207,9 @@ def _curves(report: Report, points: Points) -> Drawing:
         dots = [index for index, row in enumerate(rows) if shown and limits.inside(row[1])]
         tips = []
         for step, mean, spread in (rows[index] for index in dots):
-            seeds = f" ± {number(spread, report.decimals)} over {curve.seeds} seeds"
-            tips.append(f"{curve.arm}\nstep {step:,}: {number(mean, report.decimals)}"
-                        + seeds * (curve.seeds > 1))  # fmt: skip
+            seeds = f" ± {report.text(spread)} over {curve.seeds} seeds"
+            several = seeds * (curve.seeds > 1)
+            tips.append(f"{curve.arm}\nstep {step:,}: {report.text(mean)}{several}")
         drawing.plot(
             axes, curve.steps, curve.means, "--o" if kind == "base" else "-o",
             Mark(f"curve {kind}", curve.arm, curve.arm, tips), linewidth=1.6 if shown else 0.7,
@@ -283,20 +283,20 @@ def _beyond(
     for shape, edge, far, down in sides:
         if not far:
             continue
-        words = listed(number(value, report.decimals) for value in far)
+        words = listed(report.text(value) for value in far)
         mark = mark._replace(tip=f"{mark.tip}{BEYOND}: {words}")
         drawing.plot(axes, [x], [edge], shape, mark, clip_on=False, markersize=6, markeredgewidth=0)
         if named:
             continue
         name = axes.annotate(
-            number(fmean(far), report.decimals), (x, edge), (6, down), textcoords="offset points",
+            report.text(fmean(far)), (x, edge), (6, down), textcoords="offset points",
             va="top" if edge == limits.high else "bottom", fontsize=8, color=color_of(mark.kind),
         )  # fmt: skip
         drawing.mark(name, Mark(f"label {mark.kind}", mark.arm))
 
 
 def _far(value: float, limits: Limits, report: Report) -> str:
-    return "" if limits.inside(value) else f" ({number(value, report.decimals)})"
+    return "" if limits.inside(value) else f" ({report.text(value)})"
 
 
 def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
@@ -324,12 +324,12 @@ def _panel(drawing: Drawing, axes: "Axes", panel: FactorPanel, each: float, repo
         limits = Limits(*axes.get_ylim())
         seen = {x + step * (n - (len(values) - 1) / 2): value for n, value in enumerate(values)
                 if limits.inside(value)}  # fmt: skip
-        tips = [head + number(value, report.decimals) for value in seen.values()]
+        tips = [head + report.text(value) for value in seen.values()]
         drawing.plot(axes, [*seen], [*seen.values()], "o", Mark(kind, tips=tips), alpha=0.5,
                      markersize=4, markeredgewidth=0)  # fmt: skip
         _beyond(drawing, axes, x, values, Mark(kind, tip=head), report)
         bar = min(0.2 / each, 0.4)
-        tip = f"{head}mean of {len(values)} runs: {number(mean, report.decimals)}"
+        tip = f"{head}mean of {len(values)} runs: {report.text(mean)}"
         drawing.plot(axes, [x - bar, x + bar], [mean, mean], "-", Mark(kind, tip=tip),
                      linewidth=2.4, solid_capstyle="butt")  # fmt: skip
     every = ceil(_label_width(panel) / each - 0.01)  # of many options, every n-th is named
@@ -360,7 +360,7 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
                 continue
             heads = {n: f"{first}={along[n]}\n{second}={other}\nmean " for n in means}
             seen = [at for at, mean in enumerate(means.values()) if limits.inside(mean)]
-            tips = [head + number(means[n], report.decimals) for n, head in heads.items()
+            tips = [head + report.text(means[n]) for n, head in heads.items()
                     if limits.inside(means[n])]  # fmt: skip
             drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips),
                          markevery=seen)  # fmt: skip
@@ -379,17 +379,13 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
     return drawing
 
 
-Side = tuple[str, Callable[[Cost], float | None], Callable[[float], str]]
+SIDES = (("training time (s)", "seconds", duration), ("training FLOPs", "flops", amount))
 
 
-def _sides(costs: Iterable[Cost]) -> list[Side]:
+def _sides(costs: Iterable[Cost]) -> list[tuple[str, str, Callable[[float], str]]]:
     """Return the known measures of cost; the second only if arms differ in it."""
-    sides: list[Side] = [
-        ("training time (s)", lambda cost: cost.seconds, duration),
-        ("training FLOPs", lambda cost: cost.flops, amount),
-    ]
-    values = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
-    return [side for least, side in enumerate(sides) if len(values[least]) > least]
+    values = [{getattr(cost, key) for cost in costs} - {None} for _, key, _ in SIDES]
+    return [side for least, side in enumerate(SIDES) if len(values[least]) > least]
 
 
 def _ladder(found: Ladder, report: Report) -> Drawing:
@@ -406,7 +402,7 @@ def _ladder(found: Ladder, report: Report) -> Drawing:
         kind = report.color(arm)
         sizes = [name for name in means if name in flops]
         x, y = np.array([flops[name] for name in sizes]), np.array([means[name] for name in sizes])
-        tips = [f"{arm}, {name}\n{number(means[name], report.decimals)}" for name in sizes]
+        tips = [f"{arm}, {name}\n{report.text(means[name])}" for name in sizes]
         fitted, at = len(sizes) >= LEAST, x
         if fitted:
             at = np.geomspace(x.min(), x.max(), 60)
@@ -432,14 +428,14 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
     height, sides, name = 3.4, _sides(costs), metric_words(report.metric)
     limits = robust(end for c in costs for end in (c.value - c.spread, c.value + c.spread))
     drawing, grid = _grid([WIDEST / 2] * len(sides), height)
-    for axes, (what, of, show) in zip(grid, sides, strict=True):
+    for axes, (what, key, show) in zip(grid, sides, strict=True):
         spots = []
         axes.set_ylim(limits)
         for cost in sorted(costs, key=lambda c: _rank(report.color(c.arm))):
-            if (at := of(cost)) is None:
+            if (at := getattr(cost, key)) is None:
                 continue
             arm, kind, mean, spread = cost.arm, report.color(cost.arm), cost.value, cost.spread
-            words = f"{number(mean, report.decimals)} ± {number(spread, report.decimals)}"
+            words = f"{report.text(mean)} ± {report.text(spread)}"
             mark = Mark(kind, arm, f"{arm}\n{name} {words}\n{what}: {show(at)}")
             ends = [mean - spread, mean + spread]
             if limits.inside(mean):

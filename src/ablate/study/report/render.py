@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ablate.machine.terminal.say import printable
 from ablate.study.numbers import MINUS, NOTHING
 from ablate.study.report.figures import BEYOND
-from ablate.study.report.verdict_words import VERDICT_WORDS
+from ablate.study.report.sentences import VERDICT_WORDS
 
 Texts = Mapping[str, Any]  # of content.py
 TEMPLATES = Path(__file__).parent / "templates"
@@ -41,7 +41,7 @@ UNICODE = r"""
   \ifx\@tempa\f@encoding#2\else\ifcsname u8:\detokenize{#1}\endcsname#1\else#2\fi\fi\fi}
 \makeatother
 """
-FIGURES = {"forest.png": "difference from the baseline", "curves.png": "learning curves"}
+FIGURES = {"forest": "difference from the baseline", "curves": "learning curves"}
 
 
 def page(texts: Texts, **parts: Any) -> str:

@@ -37,15 +37,14 @@ def link(report: Report, path: Path) -> str:
 def shown(report: Report) -> dict[str, StudyRun]:
     """Map arms to their first finished run, each run once: the baseline, the largest differences,
     then arms that are not compared."""
-    names = [report.study.baseline.name, *(row.arm.name for row in report.largest(MOST_ARMS - 1))]
-    names += [row.arm.name for row in report.others if row.comparison is None]
-    same = {row.arm.name for row in report.rows if row.arm.same_as}
-    first = {
-        name: next((run for run in report.study.runs_of(name).values() if run.finished), None)
-        for name in names
-        if name not in same
-    }
-    return dict(islice(((name, run) for name, run in first.items() if run), MOST_ARMS))
+    rows = [report.baseline, *report.largest(MOST_ARMS - 1)]
+    rows += [row for row in report.others if row.comparison is None]
+    found = {}
+    for arm in (row.arm for row in rows if row.arm.same_as is None):
+        runs = report.study.runs_of(arm.name).values()
+        if first := next((run for run in runs if run.finished), None):
+            found[arm.name] = first
+    return dict(islice(found.items(), MOST_ARMS))
 
 
 def pictures(report: Report) -> list[Picture]:

@@ -1,7 +1,9 @@
-"""The sentences of the page and report.md: the question, the results and their certainty."""
+"""The words of verdicts, and the sentences of the page and report.md: the question, the results
+and their certainty."""
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ablate.config.keys import flatten
 from ablate.machine.terminal.say import command_line
@@ -9,10 +11,44 @@ from ablate.study.analysis.compare import FEW
 from ablate.study.analysis.curves import TRAINING
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import BUDGETS, direction, metric_words
-from ablate.study.numbers import certain, counted, listed, number, share, shortened, signed
+from ablate.study.numbers import (
+    NOTHING,
+    certain,
+    counted,
+    listed,
+    mean_and_sd,
+    share,
+    shortened,
+    signed,
+)
 from ablate.study.report.chart_data import Points
-from ablate.study.report.verdict_words import VERDICT_WORDS
 
+
+class VerdictWords(NamedTuple):
+    """In the list of results, in the page, in a LaTeX table; style: the color on a terminal."""
+
+    heading: str
+    page: str
+    latex: str
+    style: str | None = None
+
+
+VERDICT_WORDS = {
+    "better": VerdictWords("Better than the baseline", "▲ better", "better", "green"),
+    "worse": VerdictWords("Worse than the baseline", "▼ worse", "worse", "red"),
+    "equivalent": VerdictWords("Equivalent to the baseline", "≈ equivalent", "equivalent", "cyan"),
+    "inconclusive": VerdictWords("No difference shown", "no difference shown", "not shown"),
+    "too_few_seeds": VerdictWords("Too few seeds for a verdict", "too few seeds", "too few seeds"),
+    "excluded": VerdictWords("Not compared", "not compared", "not compared", "yellow"),
+    "baseline": VerdictWords("", "baseline", NOTHING, "bold"),
+}
+# Of claims: the verdict of an arm with the same color in the page, and the color on a terminal.
+CLAIM_COLORS = {
+    "confirmed": ("equivalent", "green"),
+    "refuted": ("worse", "red"),
+    "undecided": ("inconclusive", None),
+    "not tested": ("inconclusive", None),
+}
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",
     "leave_one_out": "when one component at a time is taken out",
@@ -42,13 +78,11 @@ def purpose(report: Report) -> list[str]:
 
 def plan_sentence(report: Report) -> str:
     """Describe the plan in one sentence."""
-    study = report.study
-    what = subject(report)
-    factors = study.plan.get("factors") or {}
+    study, what = report.study, subject(report)
     if study.source:
         return f"How does {metric_name(report)} differ between the arms in {study.source}?"
     parts = []
-    for factor, options in factors.items():
+    for factor, options in (study.plan.get("factors") or {}).items():
         baseline = study.plan["own"][factor]
         others = listed(option for option in options if option != baseline)
         parts.append(f"{factor} ({baseline} → {others})")
@@ -79,15 +113,13 @@ def metric_name(report: Report) -> str:
 
 def answers(report: Report) -> list[tuple[str, str, str]]:
     """Return (kind, heading, arms) for every kind of verdict that occurs."""
+    by_size = sorted(report.others, key=lambda row: -abs(row.difference or 0.0))
     answers = []
     for kind, words in VERDICT_WORDS.items():
-        head = words.heading
-        rows = [row for row in report.others if row.kind == kind]
-        rows.sort(key=lambda row: -abs(row.difference or 0.0))
-        if kind == "equivalent" and rows:
-            head += f" within ± {certain(report.study.plan['margin'])}"
-        if rows:
-            answers.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
+        if arms := [_in_short(row, report) for row in by_size if row.kind == kind]:
+            within = certain(report.study.plan["margin"]) if kind == "equivalent" else ""
+            head = words.heading + (f" within ± {within}" if within else "")
+            answers.append((kind, head, listed(arms, 8)))
     return answers
 
 
@@ -102,15 +134,12 @@ def _in_short(row: Row, report: Report) -> str:
 
 def reference(report: Report) -> str:
     """Describe the result of the baseline."""
-    row = report.baseline
-    summary = row.summary
+    summary = report.baseline.summary
     if summary.mean is None:
         return f"The baseline has no finished run with {report.metric}, so no arm can be compared."
-    spread = ""
-    if summary.sd is not None:
-        spread = f" ± {number(summary.sd, report.decimals)} (standard deviation)"
-    seeds = counted(summary.n, "seed")
-    return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {seeds}."
+    value = mean_and_sd(summary.mean, summary.sd, report.decimals)
+    what = "" if summary.sd is None else " (standard deviation)"
+    return f"The baseline reaches {value}{what} over {counted(summary.n, 'seed')}."
 
 
 def certainty(report: Report) -> list[str]:
@@ -119,8 +148,7 @@ def certainty(report: Report) -> list[str]:
     if not comparisons:
         return []
     pairs = sorted({comparison.n for comparison in comparisons})
-    count = f"{pairs[0]} to " if len(pairs) > 1 else ""
-    count += counted(pairs[-1], "pair")
+    count = f"{pairs[0]} to " * (len(pairs) > 1) + counted(pairs[-1], "pair")
     text = f"Each arm is compared with the baseline by paired differences over seeds ({count})"
     text += (
         ". The data, code and cost of the runs are not recorded, and were not checked. "
@@ -161,8 +189,8 @@ def curve_words(report: Report, points: Points) -> str:
         words += f"; in color the {len(report.colors)} arms with the largest differences"
     values = [mean for curve in points.curves for mean in curve.means]
     high, low = points.limits.high, points.limits.low
-    beyond = [f"above {number(high, report.decimals)}"] if max(values) > high else []
-    beyond += [f"below {number(low, report.decimals)}"] if min(values) < low else []
+    beyond = [f"above {report.text(high)}"] if max(values) > high else []
+    beyond += [f"below {report.text(low)}"] if min(values) < low else []
     if beyond:
         early = all(map(points.limits.inside, points.settled()))
         words += f"; values {listed(beyond)}{', at the start,' * early} are not shown"
@@ -180,9 +208,8 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     study, plan = report.study, report.study.plan
     states = Counter(run.state for run in study.runs)
     each = plan["seeds"]
-    seeds = ", ".join(map(str, each))
-    if len(each) > 12:
-        seeds = f"{each[0]} to {each[-1]} ({len(each)})"
+    many = f"{each[0]} to {each[-1]} ({len(each)})" if len(each) > 12 else ""
+    seeds = many or ", ".join(map(str, each))
     if study.blocks:
         seeds += f" in each of {len(study.blocks)} blocks"
     set_ = (plan.get("baseline") or {}).get("overrides") or []
@@ -195,7 +222,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         ("Source", study.source),
         ("Baseline", baseline),
         ("Settings", settings(report)),
-        ("Design", str(report.study.plan.get("design", "")).replace("_", " ")),
+        ("Design", str(plan.get("design", "")).replace("_", " ")),
         ("Arms", f"{len(study.arms)}, including the baseline"),
         ("Seeds", seeds),
         ("Metric", metric_name(report)),

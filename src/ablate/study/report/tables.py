@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
-from ablate.study.analysis.ladder import Ladder, ScalingSlope, Speedup
+from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.rows import Report
-from ablate.study.analysis.scaling_law import LEAST
-from ablate.study.analysis.stats import Interval
 from ablate.study.numbers import (
     NOTHING,
     counted,
@@ -19,13 +16,11 @@ from ablate.study.numbers import (
     estimate,
     listed,
     mean_and_sd,
-    number,
-    share,
     signed,
 )
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
-from ablate.study.report.verdict_words import CLAIM_COLORS
+from ablate.study.report.sentences import CLAIM_COLORS
 
 
 @dataclass(frozen=True)
@@ -79,21 +74,21 @@ def _ladder(found: Ladder, report: Report) -> Iterator[Table]:
         ["arm", "slope", *sizes, "with size"],
         [
             [climb.arm, estimate(climb.slope, climb.interval),
-             *(_times(each.factor, each.interval, each) if each else NOTHING
-               for each in climb.speedups.values()), _growth(climb)]
+             *(each.words() if each else NOTHING for each in climb.speedups.values()),
+             climb.trend() or NOTHING]
             for climb in found.climbs
         ],
         "Slope: how much the difference grows with each doubling of the baseline's training FLOPs,"
         " by seed. Speed-up (effective compute): the FLOPs that the baseline needs for the arm's"
         f" value, as a multiple of the arm's; * extrapolated; inf: its law never reaches that"
-        f" value. {_basis(found, report)}",
+        f" value. {found.basis(report.decimals)}",
     )  # fmt: skip
-    if any(each and each.clock for climb in found.climbs for each in climb.speedups.values()):
+    if any(each.clock for each in found.speedups):
         yield Table(
             "By wall clock",
             ["arm", *sizes],
             [
-                [climb.arm, *(_times(each.clock, each.clock_interval, each) if each else NOTHING
+                [climb.arm, *(each.clock_words() if each else NOTHING
                               for each in climb.speedups.values())]
                 for climb in found.climbs
             ],
@@ -102,62 +97,13 @@ def _ladder(found: Ladder, report: Report) -> Iterator[Table]:
         )  # fmt: skip
 
 
-def _times(factor: float | None, ends: Interval | None, speedup: Speedup) -> str:
-    if factor is None:
-        return NOTHING
-    between = "" if ends is None else f" ({ends.low:.3g} to {ends.high:.3g})"
-    return f"{factor:.3g} times{'*' * speedup.extrapolated}{between}"
-
-
-def _growth(climb: ScalingSlope) -> str:
-    """Whether the speed-up grows with the size."""
-    if climb.growth is None or (ends := climb.growth_interval) is None:
-        return NOTHING
-    word = "grows" if ends.low > 0 else "shrinks" if ends.high < 0 else "shows no trend"
-    three = (ends.low, climb.growth, ends.high)
-    low, middle, high = (f"{inf if each > 1000 else 2**each:.3g}" for each in three)
-    return f"{word}: {middle} times (95 % {low} to {high}) per doubling"
-
-
 def trends(report: Report) -> list[str]:
     """A sentence for each arm on a ladder with a scaling law."""
     return [
-        f"With size, the speed-up of {report.labels[climb.arm]} {_growth(climb)} of the FLOPs"
+        f"With size, the speed-up of {report.labels[climb.arm]} {climb.trend()} of the FLOPs"
         for climb in (report.ladder.climbs if report.ladder else ())
         if climb.growth is not None
     ]
-
-
-def _basis(found: Ladder, report: Report) -> str:
-    """How speed-ups were found, and the prediction of the law."""
-    words, last = "", [*found.compute][-1]
-    if len(found.compute) < LEAST:
-        words = (
-            f"With fewer than {LEAST} sizes a scaling law, and with it intervals and the trend of"
-            " speed-ups, cannot be fitted: the baseline is interpolated between them."
-        )
-    elif any(each and each.interval for climb in found.climbs for each in climb.speedups.values()):
-        words = (
-            "From the scaling law of the baseline, with 95 % intervals; its means are within"
-            f" {number(found.misfit, report.decimals)} of the law."
-        )
-    elif found.climbs:
-        words = (
-            "No scaling law was fitted, which needs two seeds of every run and a loss that falls:"
-            " the baseline is interpolated between the sizes."
-        )
-    if found.predicted is not None:
-        value = found.means.get(last)
-        words += (
-            f" The law of the smaller sizes predicts {number(found.predicted, report.decimals)} for"
-            f" the baseline at {last}, "
-        )
-        if value is None:
-            words += "which has not run."
-        else:
-            off = share(value / found.predicted - 1)
-            words += f"whose mean is {number(value, report.decimals)} ({off})."
-    return words.strip()
 
 
 def metrics(report: Report) -> Iterator[Table]:
@@ -222,7 +168,7 @@ def _verdicts(
 
 def details(report: Report) -> Iterator[Table]:
     """Runs without a result, config differences, tuning, and the environment of the runs."""
-    if rows := _failures(report):
+    if rows := [*_failures(report)]:
         heads = ("arm", "seed", "state", "reason")
         yield Table("Failed, rejected and excluded runs", heads, rows)
     if report.others and not report.study.source:  # the configs of other programs are unknown
@@ -232,7 +178,7 @@ def details(report: Report) -> Iterator[Table]:
             [(arm.name, _differences(arm)) for arm in report.study.others],
             "Config keys that differ from the baseline; all others are equal.",
         )
-    if rows := _trials(report):
+    if rows := [*_trials(report)]:
         seeds = report.study.plan.get("tune", {}).get("seeds", [])
         yield Table(
             "How each arm was tuned",
@@ -252,18 +198,18 @@ def details(report: Report) -> Iterator[Table]:
         yield Table("Environment", ("property", "value", "runs"), environment)
 
 
-def _failures(report: Report) -> list[Sequence[str]]:
+def _failures(report: Report) -> Iterator[Sequence[str]]:
     study = report.study
-    rows = _grouped(study.runs) + _grouped(study.tuning, " (tuning)")
-    without = [("invalid", e["arm"], e["reason"]) for e in study.plan.get("illegal") or ()]
-    without += [
-        ("excluded", entry["arm"], f"study.exclude: {entry_text(entry['by'])}")
-        for entry in study.plan.get("excluded") or ()
-    ]
+    yield from _grouped(study.runs)
+    yield from _grouped(study.tuning, " (tuning)")
+    for entry in study.plan.get("illegal") or ():
+        yield entry["arm"], NOTHING, "invalid", entry["reason"]
+    for entry in study.plan.get("excluded") or ():
+        yield entry["arm"], NOTHING, "excluded", f"study.exclude: {entry_text(entry['by'])}"
     same = "the model is the baseline's: same parameters, same initial outputs"
-    alike = [row.arm for row in report.others if row.arm.no_effect and row.arm.same_as is None]
-    without += [("no effect", arm.name, same) for arm in alike]
-    return [*rows, *((arm, NOTHING, state, reason) for state, arm, reason in without)]
+    for arm in study.others:
+        if arm.no_effect and arm.same_as is None:
+            yield arm.name, NOTHING, "no effect", same
 
 
 STATES = {"missing": "not run yet", "queued": "waits", "running": "trains now"}
@@ -293,13 +239,11 @@ def _differences(arm: Arm) -> str:
     return "\n".join(lines) or same
 
 
-def _trials(report: Report) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = []
+def _trials(report: Report) -> Iterator[Sequence[str]]:
     for arm in report.study.arms:
         for trial in arm.tuning:
             point = " ".join(f"{key}={value}" for key, value in trial["point"].items())
             mean = NOTHING if trial["mean"] is None else f"{trial['mean']:.4g}"
-            chosen = "chosen" if trial["chosen"] else ""
-            doubts = edges(trial["point"], arm.tuning) if chosen else ()
-            rows.append((arm.name, point, mean, chosen, "; ".join([*trial["problems"], *doubts])))
-    return rows
+            doubts = edges(trial["point"], arm.tuning) if trial["chosen"] else ()
+            remarks = "; ".join([*trial["problems"], *doubts])
+            yield arm.name, point, mean, "chosen" * trial["chosen"], remarks

@@ -10,7 +10,7 @@ from ablate.machine.terminal.say import say
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.offline import sync_command
 from ablate.study.report import WrittenReport
-from ablate.study.report.verdict_words import CLAIM_COLORS, VERDICT_WORDS
+from ablate.study.report.sentences import CLAIM_COLORS, VERDICT_WORDS
 
 WIDE = 100  # columns of a terminal that shows relative differences as well
 LONGEST_NAME = 32  # columns of an unbroken name; `min_width` would push verdicts off a screen
@@ -24,14 +24,16 @@ def show(written: WrittenReport) -> None:
     columns = [each for each in content["columns"] if each.terminal and is_wide >= each.is_wide]
     longest = max(len(line.name) for line in content["arms"])
     width = longest if longest <= min(LONGEST_NAME, console.width // 3) else None
-    table = RichTable(
-        Column("arm", overflow="fold", width=width),
+
+    def titled(*columns: Column, **words: str) -> RichTable:
+        of_arm = Column("arm", overflow="fold", width=width)
+        return RichTable(of_arm, *columns, **words, title_justify="left", caption_justify="left")
+
+    table = titled(
         *(Column(each.terminal, justify="right", overflow="fold") for each in columns),
         Column("verdict", overflow="fold"),
         title=f"{content['name']}: {content['metric']}, {content['direction']}",
         caption=content["reference"],
-        title_justify="left",
-        caption_justify="left",
     )
     for arm in content["arms"]:
         words = [cell.words for column, cell in arm.cells if column in columns]
@@ -44,12 +46,8 @@ def show(written: WrittenReport) -> None:
         for remark in claims.remarks:
             console.print(remark)
     for other in [*content["blocks"], *content["metrics"]]:
-        table = RichTable(
-            Column("arm", overflow="fold", width=width),
-            *(Column(head, overflow="fold") for head in other.heads[1:]),
-            title=other.title,
-            title_justify="left",
-        )
+        heads = (Column(head, overflow="fold") for head in other.heads[1:])
+        table = titled(*heads, title=other.title)
         for cells in other.rows:
             table.add_row(*cells)
         console.print(table)

@@ -44,11 +44,7 @@ def to_json(report: Report) -> dict[str, Any]:
             | {"interval": _interval(each.interval), "crossed": _interval(each.crossed)}
             for each in report.examples
         ],
-        "noise": {
-            metric: _noise(of.noise)
-            for metric, of in {report.metric: report, **report.also}.items()
-            if of.noise
-        },
+        "noise": {metric: _noise(noise) for metric, noise in report.noises.items()},
         "effects": in_short(report),
         "warnings": [*report.remarks, *certainty(report)],
     }
