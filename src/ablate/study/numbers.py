@@ -32,11 +32,6 @@ def number(value: float | None, digits: int) -> str:
     return f"{value:,.{digits}f}".replace("-", MINUS)
 
 
-def mean_and_sd(mean: float | None, sd: float | None, digits: int) -> str:
-    """Format mean and standard deviation over the seeds, as "1.83 ± 0.02"."""
-    return number(mean, digits) + ("" if sd is None else f" ± {number(sd, digits)}")
-
-
 def signed(value: float | None, digits: int) -> str:
     if value is None or not isfinite(value):
         return NOTHING

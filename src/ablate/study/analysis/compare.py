@@ -21,7 +21,7 @@ from ablate.study.analysis.looks import STOPPED, Look, Tested, look_by_look
 from ablate.study.analysis.noise import FEWEST, FEWEST_KNOWN, Error, Noise, Part, error
 from ablate.study.analysis.pairs import Pairs, Values, numbers, pair
 from ablate.study.analysis.stats import LEVEL, Interval, holm, holm_levels
-from ablate.study.numbers import certain, counted, interval_words, probability
+from ablate.study.numbers import certain, counted, interval_words, number, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
 FEW = "too few seeds"
@@ -34,6 +34,12 @@ class Summary:
     n: int
     mean: float | None
     sd: float | None  # with n - 1
+
+    def words(self, digits: int) -> str:
+        """As "1.83 ± 0.02"."""
+        return number(self.mean, digits) + (
+            f" ± {number(self.sd, digits)}" if self.sd is not None else ""
+        )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from ablate.study.numbers import (
     listed,
     number,
     probability,
+    shortened,
     signed,
 )
 
@@ -224,6 +225,10 @@ class Report:
             return "base"
         return f"c{self.colors[arm]}" if arm in self.colors else "rest"
 
+    def short_label(self, arm: str) -> str:
+        """The label of an arm in charts."""
+        return shortened(self.labels[arm], 24)
+
     def largest(self, count: int) -> list[Row]:
         """The compared arms with the largest differences, from the best to the worst."""
         largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
@@ -271,7 +276,7 @@ class Report:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """What may mislead the reader of the table, in sentences."""
+        """Sentences on results that may mislead."""
         return [*remarks(self)]
 
 
@@ -420,7 +425,7 @@ def allowed(report: Report) -> Iterator[str]:
 
 
 def cautions(report: Report) -> Iterator[str]:
-    """Results that may mislead, as their result.json says."""
+    """Results that may mislead (`caution` in result.json)."""
     by_caution: dict[str, list[str]] = {}
     for row in report.rows:
         runs = report.study.runs_of(row.arm.name).values()
@@ -443,7 +448,7 @@ def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def choices(report: Report) -> Iterator[str]:
-    """What chose the weights, and what the user chose for this report, or late."""
+    """The metric that chose the weights, and choices of the user, late or for this report."""
     study, metric = report.study, report.metric
     chosen = (run.result.get("metric") or {} for run in study.runs if run.finished)
     by = sorted({of["name"] for of in chosen if "name" in of})

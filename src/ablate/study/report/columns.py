@@ -62,9 +62,8 @@ def metric(row: Row, report: Report) -> TableCell:
     lines = [f"seed {seed}: {number(value, digits)}" for seed, value in first]
     tip = "\n".join(lines) or "no finished run"
     mean = number(summary.mean, digits)
-    spread = "" if summary.sd is None else f"± {number(summary.sd, digits)}"
-    small = f"{spread}, n = {summary.n}" if spread else ""
-    return TableCell(mean, summary.mean, small, tip, plain=f"{mean} {spread}".strip())
+    small = "" if summary.sd is None else f"± {number(summary.sd, digits)}, n = {summary.n}"
+    return TableCell(mean, summary.mean, small, tip, plain=summary.words(digits))
 
 
 def difference(row: Row, report: Report) -> TableCell:

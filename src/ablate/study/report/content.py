@@ -1,7 +1,5 @@
 """The content of a report, as texts: the page, Markdown, LaTeX and the terminal only arrange it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

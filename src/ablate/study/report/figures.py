@@ -178,8 +178,7 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
         (spot,) = axes.plot([at], [y], shape, color=color, markeredgewidth=0, clip_on=False)
         drawing.mark(spot, Mark(arm=row.arm.name, tip=tip))
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
-    names = [shortened(report.labels[row.arm.name], 24) for row in rows]
-    axes.set_yticks(range(len(rows)), names)
+    axes.set_yticks(range(len(rows)), [report.short_label(row.arm.name) for row in rows])
     axes.set(xlim=ends, ylim=(len(rows) - 0.4, -0.6))
     few = "" if len(rows) == len(report.compared) else f", the {len(rows)} largest"
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
@@ -216,7 +215,7 @@ def _curves(report: Report, points: Points) -> Drawing:
             markersize=3.2, markeredgewidth=0, markevery=dots,
         )  # fmt: skip
         if shown:
-            words = shortened(report.labels[curve.arm], 24)
+            words = report.short_label(curve.arm)
             ends.append(Spot(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
     axes.set(xlim=(0, last), ylim=limits, xlabel="optimizer step")
     name = metric_words(points.column)
@@ -411,8 +410,7 @@ def _ladder(found: Ladder, report: Report) -> Drawing:
                          linewidth=1.2)  # fmt: skip
         drawing.plot(axes, x, y, "o" if fitted else "o-", Mark(kind, arm, arm, tips), markersize=5)
         if kind != "rest" and sizes:
-            words = shortened(report.labels[arm], 24)
-            spots.append(Spot(x[-1], y[-1], words, kind, arm))
+            spots.append(Spot(x[-1], y[-1], report.short_label(arm), kind, arm))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -446,7 +444,7 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
                 mark = Mark(kind, arm, f"{arm}\n")
                 _beyond(drawing, axes, at, [mean], mark, report, named=kind != "rest")
             if kind != "rest":
-                words = shortened(report.labels[arm], 24) + _far(mean, limits, report)
+                words = report.short_label(arm) + _far(mean, limits, report)
                 spots.append(Spot(at, mean, words, kind, arm))
         if show is amount:
             axes.xaxis.set_major_formatter(EngFormatter(sep=" "))

@@ -44,8 +44,7 @@ def color_of(kind: str) -> str:
 
 class Mark(NamedTuple):
     """Additions of the page to an artist: classes, the last of which sets the color; the arm to
-    highlight while the mouse is over it; its tooltip, and those of its single markers.
-    """
+    highlight while the mouse is over it; its tooltip, and those of its single markers."""
 
     kind: str = ""
     arm: str | None = None

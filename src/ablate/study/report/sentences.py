@@ -11,16 +11,7 @@ from ablate.study.analysis.compare import FEW
 from ablate.study.analysis.curves import TRAINING
 from ablate.study.analysis.rows import Report, Row
 from ablate.study.metric_words import BUDGETS, direction, metric_words
-from ablate.study.numbers import (
-    NOTHING,
-    certain,
-    counted,
-    listed,
-    mean_and_sd,
-    share,
-    shortened,
-    signed,
-)
+from ablate.study.numbers import NOTHING, certain, counted, listed, share, shortened, signed
 from ablate.study.report.chart_data import Points
 
 
@@ -137,9 +128,9 @@ def reference(report: Report) -> str:
     summary = report.baseline.summary
     if summary.mean is None:
         return f"The baseline has no finished run with {report.metric}, so no arm can be compared."
-    value = mean_and_sd(summary.mean, summary.sd, report.decimals)
     what = "" if summary.sd is None else " (standard deviation)"
-    return f"The baseline reaches {value}{what} over {counted(summary.n, 'seed')}."
+    seeds = counted(summary.n, "seed")
+    return f"The baseline reaches {summary.words(report.decimals)}{what} over {seeds}."
 
 
 def certainty(report: Report) -> list[str]:

@@ -1,7 +1,5 @@
 """The tables of the report except the one of its arms, as texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,15 +7,7 @@ from ablate.study.analysis.collect import Arm, StudyRun
 from ablate.study.analysis.comparable import versions
 from ablate.study.analysis.ladder import Ladder
 from ablate.study.analysis.rows import Report
-from ablate.study.numbers import (
-    NOTHING,
-    counted,
-    decimals,
-    estimate,
-    listed,
-    mean_and_sd,
-    signed,
-)
+from ablate.study.numbers import NOTHING, counted, decimals, estimate, listed, signed
 from ablate.study.plan.design import entry_text
 from ablate.study.plan.tune import edges
 from ablate.study.report.sentences import CLAIM_COLORS
@@ -109,17 +99,15 @@ def trends(report: Report) -> list[str]:
 def metrics(report: Report) -> Iterator[Table]:
     """Other metrics of the task, those of study.extra_metrics, and differences over examples."""
     if report.measures:
-        columns = []
+        columns = [[row.arm.name for row in report.rows]]
         for by_arm in report.measures.values():
             means = [each.mean for each in by_arm.values() if each.mean is not None]
             digits = decimals(means, [each.sd for each in by_arm.values()])
-            columns.append([mean_and_sd(by_arm[row.arm.name].mean, by_arm[row.arm.name].sd, digits)
-                            for row in report.rows])  # fmt: skip
-        names = [row.arm.name for row in report.rows]
+            columns.append([by_arm[row.arm.name].words(digits) for row in report.rows])
         yield Table(
             "Measures",
             ["arm", *report.measures],
-            [*zip(names, *columns, strict=True)],
+            [*zip(*columns, strict=True)],
             "Other metrics of the task, from the same weights: mean ± standard deviation over the"
             " seeds, not tested; study.extra_metrics=[METRIC] adds tests. Measures by length or"
             " class: runs.csv.",
