@@ -6,9 +6,11 @@ Forward and backward, in turns; milliseconds of the fastest pass after the first
 """
 
 import argparse
-import time
+from functools import partial
 
 import torch
+from tables import head, row
+from turns import in_turns, seconds
 
 from ablate.kernel import AttentionInputs
 from ablate.kernel.chunked import Chunked
@@ -42,15 +44,12 @@ def fastest(size: tuple[int, int, int, int], rounds: int) -> dict[str, float]:
         name: Chunked(chunk=None, compile=compile).resolve(score.needs | pos.needs)  # type: ignore[arg-type]
         for name, compile in WAYS.items()
     }
-    seconds: dict[str, float] = {}
-    for turn in range(rounds + 1):
-        for name, run in kernels.items():
-            start = time.perf_counter()
-            run(attend).sum().backward()
-            taken = time.perf_counter() - start
-            if turn:  # the first compiles
-                seconds[name] = min(taken, seconds.get(name, taken))
-    return seconds
+    ways = {
+        name: partial(seconds, lambda run=run: run(attend).sum().backward())
+        for name, run in kernels.items()
+    }
+    found = in_turns(ways, rounds + 1)
+    return {name: min(times[1:]) for name, times in found.items()}  # the first compiles
 
 
 def main() -> None:
@@ -58,14 +57,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
-    print(f"| batch, heads, length, width | threads | {' | '.join(WAYS)} |")
-    print("|---|---|---|---|---|")
+    print(head("batch, heads, length, width", "threads", *WAYS))
     for size in SIZES:
         found = fastest(size, rounds)
         least = found["fused"]
         cells = [f"{1e3 * s:.1f} ({s / least:.1f})" for s in found.values()]
-        row = (", ".join(map(str, size)), torch.get_num_threads(), *cells)
-        print(f"| {' | '.join(map(str, row))} |")
+        print(row(", ".join(map(str, size)), torch.get_num_threads(), *cells))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from tables import head, row
+from turns import cuda_clock, in_turns, memory, seconds
 
 WIDTH = 64
 SECOND = {"cpu": 1.0, "cuda": 0.1}
@@ -74,18 +76,15 @@ def measure(setting: Setting, length: int) -> dict[str, Any]:
         torch.cuda.empty_cache()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    before = memory(device, peak=False)
+    before = used(device, peak=False)
+    clock = cuda_clock if device == "cuda" else time.perf_counter
     times: list[float] = []
     # The first pays for compiling and for touching memory; quick ones are repeated for a while.
     while len(times) <= setting.repeats or sum(times[1:]) < SECOND[device]:
         for leaf in leaves:
             leaf.grad = None
-        start = time.perf_counter()
-        attend().square().mean().backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    peak = memory(device, peak=True) - before
+        times.append(seconds(lambda: attend().square().mean().backward(), clock))
+    peak = used(device, peak=True) - before
     return {"seconds": min(times[1:]), "megabytes": peak, "errors": errors, "ran": ran()}
 
 
@@ -158,17 +157,13 @@ def ours(setting: Setting, leaves: list[Any], dtype: Any) -> Any:
     return attend, how.describe
 
 
-def memory(device: str, *, peak: bool) -> float:
+def used(device: str, *, peak: bool) -> float:
     """MB now or at the highest: what torch holds on a GPU, else this process in memory."""
     if device == "cuda":
         import torch
 
         return (torch.cuda.max_memory_allocated if peak else torch.cuda.memory_allocated)() / 2**20
-    key = "VmHWM" if peak else "VmRSS"
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("on a CPU this reads /proc/self/status, which only Linux has")
+    return memory("VmHWM" if peak else "VmRSS")
 
 
 def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, str]]:
@@ -220,13 +215,13 @@ def in_process(setting: Setting, length: int) -> dict[str, Any] | None:
 
 def largest(setting: Setting, slow: float) -> tuple[int, float]:
     """The longest context of which a pass fits, and its seconds; 0: not even the shortest."""
-    length, seconds = 0, 0.0
-    while seconds < slow:
+    length, taken = 0, 0.0
+    while taken < slow:
         tried = 2 * length or 4096
         if (found := on_gpu(setting, tried)) is None:
             break
-        length, seconds = tried, found["seconds"]
-    return length, seconds
+        length, taken = tried, found["seconds"]
+    return length, taken
 
 
 def main() -> None:
@@ -277,38 +272,38 @@ def main() -> None:
         for each in ways(args.scores, args.kernels, args.device)
     ]
     if args.largest:
-        print("| score | kernel | longest context | seconds |\n|---|---|---|---|")
+        print(head("score", "kernel", "longest context", "seconds"))
         for setting in settings:
-            length, seconds = largest(setting._replace(repeats=1), args.seconds)
-            print(f"| {setting.score} | {setting.kernel} | {length} | {seconds:.2f} |", flush=True)
+            length, taken = largest(setting._replace(repeats=1), args.seconds)
+            print(row(setting.score, setting.kernel, length, f"{taken:.2f}"), flush=True)
         return
-    print("| length | score | kernel | ms | ratio to plain SDPA | peak MB | errors |")
-    print("|---|---|---|---|---|---|---|")
+    print(head("length", "score", "kernel", "ms", "ratio to plain SDPA", "peak MB", "errors"))
     one_run = on_gpu if gpu else in_process
     for length in args.lengths:
-        found: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings}
         # The tensor of queries x keys x width and its gradients would not fit beside others.
         whole = {s for s in settings if s[:2] == ("additive", "reference")}
         dead = whole if length > WHOLE else set()
-        for _ in range(args.rounds):
-            for setting in settings:
-                one = None if setting in dead else one_run(setting, length)
-                if one is None:
-                    dead.add(setting)
-                else:
-                    found[setting].append(one)
+
+        def once(setting: Setting, length: int, dead: set[Setting]) -> Any:
+            one = None if setting in dead else one_run(setting, length)
+            if one is None:
+                dead.add(setting)
+            return one
+
+        turns = {setting: partial(once, setting, length, dead) for setting in settings}
+        found = in_turns(turns, args.rounds)
         for setting in settings:
             way = setting[:2]
             if setting in dead:
-                print(f"| {length} | {way[0]} | {way[1]} | not run, or no memory, or 300 s | | | |")
+                print(row(length, *way, "not run, or no memory, or 300 s", "", "", ""))
                 continue
             ms, plain = (1000 * min(one["seconds"] for one in found[w])
                          for w in (setting, settings[0]))  # fmt: skip
             peak = statistics.median(a["megabytes"] for a in found[setting])
             errors = " ".join(f"{error:.0e}" for error in found[setting][0]["errors"] or ())
             name = f"auto: {found[setting][0]['ran']}" if way[1] == "auto" else way[1]
-            cells = (length, way[0], name, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}", errors)
-            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            numbers = f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}"
+            print(row(length, way[0], name, *numbers, errors), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+from tables import head, row
+from turns import in_turns, ratio
 
 WAYS = ["libgomp's own", "GOMP_SPINCOUNT=0", "GOMP_SPINCOUNT=1000", "GOMP_SPINCOUNT=10000",
         "GOMP_SPINCOUNT=100000", "OMP_WAIT_POLICY=PASSIVE", "OMP_NUM_THREADS=1"]  # fmt: skip
@@ -83,6 +87,7 @@ def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]
             seconds = limit
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{way}: {seconds:.1f} s", file=sys.stderr)
     return seconds, cpu
 
 
@@ -98,20 +103,18 @@ def main() -> None:
     steps = f"trainer.max_steps={args.steps}"
     overrides = [*args.overrides, steps, f"trainer.val_check_interval={args.steps}"]
     print(f"{os.cpu_count()} cores, {' '.join(overrides)}")
-    print("| beside | threads wait | seconds | ratio | CPU s |")
-    print("|---|---|---|---|---|")
+    print(head("beside", "threads wait", "seconds", "ratio", "CPU s"))
     for neighbor in args.beside:
-        found: dict[str, list[tuple[float, float]]] = {way: [] for way in args.ways}
+        ways = {way: partial(measure, way, overrides, args.limit) for way in args.ways}
+        print(f"beside {neighbor}:", file=sys.stderr)
         with busy(neighbor):
-            for _ in range(args.rounds):
-                for way in args.ways:
-                    found[way].append(one := measure(way, overrides, args.limit))
-                    print(f"beside {neighbor}, {way}: {one[0]:.1f} s", file=sys.stderr)
+            found = in_turns(ways, args.rounds)
         first = [seconds for seconds, _ in found[args.ways[0]]]
         for way, pairs in found.items():
-            ratio = statistics.median(s / f for (s, _), f in zip(pairs, first, strict=True))
-            seconds, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
-            print(f"| {neighbor} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
+            seconds, cpu = zip(*pairs, strict=True)
+            medians = [f"{statistics.median(times):.1f}" for times in (seconds, cpu)]
+            cells = medians[0], f"{ratio(seconds, first):.2f}", medians[1]
+            print(row(neighbor, way, *cells), flush=True)
 
 
 if __name__ == "__main__":

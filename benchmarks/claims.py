@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tables import table, write
 
 from ablate.config.tree import config_file
 from ablate.study.analysis.collect import Study, collect
@@ -139,11 +140,11 @@ def page(every: list[Row]) -> str:
     studies: dict[str, list[str]] = {}
     for row in every:
         studies.setdefault(row["study"], []).append(row["verdict"])
-    table = [("overrides", " / ".join(VERDICTS)), ("---",) * 2]
-    for study, of_study in sorted(studies.items()):
-        by_verdict = " / ".join(str(of_study.count(kind)) for kind in VERDICTS)
-        table.append((f"`{overrides(study)}`", by_verdict))
-    refuted = [("claim", "effect (95 % interval)", "expected", "possible reason"), ("---",) * 4]
+    by_study = [
+        (f"`{overrides(study)}`", " / ".join(str(of_study.count(kind)) for kind in VERDICTS))
+        for study, of_study in sorted(studies.items())
+    ]
+    refuted = []
     known = yaml.safe_load(Path(__file__).with_name("claims_why.yaml").read_text())
     for row in every:
         if row["verdict"] == "refuted":
@@ -154,16 +155,13 @@ def page(every: list[Row]) -> str:
             refuted.append((f"{row['claim']} ({row['study']})", effect, row["expected"], why))
     if known:
         raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(known))}")
+    heads = ("claim", "effect (95 % interval)", "expected", "possible reason")
     return (
         f"{HEAD}\n{len(every)} claims: {counts}.\n\n## By study\n\n"
-        f"The head of each sweep file has its number of runs and its time.\n\n{_table(table)}\n"
-        f"## Refuted claims\n\n{_table(refuted)}"
+        "The head of each sweep file has its number of runs and its time.\n\n"
+        f"{table(('overrides', ' / '.join(VERDICTS)), by_study)}\n"
+        f"## Refuted claims\n\n{table(heads, refuted)}"
     )
-
-
-def _table(lines: list[tuple[str, ...]]) -> str:
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 if __name__ == "__main__":
@@ -171,8 +169,5 @@ if __name__ == "__main__":
         every = [*csv.DictReader(file)]
     for made in ([*rows(collect(Path(name)))] for name in sys.argv[1:]):
         every = [row for row in every if row["study"] != made[0]["study"]] + made
-    with DATA.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(every)
+    write(DATA, every, FIELDS)
     DATA.with_suffix(".md").write_text(page(every))

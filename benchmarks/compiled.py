@@ -11,11 +11,11 @@ what compiling costs.
 
 import argparse
 import statistics
-import time
 from functools import partial
 
 import torch
 from torch import Tensor
+from turns import in_turns, seconds
 
 import ablate
 from ablate.model.base import Model, outputs
@@ -25,12 +25,10 @@ from ablate.training.compile import Compiled
 BATCHES = 24
 
 
-def seconds(model: Model, batches: list[tuple[Tensor, ...]]) -> float:
-    start = time.perf_counter()
+def train(model: Model, batches: list[tuple[Tensor, ...]]) -> None:
     for inputs in batches:
         model.zero_grad()
         torch.stack([value.square().mean() for value in outputs(model(*inputs))]).sum().backward()
-    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -43,16 +41,18 @@ def main() -> None:
     data.train_batches = BATCHES
     model = build(cfg, data).train()
     task = make_task(cfg, data, model)
-    run = partial(seconds, model, [task.inputs(batch) for batch in data.train_dataloader()])
+    batches = [task.inputs(batch) for batch in data.train_dataloader()]
+    run = partial(seconds, partial(train, model, batches))
     warm = [run(), run()]
     compiled = Compiled()
     compiled.begin(model.compiles, options={"fallback_random": True})
     print(f"compiling: {run() + run() - sum(warm):.1f} s more", flush=True)
-    found: dict[bool, list[float]] = {True: [], False: []}
-    for round_ in range(args.rounds):
-        for on in (True, False) if round_ % 2 else (False, True):
-            compiled._switch(on=on)
-            found[on].append(run())
+
+    def switched(on: bool) -> float:
+        compiled._switch(on=on)
+        return run()
+
+    found = in_turns({on: partial(switched, on) for on in (False, True)}, args.rounds)
     ratios = [one / other for one, other in zip(found[True], found[False], strict=True)]
     print(f"{statistics.median(found[False]) / BATCHES * 1e3:.1f} ms a step as it is, "
           f"{statistics.median(found[True]) / BATCHES * 1e3:.1f} compiled; ratios "

@@ -21,9 +21,12 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from tables import head, row
+from turns import cuda_clock, in_turns, memory, seconds
 
 SIZES = ["model.dim=512", "model.depth=8", "model.heads=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.heads=2"]
@@ -62,30 +65,21 @@ def measure(
     if device == "cpu":
         limit = int(memory("VmData") * 2**20 + gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    seconds = []
-    for _ in range(steps + 1):  # the first compiles and touches memory
-        start = time.perf_counter()
+
+    def step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             logits = model(tokens[:, :-1])
         F.cross_entropy(logits.float().flatten(0, 1), tokens[0, 1:]).backward()
         optimizer.step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+
+    clock = cuda_clock if device == "cuda" else time.perf_counter
+    times = [seconds(step, clock) for _ in range(steps + 1)]
     peak = (
         torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else memory("VmHWM") - before
     )
     ran = sorted(set(kernels(model).values()))
-    return {"ran": ", ".join(ran), "ms": 1000 * min(seconds[1:]), "MB": peak}
-
-
-def memory(key: str) -> float:
-    """MB of this process on Linux."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("on a CPU this reads /proc/self/status, which only Linux has")
+    return {"ran": ", ".join(ran), "ms": 1000 * min(times[1:]), "MB": peak}  # the first compiles
 
 
 def one(arguments: list[Any]) -> int:
@@ -188,36 +182,30 @@ def main() -> None:
     ]
     rest = (sizes, args.device, args.memory, args.steps)
     if args.lengths:
-        print("| length | score | kernel | checkpoint | ms | ratio | MB | ratio |")
-        print("|---|---|---|---|---|---|---|---|")
+        print(head("length", *Way._fields, "ms", "ratio", "MB", "ratio"))
         for length in args.lengths:
             compare(ways, length, *rest)
         return
-    print("| score | kernel | checkpoint | largest context | ms | MB |")
-    print("|---|---|---|---|---|---|")
+    print(head(*Way._fields, "largest context", "ms", "MB"))
     for way in ways:
         length, found = largest(way, args.shortest, args.longest, *rest)
         ran, *cost = found.values() if found else (way.kernel, float("nan"), float("nan"))
-        cells = (way.score, ran, way.checkpoint, length, *(f"{number:.0f}" for number in cost))
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        numbers = (f"{number:.0f}" for number in cost)
+        print(row(way.score, ran, way.checkpoint, length, *numbers), flush=True)
 
 
 def compare(ways: list[Way], length: int, *rest: Any, rounds: int = 3) -> None:
-    """Every way at one length, in turns, so that a noisy neighbor meets all of them."""
-    found: dict[Way, list[Any]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way in ways:
-            found[way].append(fits(way, length, *rest))
+    """Every way at one length."""
+    found = in_turns({way: partial(fits, way, length, *rest) for way in ways}, rounds)
     first: dict[tuple[str, str], tuple[float, float]] = {}
     for way, tries in found.items():
         if None in tries:
-            print(f"| {length} | {way.score} | {way.kernel} | {way.checkpoint} | no room | | | |")
+            print(row(length, *way, "no room", "", "", ""))
             continue
         ms, mb = (min(one[key] for one in tries) for key in ("ms", "MB"))
         plain = first.setdefault((way.score, way.kernel), (ms, mb))
-        cells = (length, way.score, tries[0]["ran"], way.checkpoint)
-        cells += (f"{ms:.0f}", f"{ms / plain[0]:.2f}", f"{mb:.0f}", f"{mb / plain[1]:.2f}")
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        numbers = f"{ms:.0f}", f"{ms / plain[0]:.2f}", f"{mb:.0f}", f"{mb / plain[1]:.2f}"
+        print(row(length, way.score, tries[0]["ran"], way.checkpoint, *numbers), flush=True)
 
 
 if __name__ == "__main__":

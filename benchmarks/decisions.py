@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
+from tables import table
 
 from ablate.run_files import read_json
 
@@ -103,17 +104,16 @@ def page(every: pd.DataFrame) -> str:
     *smaller, largest = every["size"].unique()
     arms = every[every.verdict != "baseline"]
     cell = arms.difference.map("{:+.3f}".format) + arms.verdict.map(lambda v: MARKS.get(v, ""))
-    table = arms.assign(cell=cell).pivot(index=["study", "arm"], columns="size", values="cell")
-    table = table[[*smaller, largest]].reset_index()
+    by_arm = arms.assign(cell=cell).pivot(index=["study", "arm"], columns="size", values="cell")
+    by_arm = by_arm[[*smaller, largest]].reset_index()
     first = arms[arms["size"] == smaller[0]].set_index(["study", "arm"]).outcome
-    table["outcome"] = [first[study, arm] for study, arm in table[["study", "arm"]].values]
+    by_arm["outcome"] = [first[study, arm] for study, arm in by_arm[["study", "arm"]].values]
     accuracy = pd.DataFrame([agreement(every, size, largest) for size in smaller])
-    return f"{HEAD}\n## By size\n\n{markdown(accuracy)}\n\n## By arm\n\n{markdown(table)}\n"
+    return f"{HEAD}\n## By size\n\n{markdown(accuracy)}\n## By arm\n\n{markdown(by_arm)}"
 
 
-def markdown(table: pd.DataFrame) -> str:
-    lines = [[*table.columns], ["---"] * len(table.columns), *table.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def markdown(frame: pd.DataFrame) -> str:
+    return table([*frame.columns], frame.to_numpy().tolist())
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ done it. "torch" draws as many bits by `random_` and drops as we do; "F.dropout"
 
 import argparse
 import time
+from functools import partial
 
 import torch
+from tables import head, row
 from torch.nn import functional as F
+from turns import cuda_clock, in_turns, seconds
 
 from ablate.random.draws import Source
 from ablate.random.dropout import dropout, scales
@@ -27,14 +30,6 @@ def by_torch(x: torch.Tensor) -> torch.Tensor:
     return x * scales(drawn.view(torch.int16)[: x.numel()], RATE, x).view(x.shape)
 
 
-def now(gpu: bool) -> float:
-    """Seconds: of this process, or after all that was given to the GPU."""
-    if not gpu:
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=30)
@@ -47,18 +42,14 @@ def main() -> None:
         "torch": by_torch,
         "F.dropout": lambda x: F.dropout(x, RATE),
     }
-    print("| units | ours | torch | F.dropout | ours / torch |\n|---|---|---|---|---|")
+    clock = cuda_clock if gpu else time.process_time
+    print(head("units", *ways, "ours / torch"))
     for shape in [*SHAPES, *(LARGE if gpu else [])]:
         x = torch.randn(shape, device=args.device)
-        fastest = dict.fromkeys(ways, float("inf"))
-        for _ in range(args.rounds):
-            for name, way in ways.items():
-                start = now(gpu)
-                way(x)
-                fastest[name] = min(fastest[name], now(gpu) - start)
-        ours, theirs, own = (1000 * seconds for seconds in fastest.values())
-        size = " x ".join(map(str, shape))
-        print(f"| {size} | {ours:.2f} | {theirs:.2f} | {own:.2f} | {ours / theirs:.2f} |")
+        calls = {name: partial(seconds, partial(way, x), clock) for name, way in ways.items()}
+        ours, theirs, own = (1000 * min(found) for found in in_turns(calls, args.rounds).values())
+        cells = (f"{number:.2f}" for number in (ours, theirs, own, ours / theirs))
+        print(row(" x ".join(map(str, shape)), *cells))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,23 @@ The growth of resident memory needs a process for each: benchmarks/attention.py 
 
 import argparse
 import time
+from functools import partial
+from typing import Any
 
 import torch
-from attention import HEADS, WIDTH, ours
+from attention import WIDTH, Setting, ours
+from tables import head, row
+from turns import in_turns, seconds
 
 from ablate.kernel import heap
+
+HEADS = 4
+GIVE_BACK = heap.give_back
+
+
+def cpu_seconds(attend: Any, *, give_back: bool) -> float:
+    heap.give_back = GIVE_BACK if give_back else lambda: None
+    return seconds(lambda: attend().square().mean().backward(), time.process_time)
 
 
 def main() -> None:
@@ -21,21 +33,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--causal", action="store_true")
     args = parser.parse_args()
-    print("| length | without | with | ratio |\n|---|---|---|---|")
-    give_back = heap.give_back
-    ways = {"without": lambda: None, "with": give_back}
+    print(head("length", "without", "with", "ratio"))
+    sizes = (args.causal, 1, HEADS, args.rounds, "cpu", "float32", None)
+    setting = Setting("additive", "chunked", "none", *sizes)
     for length in args.lengths:
-        q, k, v = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
-        attend = ours("additive", "chunked", length, args.causal, q, k, v)
-        fastest = dict.fromkeys(ways, float("inf"))
-        for _ in range(args.rounds):
-            for way, heap.give_back in ways.items():
-                start = time.process_time()
-                attend().square().mean().backward()
-                fastest[way] = min(fastest[way], time.process_time() - start)
-        without, with_it = fastest.values()
-        cells = f"{without:.2f} | {with_it:.2f} | {with_it / without:.3f}"
-        print(f"| {length} | {cells} |", flush=True)
+        leaves = [torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3)]
+        attend, _ = ours(setting, leaves, torch.float32)
+        ways = {on: partial(cpu_seconds, attend, give_back=on) for on in (False, True)}
+        without, with_it = (min(found) for found in in_turns(ways, args.rounds).values())
+        cells = f"{without:.2f}", f"{with_it:.2f}", f"{with_it / without:.3f}"
+        print(row(length, *cells), flush=True)
 
 
 if __name__ == "__main__":

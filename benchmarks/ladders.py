@@ -13,10 +13,10 @@ of a run are assumed to be 0.006 nats each. Columns:
 """
 
 import argparse
-import csv
 from pathlib import Path
 
 import numpy as np
+from tables import write
 
 from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.scaling_law import effective, predicted
@@ -65,10 +65,7 @@ def main() -> None:
             texts = ("" if np.isnan(share) else f"{share:.3f}" for share in shares)
             rows.append(dict(zip(FIELDS, (sizes, multiple, growth, count, *texts), strict=True)))
             print(rows[-1], flush=True)
-    with DATA.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(DATA, rows, FIELDS)
 
 
 if __name__ == "__main__":

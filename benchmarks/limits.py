@@ -10,14 +10,15 @@ their names, from its profiler; what no operation took is Python, autograd and a
 """
 
 import statistics
-import time
 from collections import defaultdict
 from pathlib import Path
 
 import torch
 from others import LENGTH, Case, Options, gpt, ours, pair_sizes, pairs, peak, step, vit
+from tables import head, row
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
+from turns import seconds
 
 ROUNDS = 9
 # The first group of which a name has a word.
@@ -49,12 +50,7 @@ def rnn(options: Options) -> Case:
 def bandwidth() -> float:
     """Bytes a second that are read and written by a copy: the fastest of five."""
     x, y = torch.zeros(2**26), torch.empty(2**26)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        y.copy_(x)
-        times.append(time.perf_counter() - start)
-    return 2 * 4 * 2**26 / min(times)
+    return 2 * 4 * 2**26 / min(seconds(lambda: y.copy_(x)) for _ in range(5))
 
 
 def main() -> None:
@@ -63,8 +59,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)")
     print(f"a product of 2,048: {rate / 1e9:.0f} GFLOP/s; a copy: {moved / 1e9:.1f} GB/s\n")
     names = [*GROUPS, "other operations", "between operations"]
-    print(f"| model | ms | GFLOP | share of the limit | {' | '.join(names)} |")
-    print("|---" * (4 + len(names)) + "|")
+    print(head("model", "ms", "GFLOP", "share of the limit", *names))
     for name, make in (("GPT", gpt), ("ViT", vit), ("RNN decoder", rnn)):
         case = make(Options(Path(), ""))
         run = step(case.ours, False, case.targets, *case.inputs)
@@ -73,20 +68,11 @@ def main() -> None:
         # oneDNN's recurrent layers have no count; torch's own are products.
         with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counted:
             run()
-        times = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-        seconds = statistics.median(times)
-        shares = groups(run, seconds)
+        median = statistics.median(seconds(run) for _ in range(ROUNDS))
+        shares = groups(run, median)
         flops = counted.get_total_flops()
-        print(
-            f"| {name} | {1000 * seconds:.1f} | {flops / 1e9:.2f} | {flops / rate / seconds:.2f} | "
-            + " | ".join(f"{shares[group]:.0%}" for group in names)
-            + " |",
-            flush=True,
-        )
+        numbers = f"{1000 * median:.1f}", f"{flops / 1e9:.2f}", f"{flops / rate / median:.2f}"
+        print(row(name, *numbers, *(f"{shares[group]:.0%}" for group in names)), flush=True)
 
 
 def groups(run: object, seconds: float) -> dict[str, float]:

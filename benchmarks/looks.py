@@ -26,13 +26,11 @@ studies are judged by `compare` or `settle` too and have to agree.
 """
 
 import argparse
-import csv
-import runpy
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
+from tables import put, table, write
+from verdicts import HOW_TO, PAGE, ROOT, SHAPES, of_arms, tests
 
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.compare import compare
@@ -42,12 +40,8 @@ from ablate.study.analysis.stats import LEVEL
 from ablate.study.plan.claims import Claim, Term
 from ablate.study.plan.request import looks
 
-ROOT = Path(__file__).parents[1]
-VERDICTS = runpy.run_path(str(Path(__file__).with_name("verdicts.py")))
-SHAPES, PAGE, HOW_TO = VERDICTS["SHAPES"], VERDICTS["PAGE"], VERDICTS["HOW_TO"]
-tests, of_arms = VERDICTS["tests"], VERDICTS["of_arms"]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "looks.csv"
-START, END = "<!-- benchmarks/looks.py -->\n", "<!-- end -->"
+START = "<!-- benchmarks/looks.py -->\n"
 CLAIMS = START.replace(" -->", ": claims -->")
 ARMS, UP_TO, FIRST = (2, 5, 10), (6, 12), 3
 EFFECTS = (0.0, 0.0, 1.0, 2.0, 4.0)  # of the arms in turn, in standard deviations of the residual
@@ -234,10 +228,6 @@ FIELDS = (
 )  # fmt: skip
 
 
-def table(lines: list[list[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 CELLS = [(arms, last) for last in UP_TO for arms in ARMS]
 
 
@@ -245,10 +235,8 @@ def false_verdicts(rows: list[dict[str, object]]) -> str:
     """Shares of studies with a false verdict, by shape, as a table of Markdown."""
     by_cell = {(row["noise"], row["arms"], row["up_to"]): row for row in rows}
     heads = ["noise", *(f"{arms} arms, up to {last} seeds" for arms, last in CELLS)]
-    lines = [heads, ["---"] * len(heads)]
-    for shape in SHAPES:
-        lines.append([shape, *(f"{by_cell[shape, *cell]['false']:.1%}" for cell in CELLS)])
-    return table(lines)
+    shares = {shape: [by_cell[shape, *cell]["false"] for cell in CELLS] for shape in SHAPES}
+    return table(heads, [(shape, *(f"{x:.1%}" for x in row)) for shape, row in shares.items()])
 
 
 def runs_and_power(rows: list[dict[str, object]]) -> str:
@@ -258,25 +246,13 @@ def runs_and_power(rows: list[dict[str, object]]) -> str:
         "seeds", "runs, some effects", "runs, no effect",
         "power at 1", "power at 2", "fixed: power at 1", "fixed: power at 2",
     ]  # fmt: skip
-    runs = [heads, ["---"] * len(heads)]
+    runs = []
     for arms, last in CELLS:
         row = by_cell[arms, last]
         if "power_1" in row:
             names = ("runs", "null_runs", "power_1", "power_2", "fixed_power_1", "fixed_power_2")
             runs.append([f"{arms} arms, 3 to {last}", *(f"{row[name]:.0%}" for name in names)])
-    return table(runs)
-
-
-def put(page: Path, lines: str, start: str = START) -> None:
-    before, part = page.read_text().split(start)
-    page.write_text(before + start + lines + part[part.index(END) :])
-
-
-def write(file: Path, rows: list[dict[str, object]], fields: Sequence[str]) -> None:
-    with file.open("w", newline="") as opened:
-        writer = csv.DictWriter(opened, fields)
-        writer.writeheader()
-        writer.writerows(rows)
+    return table(heads, runs)
 
 
 def main() -> None:
@@ -287,13 +263,13 @@ def main() -> None:
     every = [(shape, arms, last, args.studies) for arms, last in CELLS for shape in SHAPES]
     rows = [print_row(simulate_claims(*each)) for each in every]
     write(DATA.with_name("looks_claims.csv"), rows, [*rows[0]])
-    put(PAGE, false_verdicts(rows), CLAIMS)
+    put(PAGE, CLAIMS, false_verdicts(rows))
     if args.claims:
         return
     rows = [print_row(simulate(*each)) for each in every]
     write(DATA, rows, FIELDS)
-    put(PAGE, false_verdicts(rows))
-    put(HOW_TO, runs_and_power(rows))
+    put(PAGE, START, false_verdicts(rows))
+    put(HOW_TO, START, runs_and_power(rows))
 
 
 def print_row(row: dict[str, object]) -> dict[str, object]:

@@ -13,7 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+from turns import cuda_clock, in_turns, ratio, seconds
 
 from ablate.config.tree import config_dir
 from ablate.kernel.sdpa import SDPA
@@ -82,26 +83,17 @@ def main() -> None:
             x = torch.randn(POSITIONS // length, length, DIM, requires_grad=True)
             ways = {"plain": Plain()} | {name: layer(s, length) for name, s in lowered().items()}
 
-        def seconds(way: Callable[[Tensor], Tensor], x: Tensor = x) -> float:
-            start = time.perf_counter()
+        def run(way: Callable[[Tensor], Tensor], x: Tensor = x) -> None:
             half = args.dtype == "bfloat16"
-            with torch.autocast(args.device, torch.bfloat16) if half else nullcontext():
+            with torch.autocast(args.device, torch.bfloat16, enabled=half):
                 y = way(x)
             y.float().square().mean().backward()
-            if args.device == "cuda":
-                torch.cuda.synchronize()
-            return time.perf_counter() - start
 
-        for way in ways.values():
-            seconds(way)
-        found: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(args.rounds):
-            for name, way in ways.items():
-                found[name].append(seconds(way))
-        ratios = {
-            name: statistics.median(a / b for a, b in zip(times, found["plain"], strict=True))
-            for name, times in found.items()
-        }
+        clock = cuda_clock if args.device == "cuda" else time.perf_counter
+        calls = {name: partial(seconds, partial(run, way), clock) for name, way in ways.items()}
+        in_turns(calls, 1)
+        found = in_turns(calls, args.rounds)
+        ratios = {name: ratio(times, found["plain"]) for name, times in found.items()}
         print(f"{length}: plain {1000 * statistics.median(found['plain']):.1f} ms; "
               + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()
                           if name != "plain"), flush=True)  # fmt: skip

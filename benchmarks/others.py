@@ -26,13 +26,16 @@ import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from tables import head, row
 from torch import Tensor, nn
+from turns import cuda_clock, in_turns, ratio, seconds
 
 import ablate
 from ablate.data.interface import Sizes
@@ -479,21 +482,13 @@ def peak(device: str, dtype: torch.dtype) -> float:
     """Arithmetic a second of one large matrix product: the fastest of ten."""
     size = 8192 if device == "cuda" else 2048
     x, y = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    times = []
-    for _ in range(13):
-        start = now(device)
-        x @ y
-        times.append(now(device) - start)
+    times = [seconds(lambda: x @ y, clock_of(device)) for _ in range(13)]
     return 2 * size**3 / min(times[3:])
 
 
-def now(device: str) -> float:
-    """Seconds, when a GPU has done what it was told to; on a CPU those of this process's threads,
-    which other processes lengthen less."""
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
+def clock_of(device: str) -> Callable[[], float]:
+    """On a CPU that of this process's threads, which other processes lengthen less."""
+    return time.process_time if device == "cpu" else cuda_clock
 
 
 def measure(name: str, args: argparse.Namespace) -> None:
@@ -504,20 +499,18 @@ def measure(name: str, args: argparse.Namespace) -> None:
     for run in made.values():  # compile, and touch the memory
         run()
         run()
-    seconds: dict[str, list[float]] = {way: [] for way in made}
-    for _ in range(ROUNDS):
-        for way, run in made.items():
-            start = now(args.device)
-            for _ in range(args.passes):
-                run()
-            seconds[way].append((now(args.device) - start) / args.passes)
-    theirs, *_ = seconds.values()
+
+    def passes(run: Step) -> float:
+        every = seconds(lambda: [run() for _ in range(args.passes)], clock_of(args.device))
+        return every / args.passes
+
+    times = in_turns({way: partial(passes, run) for way, run in made.items()}, ROUNDS)
+    theirs, *_ = times.values()
     parameters = f"{sizes[0]:,}" if sizes[0] == sizes[1] else f"{sizes[0]:,} and {sizes[1]:,}"
-    for way, found in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(found, theirs, strict=True))
-        milliseconds = 1000 * statistics.median(found)
-        rate = speed(name, case, statistics.median(found), args)
-        print(f"| {name} | {way} | {milliseconds:.1f} | {ratio:.3f} | {parameters} | {rate} |")
+    for way, found in times.items():
+        median = statistics.median(found)
+        numbers = f"{1000 * median:.1f}", f"{ratio(found, theirs):.3f}"
+        print(row(name, way, *numbers, parameters, speed(name, case, median, args)))
 
 
 def speed(name: str, case: Case, seconds: float, args: argparse.Namespace) -> str:
@@ -548,7 +541,7 @@ def main() -> None:
     gpu = args.device == "cuda"
     where = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} thread(s)"
     print(f"torch {torch.__version__}, {where}, {args.dtype}: medians of {ROUNDS} rounds\n")
-    print("| case | | ms | ratio | parameters | |\n|---|---|---|---|---|---|")
+    print(head("case", "", "ms", "ratio", "parameters", ""))
     for name in names if "all" in args.which else args.which:
         measure(name, args)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tables import table
 
 from ablate.run_files import read_json
 
@@ -49,21 +50,20 @@ def curves(folder: Path) -> dict[str, Curve]:
     return found
 
 
-def table(found: dict[str, Curve]) -> str:
+def page(found: dict[str, Curve]) -> str:
     reference = next(iter(found.values())).best
-    lines = [
-        "| size | best rate | ratio to the baseline's | loss | loss at the baseline's rate |",
-        "|---|---|---|---|---|",
-    ]
-    for name, curve in found.items():
-        lines.append(
-            f"| {name} | {curve.best:.2e} | {curve.best / reference:.2f}"
-            f" | {curve.loss(curve.best):.4f} | {curve.loss(reference):.4f} |"
+    heads = ("size", "best rate", "ratio to the baseline's", "loss", "loss at the baseline's rate")
+    rows = [
+        (
+            *(name, f"{curve.best:.2e}", f"{curve.best / reference:.2f}"),
+            *(f"{curve.loss(rate):.4f}" for rate in (curve.best, reference)),
         )
-    return "\n".join(lines)
+        for name, curve in found.items()
+    ]
+    return table(heads, rows)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    print(table(curves(Path(sys.argv[1]))))
+    print(page(curves(Path(sys.argv[1]))), end="")

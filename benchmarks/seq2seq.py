@@ -13,14 +13,16 @@ ratios are medians over the rounds of seconds / seconds of ours in the same roun
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import torch
 from omegaconf import DictConfig
+from tables import head, row
 from torch import Tensor
 from torch.nn import functional as F
+from turns import in_turns, ratio, seconds
 
 import ablate
 from ablate.data.interface import Sizes
@@ -75,24 +77,15 @@ def reread(model: Seq2Seq, source: Tensor, steps: int) -> Tensor:
     return target[:, 1:]
 
 
-def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def compare(ways: dict[str, Callable[[], object]], tokens: int, rounds: int) -> None:
     """Print rate and ratio to the first way."""
     for run in ways.values():
         run()
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, run in ways.items():
-            found[name].append(seconds(run))
-    first = next(iter(ways))
+    found = in_turns({name: partial(seconds, run) for name, run in ways.items()}, rounds)
+    first, *_ = found.values()
     for name, times in found.items():
-        ratio = statistics.median(a / b for a, b in zip(times, found[first], strict=True))
-        print(f"| {name} | {tokens / statistics.median(times):,.0f} | {ratio:.2f} |", flush=True)
+        rate = f"{tokens / statistics.median(times):,.0f}"
+        print(row(name, rate, f"{ratio(times, first):.2f}"), flush=True)
 
 
 def training(model: Seq2Seq, forward: Callable[[], Tensor], targets: Tensor) -> None:
@@ -107,7 +100,7 @@ def main() -> None:
     args = parser.parse_args()
     source, target = sentences(0), sentences(1)
     target_in = F.pad(target, (1, 0), value=BOS)[:, :-1]
-    print("| model | target tokens/s | seconds / seconds of the first |\n|---|---|---|")
+    print(head("model", "target tokens/s", "seconds / seconds of the first"))
     for name in ("multi30k_rnn", "multi30k_transformer"):
         # Without dropout both ways must give the same numbers.
         cfg = ablate.compose(f"experiment={name}", "model.dropout=0.0", *args.overrides)

@@ -13,7 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from tables import head, row
+from turns import in_turns, seconds
 
 from ablate.run_files import PROGRESS
 
@@ -31,10 +35,8 @@ SHORT = "logger=none trainer.max_steps=20 schedule.warmup=0 model.depth=1 output
 ROUNDS = 7
 
 
-def answered(arguments: list[str]) -> float:
-    start = time.perf_counter()
+def answer(arguments: list[str]) -> None:
     subprocess.run([sys.executable, *arguments], capture_output=True)
-    return time.perf_counter() - start
 
 
 def stepped(arguments: list[str], folder: Path) -> float:
@@ -62,17 +64,16 @@ def main() -> None:
     (run_dir,) = scratch.glob("runs/*")
     generate = ["-m", "ablate.generate", str(run_dir), "--tokens", "1"]
     answers = {**ANSWERS, "python -m ablate.generate RUN_DIR --tokens 1": generate}
-    steps = {f"python -m ablate {more}, first step": more.split() for more in TRAINED}
-    found: dict[str, list[float]] = {name: [] for name in (*answers, *steps)}
-    for _ in range(ROUNDS):
-        for name, arguments in answers.items():
-            found[name].append(answered(arguments))
-        for name, arguments in steps.items():
-            found[name].append(stepped(arguments, scratch / "stepped"))
+    ways = {name: partial(seconds, partial(answer, typed)) for name, typed in answers.items()}
+    ways |= {
+        f"python -m ablate {more}, first step": partial(stepped, more.split(), scratch / "stepped")
+        for more in TRAINED
+    }
+    found = in_turns(ways, ROUNDS)
     shutil.rmtree(scratch)
-    print(f"| command | median of {ROUNDS}, seconds | fastest |\n|---|---|---|")
+    print(head("command", f"median of {ROUNDS}, seconds", "fastest"))
     for name, times in found.items():
-        print(f"| {name} | {statistics.median(times):.2f} | {min(times):.2f} |")
+        print(row(name, f"{statistics.median(times):.2f}", f"{min(times):.2f}"))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tables import table
+
 TINY = [
     "data.seq_len=32", "model.dim=32", "model.depth=1", "trainer.max_steps=20",
     "trainer.val_check_interval=20", "schedule.warmup=2", "logger=none",
@@ -52,11 +54,10 @@ def main() -> None:
     wall, own = study(args.runs, args.slots, overrides)
     least, of_least = study(2 * args.slots, args.slots, overrides)
     turns = args.runs / args.slots  # runs one after the other in a slot
-    print("| runs | slots | wall s | runs' own s | lost per run s | one more run s |")
-    print("|---|---|---|---|---|---|")
     more = ((wall - own) - (least - of_least)) / (turns - 2)
-    row = (args.runs, args.slots, f"{wall:.1f}", f"{own:.1f}", f"{(wall - own) / turns:.2f}")
-    print(f"| {' | '.join(map(str, row))} | {more:.2f} |")
+    heads = ("runs", "slots", "wall s", "runs' own s", "lost per run s", "one more run s")
+    measured = f"{wall:.1f}", f"{own:.1f}", f"{(wall - own) / turns:.2f}", f"{more:.2f}"
+    print(table(heads, [(args.runs, args.slots, *measured)]), end="")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,16 @@ used. With trainer=gpu both run there, in the precision of the run.
 """
 
 import argparse
-import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig
+from turns import cuda_clock, in_turns, ratio
 
 import ablate
 from ablate.training.build import build, build_data, make_task
@@ -70,10 +71,7 @@ def bare(cfg: DictConfig) -> float:
 
 
 def now() -> float:
-    """Seconds, when a GPU has done what it was told to."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    return cuda_clock() if torch.cuda.is_initialized() else time.perf_counter()
 
 
 class Clock(Callback):
@@ -103,20 +101,17 @@ def main() -> None:
     parser.add_argument("--ours", nargs="*", default=[], help="overrides of our side alone")
     args = parser.parse_args()
     both, mine = compose(*args.overrides), compose(*args.overrides, *args.ours)
-    configs = {bare: both, ours: mine}
     data = build_data(both)
-    flops = count_flops(both, make_task(both, data, build(both, data)))
-    ratios = []
-    for round_ in range(ROUNDS):
-        # Turn about, so that a slow moment of the machine does not always meet the same one.
-        order = (bare, ours) if round_ % 2 else (ours, bare)
-        seconds = {which: which(configs[which]) for which in order}
-        ratios.append(seconds[ours] / seconds[bare])
-        rates = [STEPS / seconds[which] for which in (bare, ours)]
-        print(f"bare {rates[0]:.1f} steps/s, ours {rates[1]:.1f} steps/s, ratio {ratios[-1]:.3f}, "
-              f"ours {rates[1] * flops / 1e12:.3f} TFLOP/s", flush=True)  # fmt: skip
+    task = make_task(both, data, build(both, data))
+    flops = count_flops(both, task, task.model.to("meta"))
+    found = in_turns({ours: partial(ours, mine), bare: partial(bare, both)}, ROUNDS)
+    for theirs, own in zip(found[bare], found[ours], strict=True):
+        rates = STEPS / theirs, STEPS / own
+        done = f"{rates[1] * flops / 1e12:.3f} TFLOP/s"
+        print(f"bare {rates[0]:.1f} steps/s, ours {rates[1]:.1f} steps/s, ratio {own / theirs:.3f},"
+              f" ours {done}")  # fmt: skip
     what = " ".join([*args.overrides, *(["ours:"] if args.ours else []), *args.ours])
-    print(f"median ratio {statistics.median(ratios):.3f} ({what or 'default run'})")
+    print(f"median ratio {ratio(found[ours], found[bare]):.3f} ({what or 'default run'})")
 
 
 if __name__ == "__main__":

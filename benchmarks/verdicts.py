@@ -18,12 +18,12 @@ CHECKED studies are judged by `compare` too and have to agree.
 """
 
 import argparse
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
+from tables import put, table, write
 
 from ablate.study.analysis.compare import compare
 from ablate.study.analysis.noise import ARM, FAR, Part, level_of_baseline, two_sided
@@ -34,7 +34,7 @@ from ablate.study.numbers import counted
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "results" / "benchmarks" / "verdicts.csv"
 PAGE = ROOT / "docs" / "results" / "error-rates.md"
-START, END = "<!-- benchmarks/verdicts.py -->\n", "<!-- end -->"
+START = "<!-- benchmarks/verdicts.py -->\n"
 FIELDS = ("noise", "arms", "seeds", "studies", "false", "covered", "all_covered", "power")
 HOW_TO = ROOT / "docs" / "how-to" / "choose-seeds-and-steps.md"
 ARMS, SEEDS = (2, 5, 10), (2, 3, 5)
@@ -204,50 +204,42 @@ def simulate(shape: str, arms: int, seeds: int, studies: int) -> dict[str, objec
     return dict(zip(FIELDS, values_of, strict=True))
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """The false verdicts, as a table of Markdown: a row for each shape."""
+def false_verdicts(rows: list[dict[str, object]]) -> str:
+    """A table: a row for each shape."""
     cells = [(arms, seeds) for seeds in SEEDS for arms in ARMS]
     heads = ["noise", *(f"{arms} arms, {seeds} seeds" for arms, seeds in cells)]
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     by_cell = {(row["noise"], row["arms"], row["seeds"]): row for row in rows}
     for shape in SHAPES:
         lines.append([shape, *(f"{float(by_cell[shape, *c]['false']):.1%}" for c in cells)])  # type: ignore[arg-type]
     for shape in OF_POWER:
         powers = (f"{float(by_cell[shape, *c]['power']):.0%}" for c in cells)  # type: ignore[arg-type]
         lines.append([f"**power**: {shape}", *powers])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table(heads, lines)
 
 
 def seeds_tables() -> tuple[str, str]:
     """The seeds that show an effect, and the smallest effect shown by so many seeds, of noise of
-    one, as tables of Markdown."""
+    one."""
     arms = (1, 3, 5, 10)
-    heads = [*(f"{counted(count, 'arm')}" for count in arms)]
-    needed = [["effect", *heads], ["---"] * (1 + len(arms))]
-    for effect in (1, 1.5, 2, 3, 5):
-        needed.append([f"{effect:g}", *(str(seeds_for(effect, count)) for count in arms)])
-    smallest = [["seeds", *heads], ["---"] * (1 + len(arms))]
+    heads = [counted(count, "arm") for count in arms]
+    needed = [
+        [f"{effect:g}", *(seeds_for(effect, count) for count in arms)]
+        for effect in (1, 1.5, 2, 3, 5)
+    ]
+    smallest = []
     for seeds, known_df in ((2, KNOWN_DF), (3, 0), (5, 0), (8, 0), (12, 0)):
         effects = (smallest_effect(count, seeds, known_df) for count in arms)
         name = f"{seeds}, known noise" if known_df else str(seeds)
         smallest.append([name, *(f"{effect:.1f}" for effect in effects)])
-    first, second = ("".join(f"| {' | '.join(line)} |\n" for line in t) for t in (needed, smallest))
-    return first, second
-
-
-def put(page: Path, *tables: str) -> None:
-    """Replace the tables of a page, in order."""
-    before, *parts = page.read_text().split(START)
-    for text, part in zip(tables, parts, strict=True):
-        before += START + text + part[part.index(END) :]
-    page.write_text(before)
+    return table(["effect", *heads], needed), table(["seeds", *heads], smallest)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--studies", type=int, default=20_000)
     studies = parser.parse_args().studies
-    put(HOW_TO, *seeds_tables())
+    put(HOW_TO, START, *seeds_tables())
     if not studies:
         return
     rows = []
@@ -256,11 +248,8 @@ def main() -> None:
             for shape in SHAPES:
                 rows.append(simulate(shape, arms, seeds, studies))
                 print(rows[-1], flush=True)
-    with DATA.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
-    put(PAGE, table(rows))
+    write(DATA, rows, FIELDS)
+    put(PAGE, START, false_verdicts(rows))
 
 
 if __name__ == "__main__":
