@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ablate.data.table import Row, open_table
 from ablate.errors import UserError, suggest
-from ablate.systems.forecasting.row_times import in_order
+from ablate.systems.forecasting.row_times import in_order, is_number
 
 # Cells that mark a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
@@ -83,20 +83,12 @@ def _sentinels(values: NDArray[np.float64], lines: Sequence[int], shown: str) ->
 
 def _named(header: Sequence[str]) -> str:
     allowed = f"allowed: {', '.join(header)}"
-    if all(map(_is_number, header[1:] or header)):  # the first may be a date
+    if all(map(is_number, header[1:] or header)):  # the first may be a date
         return (
             f"{allowed}; the first line contains numbers, so the file seems to have no header: add"
             " a line that names its columns"
         )
     return allowed
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _place(name: str, header: Sequence[str], path: str) -> int:

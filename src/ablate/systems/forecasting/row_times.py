@@ -20,19 +20,8 @@ Time = datetime | float
 
 DATES = [
     *("%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
-    *(
-        "%d-%m-%Y",
-        "%m-%d-%Y",
-        "%Y-%m",
-        "%Y/%m",
-        "%m/%Y",
-        "%b %Y",
-        "%B %Y",
-        "%b-%Y",
-        "%Ym%m",
-        "%b-%y",
-        "%b%Y",
-    ),
+    *("%d-%m-%Y", "%m-%d-%Y"),
+    *("%Y-%m", "%Y/%m", "%m/%Y", "%b %Y", "%B %Y", "%b-%Y", "%Ym%m", "%b-%y", "%b%Y"),
     *("%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
 ]
 CLOCKS = ["", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%SZ"]
@@ -89,7 +78,7 @@ def _suspicious(header: Sequence[str], columns: Sequence[Sequence[str]], shown: 
     """Warnings on columns that may be times: decreasing numbers, and texts of no known form."""
     said = []
     for name, cells in zip(header, columns, strict=True):
-        if all(_is_number(cell) for cell in cells):
+        if all(is_number(cell) for cell in cells):
             if all(float(a) > float(b) for a, b in pairwise(cells)):
                 said.append(
                     f"{shown}: column '{name}' decreases from row to row; if the newest row is the"
@@ -165,7 +154,7 @@ def _with_clock(
 def _reader(cells: Sequence[str], name: str, shown: str) -> Callable[[str], Time | None] | None:
     """The parser that reads most cells of a column as dates; None for other columns."""
     tried = cells[:TRIED]
-    if all(_is_number(cell) for cell in tried):
+    if all(is_number(cell) for cell in tried):
         named = name.strip().lower() in NUMBERED
         if not named or any(len(cell) != 8 for cell in tried):  # 20200131 may be a date
             return None
@@ -262,12 +251,12 @@ def _numbered(
     header: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> tuple[str, list[Time]] | None:
     for name, cells in zip(header, columns, strict=True):
-        if name.strip().lower() in NUMBERED and all(_is_number(cell) for cell in cells):
+        if name.strip().lower() in NUMBERED and all(is_number(cell) for cell in cells):
             return f"column '{name}'", [float(cell) for cell in cells]
     return None
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     with suppress(ValueError):
         return isfinite(float(cell))
     return False

@@ -135,7 +135,7 @@ class Series(Data):
         self.shares = {"val": val_fraction, "test": test_fraction or 0.0}
 
     @cached_property
-    def _read_and_said(self) -> tuple[NDArray[np.float64], list[str]]:
+    def _file(self) -> tuple[NDArray[np.float64], list[str]]:
         """The values, n c, in the unit of the data, and warnings on their rows."""
         if self.path is not None:
             return read_columns(self.path, self.columns)
@@ -147,22 +147,20 @@ class Series(Data):
         return read_columns(str(folder / "sunspots.csv"), [SUNSPOTS])
 
     @property
-    def _read(self) -> NDArray[np.float64]:
-        return self._read_and_said[0]
-
-    @property
     def names(self) -> list[str]:
         """The names of the columns."""
         return self.columns or [SUNSPOTS]
 
     def fingerprint(self) -> str:
-        content = sha256(self._read.tobytes()).hexdigest()
-        return digest(content, self._read.shape, "in order", self.shares)
+        values, _ = self._file
+        content = sha256(values.tobytes()).hexdigest()
+        return digest(content, values.shape, "in order", self.shares)
 
     def load(self) -> None:
-        for line in self._read_and_said[1]:
+        values, warnings = self._file
+        for line in warnings:
             log.warning("ablate: %s", line)
-        count = len(self._read)
+        count = len(values)
         if self.whole:  # the first window is only read
             if count < self.window + self.horizon:
                 raise UserError(
@@ -176,13 +174,13 @@ class Series(Data):
         if isinstance(self.measured_as, Series):
             self.mean, self.deviation = self.measured_as.mean, self.measured_as.deviation
         else:
-            self.mean, self.deviation = self._statistics(self._read[: ends["train"]])
+            self.mean, self.deviation = self._statistics(values[: ends["train"]])
         if len(self.mean) != len(self.names):
             raise UserError(
                 f"data.columns: the model was trained on {len(self.mean)} column(s), these are"
                 f" {len(self.names)}: {', '.join(self.names)}"
             )
-        self.values, self.count = self.normalize(self._read), count
+        self.values, self.count = self.normalize(values), count
         self.latest = self.values[None, -self.window :].clone()
         self.starts = {"train": 0, "val": ends["train"], "test": ends["val"]}
         self.splits = {}

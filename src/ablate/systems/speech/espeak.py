@@ -8,8 +8,7 @@ version 3 or later; nothing of it is part of this project.
 """
 
 import ctypes
-import io
-import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -46,23 +45,17 @@ def require_espeak() -> None:
 def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[Utterance]:
     """Synthesize texts one after another. speed: words per minute; pitch: 0 to 99."""
     require_espeak()
-    request = {"texts": list(texts), "voice": voice, "speed": speed, "pitch": pitch}
+    request = list(texts), {"voice": voice, "speed": speed, "pitch": pitch}
     done = subprocess.run(
         [sys.executable, "-m", "ablate.systems.speech.espeak"],
-        input=json.dumps(request).encode(),
+        input=pickle.dumps(request),
         capture_output=True,
     )
     if done.returncode == NO_VOICE:
         raise UserError(f"data.voice={voice}: unknown voice of espeak-ng (examples: en-us, de)")
     if done.returncode:
         raise RuntimeError(f"espeak-ng ended with {done.returncode}: {done.stderr.decode()}")
-    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as spoken:
-        samples = np.split(spoken["samples"], np.cumsum(spoken["lengths"])[:-1])
-        words = np.split(spoken["words"], np.cumsum(spoken["counts"])[:-1])
-    return [
-        Utterance(sound, [(int(position), int(sample)) for position, sample in starts])
-        for sound, starts in zip(samples, words, strict=True)
-    ]
+    return [Utterance(*spoken) for spoken in pickle.loads(done.stdout)]
 
 
 class _Identity(ctypes.Union):
@@ -133,23 +126,13 @@ class _Synthesizer:
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
-    texts = request.pop("texts")
-    synthesizer = _Synthesizer(**request)
-    spoken = [synthesizer.say(text) for text in texts]
-    written = io.BytesIO()
-    np.savez(
-        written,
-        samples=np.concatenate([utterance.samples for utterance in spoken]),
-        lengths=[len(utterance.samples) for utterance in spoken],
-        words=np.array(
-            [word for utterance in spoken for word in utterance.words], np.int64
-        ).reshape(-1, 2),
-        counts=[len(utterance.words) for utterance in spoken],
-    )
+    texts, options = pickle.load(sys.stdin.buffer)
+    synthesizer = _Synthesizer(**options)
+    # As tuples: the class of this process is another one to the reader.
+    spoken = [tuple(synthesizer.say(text)) for text in texts]
     # Buffered: with PYTHONUNBUFFERED one write may be cut short by a signal.
     with open(sys.stdout.fileno(), "wb", closefd=False) as whole:
-        whole.write(written.getvalue())
+        pickle.dump(spoken, whole)
 
 
 if __name__ == "__main__":
