@@ -53,7 +53,9 @@ class Timm(Model):
             )
             if isinstance(pretrained, str):
                 load_file(self.network, pretrained, classes=classes, channels=channels)
-            self._check_image(torch.zeros(1, channels, *image_size))
+            with torch.no_grad():  # many networks check only here whether they can read an image
+                self.network.eval()(torch.zeros(1, channels, *image_size))
+            self.network.train()
         except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
             line = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"model.name={name} with model.args={dict(args)}: {line}") from error
@@ -63,12 +65,6 @@ class Timm(Model):
         cls, keys: Mapping[str, Any]
     ) -> tuple[Sequence[float], Sequence[float]] | None:
         return normalization(keys["name"]) if keys.get("pretrained") else None
-
-    @torch.no_grad()
-    def _check_image(self, image: Float[Tensor, "1 c y x"]) -> None:
-        """Fail if the network cannot read such images: many check this only in `forward`."""
-        self.network.eval()(image)
-        self.network.train()
 
     def initialize(self, seed: int) -> None:
         """Keep timm's values: its modules cannot be initialized one by one (see `build`)."""

@@ -160,7 +160,8 @@ class MultiHeadAttention(Layer):
         maps: tuple[nn.Linear | None, ...] = (self.query, self.key, self.value)
         there = [linear for linear in maps if linear is not None]
         plain = all(type(linear) is Linear for linear in there)  # trainer.precision=fp8-mixed
-        if not (plain and autocasts(x)):
+        # The meta device has no autocast.
+        if x.is_meta or not (plain and torch.is_autocast_enabled(x.device.type)):
             return self.queries(x), self.keys(x), self.values(x)
         weights: list[Tensor] = [linear.weight for linear in there]
         biases: list[Tensor] = [linear.bias for linear in there if linear.bias is not None]
@@ -264,11 +265,6 @@ class MultiHeadAttention(Layer):
         if projection is None:
             return x.new_zeros(x.shape[0], heads, x.shape[1], 0)
         return rearrange(projection(x), "b i (h k) -> b h i k", h=heads)
-
-
-def autocasts(x: Float[Tensor, ...]) -> bool:
-    """Whether x is converted before it is multiplied."""
-    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 class Sink(nn.Module):
