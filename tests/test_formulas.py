@@ -13,7 +13,6 @@ from make_systems import rows_of_systems
 from torch import Tensor, nn
 
 from ablate.kernel import AttentionInputs, attention_weights, mix
-from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
@@ -46,6 +45,13 @@ def fill(module: nn.Module, **values: Any) -> Any:
             assert value is not None, name
             parameter.copy_(torch.as_tensor(value, dtype=torch.float64).reshape(parameter.shape))
     assert not values
+    return module
+
+
+def filled(module: nn.Module, value: float) -> Any:
+    """All of its parameters set to one number, in float64."""
+    for parameter in module.double().parameters():
+        nn.init.constant_(parameter, value)
     return module
 
 
@@ -115,10 +121,7 @@ def qk_normed(kind: QKNorm, heads: int = 1) -> Any:
 def read(**own: Any) -> Any:
     """What a causal layer of one head gives for 1 and 3 when its maps change nothing."""
     here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False)
-    made = part("model.mixer", "attention", **own)(here).double()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.fill_(1.0)
+    made = filled(part("model.mixer", "attention", **own)(here), 1.0)
     return made(tensor([1.0], [3.0])[None], context())
 
 
@@ -138,19 +141,14 @@ def hashed() -> Any:
 def value_embedded() -> Any:
     """Inputs 1 and 0 of width 1, embeddings 5 and 7; all maps are 1."""
     here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False)
-    made = part("model.mixer", "attention", value_embedding=True)(here)
-    fill(made, **{f"{name}_weight": [1.0] for name in ("query", "key", "value", "out")},
-         value_gate_weight=[1.0])  # fmt: skip
+    made = filled(part("model.mixer", "attention", value_embedding=True)(here), 1.0)
     given = {made: tensor([5.0], [7.0])[None]}
     return made(tensor([1.0], [0.0])[None], context(value_embeddings=given))
 
 
 def connected(name: str) -> Any:
     """x = 3, the output of the sublayer 5, the embedding 7; every learned number is 2."""
-    made = part("model.connection", name)(1, depth=2, index=0).double()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.fill_(2.0)
+    made = filled(part("model.connection", name)(1, depth=2, index=0), 2.0)
     return made.write(*(torch.full((1, 1, 1), value).double() for value in (3, 5, 7)))
 
 
@@ -173,10 +171,9 @@ def norm(name: str, *x: float) -> Any:
 
 def feed_forward(kind: str, x: float) -> Any:
     """All maps are one but the last, which is 2; one hidden number."""
-    made = part("model.ffn", kind)(1, hidden=1, bias=False)
-    return fill(made, **{f"{n}_weight": [[2.0 if n == "down" else 1.0]] for n in maps(made)})(
-        tensor([x])[None]
-    )
+    made = filled(part("model.ffn", kind)(1, hidden=1, bias=False), 1.0)
+    filled(made.down, 2.0)
+    return made(tensor([x])[None])
 
 
 def scaled_network() -> Any:
@@ -193,10 +190,6 @@ def mixture_of_experts() -> Any:
     for number, expert in enumerate(made.experts, 1):
         fill(expert, **{"up_weight": [[float(number)]], "down_weight": [[1.0]]})
     return made(tensor([1.0])[None], context())
-
-
-def maps(made: FeedForward) -> list[str]:
-    return ["up", "down"] if made.gate is None else ["up", "gate", "down"]
 
 
 class Doubled(Layer):
