@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,7 +59,7 @@ class LastState(nn.Module):
 
 
 class RNNAttention(nn.Module):
-    """Attention of decoder states to encoder states; `length` is the longest source."""
+    """Attention of decoder states to encoder states."""
 
     def __init__(
         self,
@@ -68,7 +69,6 @@ class RNNAttention(nn.Module):
         normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
-        length: int,
     ):
         super().__init__()
         self.score, self.normalizer = score, normalizer
@@ -76,7 +76,7 @@ class RNNAttention(nn.Module):
         self.window = window(dim=dim)
         self.mask = self.window.mask
         # Recurrent states carry their positions themselves.
-        self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
+        self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=score.length, depth=1)
         self.kernel = kernel.resolve(
             score.needs | normalizer.needs | self.window.needs | self.mask.needs
         )
@@ -145,18 +145,11 @@ class RNNAttention(nn.Module):
 
 
 def make_context(
-    dim: int,
-    *,
-    attention: Callable[..., Score],
-    normalizer: Normalizer,
-    window: Callable[..., Window],
-    kernel: Kernel,
-    length: int,
+    dim: int, *, attention: Callable[..., Score], length: int, **parts: Any
 ) -> RNNAttention | LastState:
-    """The module that computes the context: RNNAttention, or LastState without attention."""
+    """The module that computes the context: RNNAttention with these parts, or LastState without
+    attention."""
     score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
     if isinstance(score, NoAttention):
         return LastState()
-    return RNNAttention(
-        dim, score=score, normalizer=normalizer, window=window, kernel=kernel, length=length
-    )
+    return RNNAttention(dim, score=score, **parts)

@@ -72,12 +72,7 @@ class RNNForecaster(Forecaster):
         self.attention = self.combine = None
         if not isinstance(score, NoAttention):
             self.attention = RNNAttention(
-                dim,
-                score=score,
-                normalizer=normalizer,
-                window=UpToNow,
-                kernel=kernel,
-                length=length,
+                dim, score=score, normalizer=normalizer, window=UpToNow, kernel=kernel
             )
             self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
         self.read_out = ReadOut(dropout)
