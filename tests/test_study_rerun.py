@@ -22,7 +22,6 @@ from ablate.study.launch.running import (
     launch,
     move_aside,
     selected,
-    to_run,
 )
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.planned_run import PlannedRun, Resolved
@@ -84,7 +83,7 @@ def test_a_finished_run_is_measured_under_a_new_condition(study):
     write(study / ALL[0])
     write(study / ALL[1], evaluated=long)
     write(study / ALL[2], not_evaluated={"long": "too long"})
-    assert [run.folder for run in to_run(wanted, study, "missing")] == [ALL[0], *ALL[3:]]
+    assert [run.folder for run in selected(wanted, study, "missing")] == [ALL[0], *ALL[3:]]
     done = [ScheduledRun(study / run.folder, run).is_done(state(study / run.folder))
             for run in wanted[:3]]  # fmt: skip
     assert done == [False, True, True]
@@ -165,7 +164,8 @@ def test_another_command_joins_all_instead_of_beginning_it_anew(study):
     class Joined(Launcher):
         def launch(self, jobs, initial_job_idx):
             super().launch(jobs[:2], 0)
-            assert [cell.folder for cell in to_run(cells(), study, "all")] == ["c"]
+            move_aside(study, ALL)
+            assert [cell.folder for cell in selected(cells(), study, "missing")] == ["c"]
             super().launch(jobs[2:], 0)
 
     launch(Joined(study), cells(), study, "all")

@@ -50,19 +50,21 @@ def launch_jobs(
     returns states."""
     check_direction(config.hydra.sweeper, config.task)
     command = Command.of(config)
-    runs, ended = [], {}
-    for number, overrides in enumerate(job_overrides):
+    runs: list[ScheduledRun] = []
+    folders: list[Path] = []
+    for overrides in job_overrides:
         composed = context.config_loader.load_sweep_config(config, list(overrides))
         try:
             runs.append(_run(composed, command, overrides))
+            folders.append(runs[-1].folder)
         except UserError as error:
-            ended[number] = _rejected(config, composed, error)
-    states = iter(zip(runs, launch(runs) if runs else (), strict=True))
-    for number in range(len(job_overrides)):
-        if number not in ended:
-            run, state = next(states)
-            ended[number] = run.folder, state
-    return [job_return(each, *ended[number]) for number, each in enumerate(job_overrides)]
+            folders.append(_rejected(config, composed, error))
+    found = launch(runs) if runs else ()
+    states = {run.folder: state for run, state in zip(runs, found, strict=True)}
+    return [
+        job_return(overrides, folder, states.get(folder) or state_alone(folder))
+        for overrides, folder in zip(job_overrides, folders, strict=True)
+    ]
 
 
 def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> ScheduledRun:
@@ -84,13 +86,13 @@ def _run(composed: DictConfig, command: Command, overrides: Sequence[str]) -> Sc
     return ScheduledRun(folder, planned)
 
 
-def _rejected(config: DictConfig, composed: DictConfig, error: UserError) -> tuple[Path, State]:
+def _rejected(config: DictConfig, composed: DictConfig, error: UserError) -> Path:
     """Record why a job is rejected, in a folder that is named after its values."""
     name = folder_name(None, digest(counted_keys(to_dict(composed)), NO_DATA, {}))
     folder = Path(config.hydra.sweep.dir, name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / RESULT, {"status": "rejected", "error": str(error), "metrics": {}})
-    return folder, state_alone(folder)
+    return folder
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:

@@ -74,11 +74,15 @@ def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher:
 def launch(
     launcher: Launcher, cells: Sequence[PlannedRun], folder: Path, rerun: str
 ) -> Exception | None:
-    """Run those of the cells that `rerun` selects, once each, and wait for runs of other commands.
+    """Run those of the cells that `rerun` selects, once each, and wait for runs of other commands;
+    study.rerun=all first moves older runs away.
 
     Returns the launcher's exception, if any: the outcome of the runs is read from their folders.
     """
-    wanted = to_run(cells, folder, rerun)
+    if rerun == "all":
+        move_aside(folder, list(dict.fromkeys(cell.folder for cell in cells)))
+        rerun = "missing"
+    wanted = selected(cells, folder, rerun)
     trouble: Exception | None = None
     if wanted:
         try:
@@ -113,15 +117,6 @@ def _record_refusals(
             refused = {"run_id": cell.run_id, "status": "rejected", "error": str(error)}
             (folder / cell.folder).mkdir(parents=True, exist_ok=True)
             write_json(folder / cell.folder / RESULT, {"metrics": {}, **refused})
-
-
-def to_run(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:
-    """Return the cells that study.rerun selects, each folder once, after older runs have been moved
-    away for study.rerun=all; wait for runs elsewhere."""
-    if rerun == "all":
-        move_aside(folder, list(dict.fromkeys(cell.folder for cell in cells)))
-        rerun = "missing"
-    return selected(cells, folder, rerun)
 
 
 def selected(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[PlannedRun]:

@@ -36,6 +36,11 @@ class Budget:
     no_effect: bool | None
     checkpoints: Sizes
 
+    @property
+    def flops(self) -> int:
+        """Of the whole training."""
+        return self.flops_per_step * self.steps
+
 
 def budgets(
     configs: Mapping[str, DictConfig], *, baseline: str, sets: DataSets

@@ -41,7 +41,7 @@ class Composer:
         name = command.hydra.job.config_name
         self._tree = Tree(loader.get_search_path(), name, search, composed)
         self._composed: dict[tuple[str, ...], DictConfig] = {}
-        self._checked: dict[tuple[str, ...], UserError | None] = {}
+        self._checked: set[tuple[str, ...]] = set()
 
     def all_of(self, overrides: Iterable[str]) -> tuple[str, ...]:
         """Return all overrides of an arm."""
@@ -55,17 +55,12 @@ class Composer:
         return self._composed[overrides]
 
     def checked(self, arm_overrides: Iterable[str]) -> DictConfig:
-        """Return the composition, checked once. Raises UserError, also NoComposition."""
+        """Return the composition, which is checked once. Raises UserError, also NoComposition."""
         overrides = self.all_of(arm_overrides)
         config = self(overrides)
         if overrides not in self._checked:
-            self._checked[overrides] = None
-            try:
-                check(config)
-            except UserError as error:
-                self._checked[overrides] = error
-        if (wrong := self._checked[overrides]) is not None:
-            raise wrong
+            check(config)
+            self._checked.add(overrides)
         return config
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
@@ -89,8 +84,8 @@ class Composed:
     tuned: dict[str, Any] = field(default_factory=dict)
     tuning: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    budget: "Budget | None" = None
     same_as: str | None = None
+    budget: "Budget" = field(init=False, repr=False, compare=False)  # of this configuration
 
     @property
     def name(self) -> str:

@@ -89,7 +89,7 @@ def _baseline(composer: Composer) -> DictConfig:
 
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> PlannedArm:
-    all_set = request.grid or request.design == "factorial"
+    all_set = request.design == "factorial"  # as that of values after commas is
     return design.arm(
         row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid
     )

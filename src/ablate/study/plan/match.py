@@ -65,8 +65,6 @@ def _off(value: int, target: int) -> float:
 
 
 def _compared(value: int, target: int, unit: str) -> str:
-    if value == target:
-        return f"{value:,} {unit}, as the baseline"
     side = "above" if value > target else "below"
     return f"{value:,} {unit}, {_off(value, target):.1%} {side} the baseline's {target:,}"
 

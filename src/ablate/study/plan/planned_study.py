@@ -105,7 +105,6 @@ class PlannedStudy:
     def _read_noise(self) -> None:
         """Read the noise that the study assumes. UserError, also for an effect without noise."""
         budget, node = self.layout.baseline.budget, self.request.node
-        assert budget is not None
         self.noise = known.read(
             node["noise"],
             recipe=known.recipe(
@@ -265,7 +264,6 @@ def _seeds(layout: Layout, looks: Sequence[int], cells: Sequence[Mapping[str, An
 
 def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
     budget = composed.budget
-    assert budget is not None
     return {
         "name": composed.name,
         "is_baseline": composed.arm.is_baseline,

@@ -38,7 +38,7 @@ def show(study: PlannedStudy, slots: int) -> None:
     states = {cell.folder: study.state(cell) for cell in cells}
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
-    flops = {arm.name: arm.budget.flops_per_step * arm.budget.steps for arm in layout.arms}  # type: ignore[union-attr]
+    flops = {composed.name: composed.budget.flops for composed in layout.arms}
     durations = Durations(states, {cell.folder: cell.arm for cell in cells}, flops)
     of_block = f", {study.block}" if study.block else ""
     title = f"{study.request.name}{of_block} (dry run)"
@@ -79,15 +79,12 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
             states[folder := f"{study.block}/{cell.folder}"] = study.state(cell)
             arms[folder] = f"{cell.arm} {study.block}"
         for composed in study.layout.arms:
-            cost_of = composed.budget
-            assert cost_of is not None
-            flops[f"{composed.name} {study.block}"] = cost_of.flops_per_step * cost_of.steps
+            flops[f"{composed.name} {study.block}"] = composed.budget.flops
     durations = Durations(states, arms, flops)
     finished = {f: state.result for f, state in states.items() if state.name == "finished"}
     for study in studies:
         base, size = study.layout.baseline, study.block.partition("=")[2]
         budget, model, optimizer = base.budget, base.config.model, base.config.optimizer
-        assert budget is not None
         batch = base.config.data.batch_size * base.config.trainer.accumulate_grad_batches
         recipes.add_row(
             *map(str, (size, model.dim, model.depth, model.heads, batch)), f"{optimizer.lr:.3g}",
@@ -134,7 +131,7 @@ def say_begin(study: PlannedStudy, cells: Sequence[PlannedRun], *, notes: bool) 
 
 def _disk(layout: Layout, cells: Sequence[PlannedRun], folder: Path) -> str:
     """The size of the checkpoints, and the free space."""
-    sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}  # type: ignore[union-attr]
+    sizes = {composed.name: composed.budget.checkpoints for composed in layout.arms}
     wanted = layout.baseline.config.checkpoint_keep
     arms = {cell.folder: cell.arm for cell in cells}
     kept = sum(sizes[arm].kept(wanted) for arm in arms.values() if arm in sizes)
@@ -171,7 +168,6 @@ def _arms(
         cells_of_arm = [cell for cell in cells if cell.arm == composed.name]
         ended = sum(durations.states[c.folder].name == "finished" for c in cells_of_arm)
         budget = composed.budget
-        assert budget is not None
         time = durations.seconds(composed.name)
         table.add_row(
             composed.name,
@@ -225,7 +221,7 @@ def _notes(study: PlannedStudy) -> list[str]:
     lines += [
         f"{composed.name}: no effect: its model is the baseline's"
         for composed in layout.arms
-        if composed.budget is not None and composed.budget.no_effect
+        if composed.budget.no_effect
     ]
     lines += [f"skipped: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry_text(entry)}" for name, entry in layout.excluded.items()]
