@@ -119,8 +119,7 @@ def tune(study: PlannedStudy, launcher: Launcher, *, fail_fast: bool) -> None:
     if not study.tuning:
         return
     trials = study.named(study.trials.cells)
-    trouble = launch(launcher, trials, study.root, study.request.node["rerun"])
-    states = {cell.folder: state_of(study.root / cell.folder, cell.run_id) for cell in trials}
+    states, trouble = train(launcher, trials, study.root, study.request.node["rerun"])
     failed = any(each.name == "failed" for each in states.values())
     if trouble is not None or (fail_fast and failed):
         refuse_unfinished(trials, states, trouble, study.request.node["rerun"])
@@ -143,17 +142,12 @@ def run(
     """Launch the runs that count, of all blocks and look after look, write the reports and return
     the runs' states. fail_fast: no look follows a run that failed."""
     root, rerun = studies[0].root, request.node["rerun"]
-
-    def launched(*, first: bool) -> tuple[list[PlannedRun], dict[str, State], Exception | None]:
-        every, trouble = run_planned(studies, launcher, request, blocks, first=first)
-        return every, {c.folder: state_of(root / c.folder, c.run_id) for c in every}, trouble
-
-    every, states, trouble = launched(first=True)
+    every, states, trouble = run_planned(studies, launcher, request, blocks)
     while trouble is None and rerun != "failed":
         failed = any(each.name == "failed" for each in states.values())
         if (fail_fast and failed) or not add_seeds(studies, blocks):
             break
-        every, states, trouble = launched(first=False)
+        every, states, trouble = run_planned(studies, launcher, request, blocks, first=False)
     # Of any other command, only one that finds the whole study finished ends study.rerun=all.
     planned = chain(*(study.named(study.counted()) for study in studies))
     end_rerun(every if rerun == "all" else [*planned], root)
@@ -199,8 +193,9 @@ def run_planned(
     blocks: Blocks,
     *,
     first: bool = True,
-) -> tuple[list[PlannedRun], Exception | None]:
-    """Launch the planned runs that count. Returns them, and the launcher's exception, if any.
+) -> tuple[list[PlannedRun], dict[str, State], Exception | None]:
+    """Launch the planned runs that count. Returns them, their states by folder, and the launcher's
+    exception, if any.
 
     first: the first look, which repeats the runs that study.rerun selects.
     """
@@ -217,7 +212,15 @@ def run_planned(
         preview.say_begin(study, of_block, notes=first)
     rerun = request.node["rerun"] if first else "missing"
     every = share(studies, every, rerun, launcher)
-    return every, launch(launcher, every, root, rerun)
+    return every, *train(launcher, every, root, rerun)
+
+
+def train(
+    launcher: Launcher, cells: Sequence[PlannedRun], root: Path, rerun: str
+) -> tuple[dict[str, State], Exception | None]:
+    """Launch runs. Returns the states of all by folder, and the launcher's exception, if any."""
+    trouble = launch(launcher, cells, root, rerun)
+    return {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in cells}, trouble
 
 
 def share(

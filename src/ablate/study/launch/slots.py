@@ -4,23 +4,34 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ablate.errors import Interrupted, RunFailed
 from ablate.machine.stop import Stop, stopping
 from ablate.study.launch.ending import Mark, mark, record_exit
-from ablate.study.launch.forks import Forks, ParentDied
+from ablate.study.launch.forks import Event, ParentDied, Start
 from ablate.study.launch.live import View
 from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
 from ablate.study.launch.state import RESUMES, State, state, state_alone
 
-if TYPE_CHECKING:
-    from ablate.study.launch.ray import Tasks
-
 LOOK = 0.2  # seconds between checks of the time limits
 LOOK_ELSEWHERE = 2.0  # seconds between checks of a run that another launcher has
 STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
+
+
+class Spawner(Protocol):
+    """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
+
+    def start(self, number: int, run: Start, environment: Mapping[str, str]) -> None: ...
+
+    def events(self, seconds: float) -> list[Event]: ...
+
+    def ask(self, run: int) -> None: ...
+
+    def kill(self, run: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass
@@ -43,20 +54,20 @@ class Slots:
 
     devices: for each slot, additions to the environment of its runs. timeout: seconds of one
     attempt. retries: further attempts of a failed run. fail_fast: start none after one that failed.
-    grace: seconds that a run which is asked to stop may take for its checkpoint. parent: makes
-    what starts runs, reports their events and ends them: here, or on a cluster.
+    grace: seconds that a run which is asked to stop may take for its checkpoint. parent: starts the
+    `Spawner`, such as the fork server.
     """
 
     devices: Sequence[Mapping[str, str]]
     timeout: float | None
     retries: int
     grace: float
-    parent: "Callable[[], Forks | Tasks]"
+    parent: Callable[[], Spawner]
     launcher: str
     fail_fast: bool = False
 
     def __post_init__(self) -> None:
-        self._parent: Forks | Tasks | None = None
+        self._parent: Spawner | None = None
         self._processes: dict[int, Process] = {}
         self._claims: list[RunLock] = []
         self._free = list(range(len(self.devices)))

@@ -8,21 +8,16 @@ A block is a study in its own folder, with its own baseline, tuning and report. 
 all of them compares means over the blocks, seed by seed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from ablate.config.overrides import merged
 from ablate.errors import UserError
-
-if TYPE_CHECKING:
-    from ablate.study.plan.layout import Layout
-    from ablate.study.plan.request import StudyRequest
+from ablate.study.plan.layout import Layout
+from ablate.study.plan.request import StudyRequest, read_factor
 
 
 def with_budgets(request: StudyRequest, baseline: Callable[[], DictConfig]) -> StudyRequest:
@@ -51,10 +46,8 @@ class Blocks:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: StudyRequest) -> Blocks:
+    def of(cls, request: StudyRequest) -> "Blocks":
         """Parse study.blocks. Raises UserError."""
-        from ablate.study.plan.request import read_factor
-
         node = request.node["blocks"]
         if not node:
             return cls()
