@@ -28,11 +28,11 @@ def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
     return max(1, round(warmup * total_steps)) if 0 < warmup < 1 else int(warmup)
 
 
-def warming_up(step: int, warmup: int) -> float | None:
-    """The factor while warming up, None after. Not zero at the first step, as in nanoGPT."""
-    return (step + 1) / (warmup + 1) if step < warmup else None
+def warming_up(step: int, warmup: int) -> float:
+    """The factor of the warm-up, 1 after it. Not zero at the first step, as in nanoGPT."""
+    return min(1.0, (step + 1) / (warmup + 1))
 
 
 def progress(step: int, warmup: int, total_steps: int) -> float:
-    """0 at the end of the warm-up, 1 after the last step, which is thus short of it by one step."""
-    return min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    """0 until the end of the warm-up, 1 after the last step, which is thus short of it by one."""
+    return min(1.0, max(0.0, (step - warmup) / max(1, total_steps - warmup)))

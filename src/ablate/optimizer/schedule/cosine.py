@@ -9,7 +9,5 @@ from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 def cosine(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
     """From the peak to `floor` after the last step, without restarts."""
     steps = warmup_steps("cosine", warmup, total_steps)
-    if (warm := warming_up(step, steps)) is not None:
-        return warm
     falling = (1 + cos(pi * progress(step, steps, total_steps))) / 2
-    return floor + (1 - floor) * falling
+    return warming_up(step, steps) * (floor + (1 - floor) * falling)

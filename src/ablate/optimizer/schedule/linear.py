@@ -7,6 +7,5 @@ from ablate.optimizer.schedule import Warmup, progress, warming_up, warmup_steps
 def linear(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
     """From the peak to `floor` after the last step."""
     steps = warmup_steps("linear", warmup, total_steps)
-    if (warm := warming_up(step, steps)) is not None:
-        return warm
-    return floor + (1 - floor) * (1 - progress(step, steps, total_steps))
+    falling = 1 - progress(step, steps, total_steps)
+    return warming_up(step, steps) * (floor + (1 - floor) * falling)

@@ -34,7 +34,6 @@ def wsd(
             f"schedule.warmup and schedule.decay={decay} are {steps} and {falling} steps, more than"
             f" the training of {total_steps}; shorten one"
         )
-    if (warm := warming_up(step, steps)) is not None:
-        return warm
     t = min(1.0, max(0.0, (step - (total_steps - falling)) / falling))
-    return floor + (1 - floor) * (1 - (t if shape == "linear" else sqrt(t)))
+    left = 1 - (t if shape == "linear" else sqrt(t))
+    return warming_up(step, steps) * (floor + (1 - floor) * left)
