@@ -6,6 +6,8 @@ size are read; a FIFO would block, and a device such as /dev/zero never ends. No
 or written outside the folder that was named (`refuse_links`).
 """
 
+import csv
+import io
 import json
 import os
 import stat
@@ -183,6 +185,13 @@ def write_text(path: Path, text: str, *, flush: bool = True) -> None:
         if flush:
             file.flush()
             os.fsync(file.fileno())
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
+    """Replace a table."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:

@@ -1,7 +1,5 @@
 """Classification: one class for each image or text."""
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from ablate.errors import UserError
 from ablate.figures.panels import Panel, draw_panels
 from ablate.figures.save import save
 from ablate.random.seeding import derive
-from ablate.run_files import write_text
+from ablate.run_files import write_csv
 from ablate.task import Task
 from ablate.task.presenter import Presenter
 
@@ -52,11 +50,9 @@ class ClassPresenter(Presenter):
         predicted one, and a figure of their shares."""
         names, paths, panels = self.data.class_names, [], []
         for split, matrix in self.task.matrices.items():
-            table = io.StringIO()
             rows = ([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
-            csv.writer(table, lineterminator="\n").writerows([["true class", *names], *rows])
             paths.append(folder / f"confusion_{split}.csv")
-            write_text(paths[-1], table.getvalue())
+            write_csv(paths[-1], [["true class", *names], *rows])
             shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).cpu()
             panels.append(Panel(split, shares, names, names, torch.ones_like(shares).bool()))
         if panels and len(names) <= DRAWN:

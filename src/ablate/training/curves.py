@@ -5,8 +5,6 @@ number of the step before.
 The rows are saved in the checkpoint, so that a resumed run writes the file of an uninterrupted one.
 """
 
-import csv
-import io
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from ablate.logger import RunLogger
-from ablate.run_files import write_text
+from ablate.run_files import write_csv
 
 
 class Curves(Callback):
@@ -86,11 +84,8 @@ class Curves(Callback):
     def write(self) -> None:
         """Rewrite the whole file: later rows may have columns that earlier ones lack."""
         columns = ["step", *sorted({name for row in self.rows for name in row} - {"step"})]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_text(self.path, text.getvalue())
+        rows = ([row.get(column, "") for column in columns] for row in self.rows)
+        write_csv(self.path, [columns, *rows])
 
     def _add_logged(self, trainer: L.Trainer, prefixes: tuple[str, ...]) -> None:
         values = {

@@ -23,7 +23,7 @@ from ablate.decode.sample import sample
 from ablate.errors import UserError, shortened, suggest
 from ablate.machine.terminal.bar import bar
 from ablate.model.base import LanguageModel
-from ablate.run_files import ITEMS, read_text, write_text
+from ablate.run_files import ITEMS, read_text, write_csv
 from ablate.run_files.harness import scores
 from ablate.task import Task
 from ablate.training.load import load
@@ -210,10 +210,7 @@ def measured_on(task: Task, names: Sequence[str], prefix: str, folder: Path) -> 
 
 def add_items(folder: Path, prefix: str, rows: Sequence[tuple[str, int, float]]) -> None:
     """Replace the rows of `prefix` in items.csv: metric, item, value."""
-    path, text = folder / ITEMS, StringIO()
+    path = folder / ITEMS
     known = [*csv.reader(StringIO(read_text(path)))][1:] if path.exists() else []
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["metric", "item", "value"])
-    table.writerows(row for row in known if not row[0].startswith(f"{prefix}/"))
-    table.writerows(rows)
-    write_text(path, text.getvalue())
+    others = (row for row in known if not row[0].startswith(f"{prefix}/"))
+    write_csv(path, [["metric", "item", "value"], *others, *rows])

@@ -12,25 +12,21 @@ from pathlib import Path
 
 import torch
 
-from ablate.run_files import PREDICTIONS, read_text, write_text
+from ablate.run_files import PREDICTIONS, read_text, write_csv
 from ablate.training.load import Run, load
 
 
 def write_predictions(run: Run) -> Path:
     """Predict with the best weights. UserError for a task whose examples have no loss."""
-    loader = run.data.test_dataloader() if run.data.has_test else None
-    presenter = run.task.presenter(run.task)
+    data, presenter = run.data, run.task.presenter(run.task)
     columns: dict[str, list[float]] = {}
     with torch.no_grad():
-        for batch in run.data.val_dataloader() if loader is None else loader:
+        for batch in data.test_dataloader() if data.has_test else data.val_dataloader():
             for name, values in presenter.predictions(batch).items():
                 columns.setdefault(name, []).extend(values.tolist())
-    text = StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["example", *columns])
-    table.writerows([n, *row] for n, row in enumerate(zip(*columns.values(), strict=True)))
+    rows = ([n, *row] for n, row in enumerate(zip(*columns.values(), strict=True)))
     path = run.path / PREDICTIONS
-    write_text(path, text.getvalue())
+    write_csv(path, [["example", *columns], *rows])
     return path
 
 
