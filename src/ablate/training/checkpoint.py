@@ -170,25 +170,17 @@ class Checkpoints(Callback):
         fitting = trainer.state.fn == "fit"
         if not fitting and trainer.global_step == self.validated_step:
             return
-        value = float(trainer.callback_metrics[task.metric])
-        if self.best_so_far(value, task, trainer.global_step):
+        value, step = float(trainer.callback_metrics[task.metric]), trainer.global_step
+        require_finite(value, step)
+        self.validated_step = step
+        if self.best is None or (value < self.best if task.mode == "min" else value > self.best):
+            self.best, self.best_step = value, step
             exchange = self.average.exchange if self.average else lambda *_: None
             exchange(trainer, task)
             self._write(trainer, task, BEST, weights_only=True)
             exchange(trainer, task)
         if fitting:
             self._save_last(trainer, task)
-
-    def best_so_far(self, value: float, task: Task, step: int) -> bool:
-        """Record a validation; return whether it is the best. Raise RunFailed if not finite."""
-        require_finite(value, step)
-        self.validated_step = step
-        better = self.best is None or (
-            value < self.best if task.mode == "min" else value > self.best
-        )
-        if better:
-            self.best, self.best_step = value, step
-        return better
 
     def _save_last(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._write(trainer, task, LAST, weights_only=False)

@@ -135,7 +135,7 @@ def train(
         done = measured_as_well(composition, run_dir, done)
         on_first_process(keep)(run_dir, composition.cfg.get("checkpoint_keep", "all"))
         return done
-    with open_run(composition, run_dir, began) as run:
+    with stopping(StopOfRun()) as stop, open_run(composition, run_dir, stop, began) as run:
         with together(run):
             if shared and shared.branches:
                 branches = Branches(run.checkpoints, shared.branches)
@@ -217,17 +217,11 @@ class RunContext:
 
 
 @contextmanager
-def open_run(composition: Composition, run_dir: Path, began: float) -> Iterator[RunContext]:
-    """Build everything, take the run lock, and write config.yaml and result.json; record how the
-    block ends. A signal that requests a stop raises Interrupted."""
-    with stopping(StopOfRun()) as stop, _opened(composition, run_dir, stop, began) as run:
-        yield run
-
-
-@contextmanager
-def _opened(
+def open_run(
     composition: Composition, run_dir: Path, stop: StopOfRun, began: float
 ) -> Iterator[RunContext]:
+    """Build everything, take the run lock, and write config.yaml and result.json; record how the
+    block ends."""
     cfg = composition.cfg
     conditions(cfg)  # rejected before anything is read
     data = build_data(cfg, composition.data)
@@ -267,9 +261,7 @@ def _opened(
             result["cache_bytes"] = cache._asdict()
         if warning:
             result["caution"] = warning
-        line = headline(
-            composition.cfg.choices, run_dir, data, trainer, result["parameters"]["total"]
-        )
+        line = headline(cfg.choices, run_dir, data, trainer, result["parameters"]["total"])
         on_first_process(print)(printable(line), flush=True)
         if trainer.num_nodes > 1 and trainer.local_rank == 0:
             cluster = trainer.strategy.cluster_environment  # type: ignore[attr-defined]
@@ -306,16 +298,14 @@ def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
     run.result["throughput"] |= utilization(run.trainer, flops, run.result["train_seconds"])
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
-    if wanted := conditions(run.composition.cfg):
-        cfg = run.composition.cfg
+    cfg = run.composition.cfg
+    if wanted := conditions(cfg):
         measure_under(run.result, run.task.eval(), run.data, cfg, wanted, run.run_dir)
-    choices = run.composition.cfg.choices
-    title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
+    title = figure_title(cfg.choices, cfg.seed, run.run_dir)
     run.checkpoints.stop.enter("while its figures were plotted")
     run.result["artifacts"] = show(run.task, run.run_dir, run.trainer, title)
     if run.logger and run.logger.log_predictions:
-        measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
-        write_predictions(measured_run)
+        write_predictions(Run(run.run_dir, cfg, run.result, run.data, run.task))
 
 
 def together(run: RunContext) -> AbstractContextManager[None]:
@@ -344,12 +334,8 @@ def headline(
         device_name = f"cpu, {threads} thread{'s' if threads > 1 else ''}"
     else:
         device_name = device.type
-    working_directory = Path.cwd()
-    folder = (
-        run_dir.relative_to(working_directory)
-        if run_dir.is_relative_to(working_directory)
-        else run_dir
-    )
+    here = Path.cwd()
+    folder = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
     return " | ".join(
         [
             f"{choices['model']}: {parameters:,} parameters",
@@ -379,9 +365,7 @@ def prepare(
     debug = [make(cfg.debug)] if "debug" in cfg else []
     # Before Checkpoints, so that a checkpoint includes their state.
     own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
-    start = []
-    if cfg.init_optimizer:
-        start = [StartState(StartingRun.of(cfg).state, task)]
+    start = [StartState(StartingRun.of(cfg).state, task)] if cfg.init_optimizer else []
     last = [*compiled, *debug, RandomStreams(), Accumulation()]
     callbacks = [*first, curves, *own, *start, checkpoints, ProgressFile(run_dir), *last]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
