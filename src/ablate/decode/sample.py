@@ -4,6 +4,7 @@ Top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833; top-p (nucleus): Holtz
 https://arxiv.org/abs/1904.09751.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -69,9 +70,10 @@ def sample(
     """
     rng = rng or torch.Generator(prompt.device)
     cache = model.new_cache() if use_cache else None
+    longest = math.inf if model.length is None else model.length
     read = new = _latest(prompt, model.length)
     for _ in range(tokens):
-        if cache is not None and _fits(cache.length() + new.shape[1], model.length):
+        if cache is not None and cache.length() + new.shape[1] <= longest:
             logits = model(new, cache=cache)
         else:
             logits = model(read)
@@ -84,7 +86,3 @@ def sample(
 def _latest(tokens: Int[Tensor, "b i"], length: int | None) -> Int[Tensor, "b last"]:
     """The last tokens that can be read at once."""
     return tokens if length is None else tokens[:, -length:]
-
-
-def _fits(tokens: int, length: int | None) -> bool:
-    return length is None or tokens <= length

@@ -159,17 +159,11 @@ def grid(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]
 
 
 def entitle(figure: Figure, title: str) -> None:
-    """Put a title over all panels, wrapped to the figure's width; the figure grows by its lines."""
+    """Put a title over all panels, and over the titles so far, wrapped to the figure's width; the
+    figure grows by its lines."""
     columns = int(figure.get_figwidth() / CHARACTER)
     lines = [part for line in title.splitlines() for part in wrap(line, columns)]
-    figure.suptitle("\n".join(lines), fontsize=TITLE)
-    figure.set_figheight(figure.get_figheight() + LINE * len(lines))
-
-
-def put_above(figure: Figure, line: str) -> None:
-    """Put a line over the title of a figure, which grows by it."""
-    lines = wrap(line, int(figure.get_figwidth() / CHARACTER))
-    figure.suptitle("\n".join([*lines, figure.get_suptitle()]), fontsize=TITLE)
+    figure.suptitle("\n".join([*lines, *figure.get_suptitle().splitlines()]), fontsize=TITLE)
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 

@@ -14,7 +14,7 @@ from ablate.data import Batch
 from ablate.data.document_rows import documents
 from ablate.errors import UserError
 from ablate.figures.maps import ALIGNMENT, Map
-from ablate.figures.panels import chosen, put_above
+from ablate.figures.panels import chosen, entitle
 from ablate.figures.save import save
 from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
@@ -114,7 +114,7 @@ def attention_figures(
         if m.name in heads:
             figure = draw(m, heads[m.name])
             if run:
-                put_above(figure, run)
+                entitle(figure, run)
             paths.append(save(figure, folder / f"{m.name}.png"))
     return [*paths, write_raw(folder / RAW, maps, heads, examples[0])] if raw else paths
 

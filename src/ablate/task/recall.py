@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import ModuleDict
 from torchmetrics.aggregation import MeanMetric
 
 from ablate.data import IGNORED, Batch
@@ -23,7 +24,7 @@ class Recall(CausalLM):
         super().__init__(*args, **kwargs)
         assert isinstance(self.data, data.Recall)
         self.mean_loss = MeanMetric()
-        self.by_pairs = torch.nn.ModuleDict({str(pairs): MeanMetric() for pairs in self.data.pairs})
+        self.by_pairs: Any = ModuleDict({str(pairs): MeanMetric() for pairs in self.data.pairs})
 
     def evaluate(self, batch: Batch) -> None:
         logits, targets = self.model(batch["tokens"]), batch["targets"]
@@ -33,15 +34,10 @@ class Recall(CausalLM):
         right = (logits.argmax(-1) == targets) & counted
         for pairs, metric in self.by_pairs.items():
             rows = batch["group"] == int(pairs)
-            assert isinstance(metric, MeanMetric)
             metric.update(right[rows][counted[rows]].float())
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        means = {
-            pairs: metric.compute()
-            for pairs, metric in self.by_pairs.items()
-            if isinstance(metric, MeanMetric)
-        }
+        means = {pairs: metric.compute() for pairs, metric in self.by_pairs.items()}
         # Every number of pairs has the same weight, regardless of its number of queries.
         overall = torch.stack(list(means.values())).mean()
         return {

@@ -49,12 +49,8 @@ class ByLength(Metric):
     """The share of correct targets by length of the source."""
 
     names = [
-        f"length_{least}{most}"
-        for least, most in zip(
-            [1, *(length + 1 for length in LENGTHS)],
-            [*(f"-{length}" for length in LENGTHS), "+"],
-            strict=True,
-        )
+        *(f"length_{most - LENGTHS.step + 1}-{most}" for most in LENGTHS),
+        f"length_{LENGTHS[-1] + 1}+",
     ]
     full_state_update = False
     right: Tensor

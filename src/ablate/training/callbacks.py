@@ -7,7 +7,7 @@ A callback counts in the id of a run. Its `state_dict` is in every checkpoint, s
 resumed ends as one that was not stopped, if all that the callback remembers is there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -97,10 +97,7 @@ class EarlyStopping(lightning_callbacks.EarlyStopping):
         before training."""
         names = [f"val/{measure}" for measure in measures]
         if names and self.monitor not in names:
-            raise UserError(
-                f"callbacks.early_stopping.monitor={self.monitor}: no such metric; allowed:"
-                f" {', '.join(names)}{suggest(self.monitor, names)}"
-            )
+            raise UserError(self._unknown(names))
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         # A run that was killed after the last validation has nothing left to train.
@@ -110,8 +107,11 @@ class EarlyStopping(lightning_callbacks.EarlyStopping):
     def on_validation_end(self, trainer: Any, task: Any) -> None:
         if self.monitor not in trainer.callback_metrics:
             names = sorted(n for n in trainer.callback_metrics if n.startswith("val/"))
-            raise RunFailed(
-                f"callbacks.early_stopping.monitor={self.monitor}: no such metric; allowed:"
-                f" {', '.join(names)}{suggest(self.monitor, names)}"
-            )
+            raise RunFailed(self._unknown(names))
         super().on_validation_end(trainer, task)
+
+    def _unknown(self, names: Sequence[str]) -> str:
+        return (
+            f"callbacks.early_stopping.monitor={self.monitor}: no such metric; allowed:"
+            f" {', '.join(names)}{suggest(self.monitor, names)}"
+        )

@@ -77,12 +77,6 @@ class CompileNotice(Callback):
         if trainer.is_global_zero:
             torch._dynamo.callback_handler.register_start_callback(self._say)
 
-    def teardown(self, trainer: Any, task: Any, stage: str) -> None:
-        self._remove()
-
-    def on_exception(self, *_: Any) -> None:
-        self._remove()
-
     def _say(self, *_: Any) -> None:
         if not self.warned:
             self.warned = True
@@ -90,10 +84,12 @@ class CompileNotice(Callback):
             tqdm.write("ablate: compiling (torch.compile); the first steps take longer")
             sys.stdout.flush()
 
-    def _remove(self) -> None:
+    def teardown(self, *_: Any, **__: Any) -> None:
         if "torch._dynamo" in sys.modules:
             with suppress(ValueError):  # it is not registered
                 torch._dynamo.callback_handler.remove_start_callback(self._say)
+
+    on_exception = teardown
 
 
 @contextmanager

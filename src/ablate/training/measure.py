@@ -67,18 +67,18 @@ def measured_with(
                 f"{data.measured_amount(s)} of {s}" for s in data.splits if s != "train"
             )
             say(f"{data.where}: measured on {parts}", file=sys.stderr)
+    words = " ".join(f"{key}={value}" for key, value in changes.items())
     sizes = data.sizes.arguments()
     for name, size in read.sizes.arguments().items():
         if not name.endswith("length") and sizes[name] != size:
             raise UserError(
-                f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
-                f"{name}={size}, this data has {sizes[name]}"
+                f"{words}: the model was trained for {name}={size}, this data has {sizes[name]}"
             )
     classes, those = (list(each.class_names) for each in (read, data))
     if classes != those:
         raise UserError(
-            f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for the"
-            f" classes {', '.join(classes[:5])}, this data has {', '.join(those[:5])}"
+            f"{words}: the model was trained for the classes {', '.join(classes[:5])}, this data"
+            f" has {', '.join(those[:5])}"
         )
     if randomized:
         spread_positions(model, model_on_meta(config, data))

@@ -80,20 +80,21 @@ def recorded_values(cfg: DictConfig) -> dict[str, Any]:
             continue
         if location != written:
             values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
-        elif isinstance(location, str):
-            values["data"][key] = _found(location)
-        elif isinstance(written, dict):
-            values["data"][key] = {name: _found(path) for name, path in written.items()}
         else:
-            values["data"][key] = [_found(path) for path in written]
+            values["data"][key] = _found(written)
     wandb = wandb_node(values["logger"])
     if wandb and (folder := wandb.get("dir")):
         wandb["dir"] = _absolute(folder)
     return values
 
 
-def _found(path: str) -> str:
-    """The absolute path of files, or of a pattern of their names; any other text as it is."""
+def _found(path: Any) -> Any:
+    """The absolute path of files, or of a pattern of their names, or those of a list or mapping of
+    them; any other text as it is."""
+    if isinstance(path, dict):
+        return {name: _found(each) for name, each in path.items()}
+    if isinstance(path, list):
+        return [_found(each) for each in path]
     there = Path(path).expanduser()
     return _absolute(path) if there.exists() or glob(str(there), recursive=True) else path
 
