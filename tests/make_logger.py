@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.utils import instantiate
 
-import ablate.config.composition  # noqa: F401  # ${environment:} in the options
+from ablate.config.composition import unchecked
+from ablate.config.keys import plain
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
 
@@ -34,11 +34,8 @@ def make(
     option: str, run_dir: Path, run_id: str = "0123456789ab", role: Role = ALONE, **changes: Any
 ) -> RunLogger:
     """The logger of conf/logger/OPTION.yaml, made as train.py does."""
-    config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
     run_dir.mkdir(parents=True, exist_ok=True)
-    for base in config.pop("defaults", []):
-        name, _, node = base.partition("@")
-        config[node] = yaml.safe_load((ROOT / "conf" / "logger" / f"{name}.yaml").read_text())
-    start = instantiate(config, _partial_=True, _recursive_=False)
+    node = plain(unchecked(f"logger={option}").logger) | changes
+    start = instantiate(node, _partial_=True, _recursive_=False)
     logger: RunLogger = start(run_dir=run_dir, run_id=run_id, role=role, config=CONFIG)
     return logger

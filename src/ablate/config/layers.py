@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ablate.config.keys import option_content, shown
+from ablate.config.keys import option_content, plain, shown
 from ablate.config.overrides import ALIASES
 from ablate.config.parts import class_attribute
 from ablate.config.tree import groups, readable_file
@@ -56,7 +56,7 @@ def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
     if not OmegaConf.is_dict(node):
         return
     lists: dict[str, list[Any]] = {
-        str(key): _plain(pattern) for key, pattern in node.items() if OmegaConf.is_list(pattern)
+        str(key): plain(pattern) for key, pattern in node.items() if OmegaConf.is_list(pattern)
     }
     for key, pattern in lists.items():
         if group := group_of(key):
@@ -67,15 +67,11 @@ def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
             if path and varies and len(pattern) <= _depth(cfg):  # else see wrong_patterns
                 group, _, leaf = path.rpartition(".")
                 name = group.removeprefix("model.")
-                options = lists.get(name) or [_plain(OmegaConf.select(cfg, group))]
+                options = lists.get(name) or [plain(OmegaConf.select(cfg, group))]
                 lists[name] = _with_values(options, leaf, pattern, _depth(cfg))
                 node[key] = None
                 del lists[key]
         node.update(lists)
-
-
-def _plain(node: Any) -> Any:
-    return OmegaConf.to_container(node, resolve=True)
 
 
 def _with_values(
@@ -132,7 +128,7 @@ def _content(cfg: DictConfig, group: str, option: Any, folders: Iterable[str | P
     with readable_file(file):
         content = option_content(file)[0]
     if cfg.choices.get(group) == option:
-        content = _plain(OmegaConf.select(cfg, group))
+        content = plain(OmegaConf.select(cfg, group))
     if unknown := sorted(changes.keys() - content.keys()):
         raise _no_key(name, option, unknown[0], content)
     return {**content, **changes}
