@@ -57,19 +57,17 @@ def conflicts(
     Of the rules against keys without effect, those that apply in every layer. kinds:
     `compositions(cfg)`, if they were made. wrong: keys with values that are not allowed.
     """
-    kinds = (compositions(cfg) if kinds is None else kinds) or [([0], cfg)]
-    views = [(layers[0], CompositionView(values, wrong)) for layers, values in kinds]
-    stated = [dict.fromkeys([*CONFLICTS, *_conflicts_of_parts(view.values)]) for _, view in views]
-    for conflict in dict.fromkeys(conflict for every in stated for conflict in every):
-        applies = [
-            of_layer
-            for of_layer, every in zip(views, stated, strict=True)
-            if conflict in every and conflict.applies(of_layer[1])
-        ]
+    kinds = (compositions(cfg) if kinds is None else kinds) or [(0, cfg)]
+    views = {layer: CompositionView(values, wrong) for layer, values in kinds}
+    stated: dict[Conflict, list[int]] = {}  # in which layers
+    for layer, view in views.items():
+        for conflict in dict.fromkeys([*CONFLICTS, *_conflicts_of_parts(view.values)]):
+            stated.setdefault(conflict, []).append(layer)
+    for conflict, layers in stated.items():
+        applies = [layer for layer in layers if conflict.applies(views[layer])]
         if applies and (len(applies) == len(views) or not conflict.without_effect):
-            layer, view = applies[0]
-            where = f"block {layer}: " if len(applies) < len(views) else ""
-            yield where + conflict.line(view)
+            where = f"block {applies[0]}: " if len(applies) < len(views) else ""
+            yield where + conflict.line(views[applies[0]])
 
 
 def _conflicts_of_parts(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -24,7 +24,7 @@ from ablate.errors import UserError, suggest
 NODE = "model.layers"
 SIDES = ("encoder", "decoder")
 Values = Mapping[str, Any]
-Kinds = list[tuple[list[int], Values]]
+Kinds = list[tuple[int, Values]]
 
 
 def group_of(key: str) -> str | None:
@@ -144,12 +144,12 @@ def of_layers(values: Values) -> list[dict[str, Any]]:
 
 
 def compositions(values: Values) -> Kinds:
-    """The composition as each kind of layer has it, and the numbers of these layers from 0."""
-    kinds: dict[str, tuple[list[int], dict[str, Any]]] = {}
+    """The composition as each kind of layer has it, after the number of its first layer from 0."""
+    kinds: dict[str, tuple[int, dict[str, Any]]] = {}
     for layer, layer_values in enumerate(of_layers(values)):
         kind = json.dumps(layer_values, sort_keys=True, default=str)
-        kinds.setdefault(kind, ([], layer_values))[0].append(layer)
-    return [(layers, _uniform(values, layer_values)) for layers, layer_values in kinds.values()]
+        kinds.setdefault(kind, (layer, layer_values))
+    return [(layer, _uniform(values, layer_values)) for layer, layer_values in kinds.values()]
 
 
 def wrong_patterns(values: Values) -> Iterator[str]:
