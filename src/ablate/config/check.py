@@ -20,7 +20,7 @@ from ablate.config.keys import (
     unknown_keys,
     unknown_study_keys,
 )
-from ablate.config.layers import Kinds, compositions, wrong_patterns
+from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.parts import locate
 from ablate.config.rules import refusal
@@ -36,12 +36,10 @@ def check(cfg: Mapping[str, Any]) -> None:
     if not (lines := [*wrong_parts(values)]):
         lines = [*unknown_keys(values)]
     if not lines:  # the rest imports the parts, and torch
-        kinds = compositions(values)
-        wrong = wrong_values(values)
-        of_layers = wrong_layers(kinds)
+        wrong, of_layers = wrong_values(values), wrong_layers(values)
         lines = [*wrong.values(), *wrong_patterns(values)] or of_layers
         if not of_layers:
-            lines += conflicts(values, kinds, wrong)
+            lines += conflicts(values, wrong)
     if lines:
         raise UserError(*lines)
 
@@ -133,10 +131,10 @@ def wrong_values(cfg: Mapping[str, Any], node: str = "") -> dict[str, str]:
     return wrong
 
 
-def wrong_layers(kinds: Kinds) -> list[str]:
-    """A line for every unread key and wrong value of model.layers. kinds: `compositions`."""
+def wrong_layers(cfg: Mapping[str, Any]) -> list[str]:
+    """A line for every unread key and wrong value of model.layers."""
     lines: dict[str, None] = {}
-    for _, composition in kinds:
+    for _, composition in compositions(cfg):
         wrong = [*wrong_parts(composition)]
         wrong = wrong or [*unknown_keys(composition), *wrong_values(composition).values()]
         lines |= dict.fromkeys(wrong)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ablate.config.keys import targets
-from ablate.config.layers import Kinds, compositions
+from ablate.config.layers import compositions
 from ablate.config.overrides import value_text
 from ablate.config.parts import OURS, Unreadable, class_attributes
 from ablate.config.schema import classes_in
@@ -49,15 +49,13 @@ def _filled(fact: str, path: str, view: CompositionView) -> str:
     return view.name(path) if isinstance(value, dict) else value_text(value)
 
 
-def conflicts(
-    cfg: Mapping[str, Any], kinds: Kinds | None = None, wrong: Container[str] = ()
-) -> Iterator[str]:
+def conflicts(cfg: Mapping[str, Any], wrong: Container[str] = ()) -> Iterator[str]:
     """Yield a line for every conflict of a composition; if layers differ, of any of them.
 
-    Of the rules against keys without effect, those that apply in every layer. kinds:
-    `compositions(cfg)`, if they were made. wrong: keys with values that are not allowed.
+    Of the rules against keys without effect, those that apply in every layer. wrong: keys with
+    values that are not allowed.
     """
-    kinds = (compositions(cfg) if kinds is None else kinds) or [(0, cfg)]
+    kinds = compositions(cfg) or [(0, cfg)]
     views = {layer: CompositionView(values, wrong) for layer, values in kinds}
     stated: dict[Conflict, list[int]] = {}  # in which layers
     for layer, view in views.items():

@@ -24,7 +24,6 @@ from ablate.errors import UserError, suggest
 NODE = "model.layers"
 SIDES = ("encoder", "decoder")
 Values = Mapping[str, Any]
-Kinds = list[tuple[int, Values]]
 
 
 def group_of(key: str) -> str | None:
@@ -143,7 +142,7 @@ def of_layers(values: Values) -> list[dict[str, Any]]:
     ]
 
 
-def compositions(values: Values) -> Kinds:
+def compositions(values: Values) -> list[tuple[int, Values]]:
     """The composition as each kind of layer has it, after the number of its first layer from 0."""
     kinds: dict[str, tuple[int, dict[str, Any]]] = {}
     for layer, layer_values in enumerate(of_layers(values)):
