@@ -22,7 +22,8 @@ from ablate.training.build import build, build_data
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that started from another, with tokens of that one, so that it has every
     file."""
-    folder, start = tmp_path_factory.mktemp("whole"), ()
+    folder = tmp_path_factory.mktemp("whole")
+    start: tuple[str, ...] = ()
     for _ in range(2):
         ablate.run(cfg := ablate.compose(*overrides(folder, *SMALL, *start)))
         start = (f"init_from={Composition(cfg).folder}",)

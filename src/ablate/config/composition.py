@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ablate.config import public
 from ablate.config.check import check
 from ablate.config.keys import interpolations, resolved
-from ablate.config.layers import expand, folders
+from ablate.config.layers import expand
 from ablate.config.make import make_data
 from ablate.config.override_errors import explain, refuse_unread
 from ablate.config.overrides import key_of, value_text
@@ -159,7 +159,7 @@ def finalize(cfg: DictConfig, hydra: DictConfig) -> None:
     hydra: that node. Of the options Hydra's own groups are left out, and those that an option
     brings in: the sizes of debug=fast. Raises UserError.
     """
-    choices, files = hydra.runtime.choices, folders(hydra.runtime)
+    choices, sources = hydra.runtime.choices, hydra.runtime.config_sources
     typed = {key_of(text): text.partition("=")[2] for text in as_typed(hydra.overrides.task)}
     with open_dict(cfg):
         cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}
@@ -168,7 +168,7 @@ def finalize(cfg: DictConfig, hydra: DictConfig) -> None:
             if typed.get(key, "null") != "null" and other not in typed:
                 OmegaConf.update(cfg, other, None)
     with interpolations():
-        expand(cfg, files)
+        expand(cfg, sources)
 
 
 def as_typed(overrides: Any) -> list[str]:

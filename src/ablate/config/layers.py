@@ -45,11 +45,11 @@ def patterns(values: Values) -> dict[str, list[Any]]:
     return {key: pattern for key, pattern in items if isinstance(pattern, list) and pattern}
 
 
-def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
+def expand(cfg: DictConfig, sources: Iterable[DictConfig]) -> None:
     """Replace in the node model.layers, if there is one, named options by their content, and keys
     of the mixer by mixers with their values, in place.
 
-    folders: those of the config tree. Raises UserError.
+    sources: `hydra.runtime.config_sources`. Raises UserError.
     """
     node = OmegaConf.select(cfg, NODE)
     if not OmegaConf.is_dict(node):
@@ -57,6 +57,7 @@ def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
     lists: dict[str, list[Any]] = {
         str(key): plain(pattern) for key, pattern in node.items() if OmegaConf.is_list(pattern)
     }
+    folders = [Path(source.path) for source in sources if source.schema == "file"]
     for key, pattern in lists.items():
         if group := group_of(key):
             lists[key] = [_content(cfg, group, option, folders) for option in pattern]
@@ -100,12 +101,7 @@ def _no_key(name: str, option: str, key: str, content: Mapping[str, Any]) -> Use
     return UserError(f"{name}: {option} has no key {key}; {allowed}")
 
 
-def folders(runtime: DictConfig) -> list[str]:
-    """The folders of the config tree, from `hydra.runtime`."""
-    return [source.path for source in runtime.config_sources if source.schema == "file"]
-
-
-def _content(cfg: DictConfig, group: str, option: Any, folders: Iterable[str | Path]) -> Any:
+def _content(cfg: DictConfig, group: str, option: Any, folders: list[Path]) -> Any:
     changes: Mapping[str, Any] = {}
     if isinstance(option, Mapping):
         if "_target_" in option or len(option) != 1:
@@ -116,10 +112,10 @@ def _content(cfg: DictConfig, group: str, option: Any, folders: Iterable[str | P
         raise UserError(
             f"{name}: {option} is not an option of {group}; write NAME or {{NAME: {{..}}}}"
         )
-    files = [Path(folder, group, f"{option}.yaml") for folder in folders]
+    files = [folder / group / f"{option}.yaml" for folder in folders]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
-        names = sorted({f.stem for folder in folders for f in Path(folder, group).glob("*.yaml")})
+        names = sorted({f.stem for folder in folders for f in (folder / group).glob("*.yaml")})
         raise UserError(
             f"{name}: unknown option {group}={option}; allowed: {', '.join(names)}"
             f"{suggest(option, names)}"
@@ -163,20 +159,19 @@ def wrong_patterns(values: Values) -> Iterator[str]:
             replacement = group_of(key) or f"model.{key}"
             yield f"{name} has one value for all blocks; set {replacement} instead"
         elif key == "pos_enc":
-            yield from _input_encodings([values["pos_enc"], *pattern])
+            added = (
+                node
+                for node in (values["pos_enc"], *pattern)
+                if class_attribute(str(node["_target_"]), "acts_in") == "input"
+            )
+            if (first := next(added, None)) is not None:
+                yield (
+                    f"pos_enc={shown(first)} is added to the input of the first block, so that"
+                    f" {NODE}.pos_enc has nothing to vary; set pos_enc, and every option of the"
+                    " list, to one that acts in attention (rotary, alibi, relative, t5) or to none"
+                )
     if patterns(values) and values["model"].get("share_layers"):
         yield f"{NODE} has no effect with model.share_layers=true, whose blocks are one"
-
-
-def _input_encodings(encodings: Iterable[Any]) -> Iterator[str]:
-    for node in encodings:
-        if class_attribute(str(node["_target_"]), "acts_in") == "input":
-            yield (
-                f"pos_enc={shown(node)} is added to the input of the first block, so that"
-                f" {NODE}.pos_enc has nothing to vary; set pos_enc, and every option of the list,"
-                " to one that acts in attention (rotary, alibi, relative, t5) or to none"
-            )
-            return
 
 
 def _uniform(values: Values, layer_values: Mapping[str, Any]) -> Values:
