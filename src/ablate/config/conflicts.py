@@ -57,7 +57,7 @@ def conflicts(cfg: Mapping[str, Any], wrong: Container[str] = ()) -> Iterator[st
     """
     kinds = compositions(cfg) or [(0, cfg)]
     views = {layer: CompositionView(values, wrong) for layer, values in kinds}
-    stated: dict[Conflict, list[int]] = {}  # in which layers
+    stated: dict[Conflict, list[int]] = {}  # with their layers
     for layer, view in views.items():
         for conflict in dict.fromkeys([*CONFLICTS, *_conflicts_of_parts(view.values)]):
             stated.setdefault(conflict, []).append(layer)
