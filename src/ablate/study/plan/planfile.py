@@ -11,7 +11,7 @@ from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError, few
 from ablate.machine.terminal.say import command_line
-from ablate.run_files import PLAN, CorruptFile, read_json, refuse_links, write_json
+from ablate.run_files import PLAN, CorruptFile, read_json, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.claims import recorded
@@ -25,20 +25,19 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     """Raise UserError for a folder whose plan has another baseline, or other data under the same
     name: its runs answer another question. question: `content_of` the requested baseline; data:
     seed -> fingerprint."""
-    refuse_links(folder)
     try:
-        plan = read_json(folder / PLAN)
-        recorded = (plan or {}).get("baseline", {})
-        before, data_before = _counted(recorded.get("asked", {})), dict(recorded.get("data", {}))
+        plan = read_plan(folder)
     except CorruptFile as error:
         raise UserError(f"{error}; choose another study.name=, or remove it") from error
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
         ) from error
     if plan is None:
         return
-    now = _counted(question)
+    baseline = plan.get("baseline", {})
+    data_before = baseline.get("data", {})
+    before, now = _counted(baseline.get("asked", {})), _counted(question)
     differ = [key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...)]
     if differ:
         lines = [f"{key}={before.get(key)} there and {now.get(key)} here" for key in differ]
