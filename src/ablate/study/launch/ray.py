@@ -67,8 +67,6 @@ def launch(
     with closing(Tasks(settings, modules, environment)) as tasks:
         slots = Slots(
             [{}] * AT_ONCE,
-            timeout=None,
-            retries=0,
             grace=settings.grace_period + LONGER,
             parent=lambda: tasks,
             launcher="ray",

@@ -59,17 +59,16 @@ class Slots:
     """
 
     devices: Sequence[Mapping[str, str]]
-    timeout: float | None
-    retries: int
     grace: float
     parent: Callable[[], Spawner]
     launcher: str
+    timeout: float | None = None
+    retries: int = 0
     fail_fast: bool = False
 
     def __post_init__(self) -> None:
         self._parent: Spawner | None = None
         self._processes: dict[int, Process] = {}
-        self._claims: list[RunLock] = []
         self._free = list(range(len(self.devices)))
         self._number = 0
         self._forked = False  # whether the parent has started a run yet
@@ -100,8 +99,8 @@ class Slots:
         finally:
             if self._parent is not None:
                 self._parent.close()
-            for claim in self._claims:  # if an error, such as a full disk, ended the loop
-                claim.release()
+            for process in self._processes.values():  # an error, as of a full disk, ended the loop
+                process.claim.release()
 
     @property
     def _over(self) -> bool:
@@ -131,7 +130,6 @@ class Slots:
             self.view.ended(run.folder, now)
         else:
             waiting.remove(run)
-            self._claims.append(claim)
             return claim
         if claim is not None:
             claim.release()
@@ -158,19 +156,20 @@ class Slots:
                 self._forked = True
             else:
                 process.reason = process.reason or event.reason
-                del self._processes[event.run]
-                self._ended(process, event.code)
+                self._ended(event.run, event.code)
 
-    def _ended(self, process: Process, code: int) -> None:
+    def _ended(self, number: int, code: int) -> None:
+        process = self._processes[number]
         folder = process.run.folder
         now = record_exit(folder, code, process.before, reason=process.reason)
         if now.name == "failed" and process.tries <= self.retries and not self.stop.signal:
             self.view.again(folder, now)
+            del self._processes[number]
             self._start(process)
         else:
             self._failed = self._failed or now.name == "failed"
-            self._claims.remove(process.claim)
             process.claim.release()
+            del self._processes[number]
             self.view.ended(folder, now)
             self._free = sorted([*self._free, process.slot])
 
@@ -182,11 +181,10 @@ class Slots:
             if process.began is not None:
                 self._parent.kill(number)
         self._parent = None
-        lost, self._processes = list(self._processes.values()), {}
         if not self._forked:
             raise RunFailed(f"hydra/launcher={self.launcher}: no process can be started; see above")
-        for process in lost:
-            self._ended(process, -signal.SIGKILL)
+        for number in list(self._processes):
+            self._ended(number, -signal.SIGKILL)
 
     def _check_timeouts(self) -> None:
         now = time.monotonic()
