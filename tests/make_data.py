@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from ablate.config.keys import option_content
 from ablate.config.tree import config_file
-from ablate.data import Data
+from ablate.data import Batch, Data, Request
 
 
 def make(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
@@ -23,3 +24,9 @@ def ready(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
     data = make(name, seed=seed, **changes)
     data.setup()
     return data
+
+
+def everything(data: Data, split: str) -> Batch:
+    """The examples of a split as one batch."""
+    batch: Batch = data.splits[split][Request(0, torch.arange(data.length(split)))]
+    return batch

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from make_data import make, ready
+from make_data import everything, make, ready
 from make_files import write_cifar10
 from PIL import Image
 from refusals import refused
@@ -31,10 +31,6 @@ def digits():
 @pytest.fixture
 def fashion(shared_data):
     return shared_data / "fashion_mnist"
-
-
-def everything(data, split):
-    return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
 def lengths(data):

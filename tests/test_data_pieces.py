@@ -5,15 +5,16 @@ import random
 import re
 import tracemalloc
 from errno import ENOSPC
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from make_data import make, ready
+from make_data import everything, make, ready
 from refusals import refused
 
-from ablate.data import Request, text
+from ablate.data import text
 from ablate.data import tokenizer as tokenizers
 from ablate.data.pieces import LONGEST, Units, between, evenly, interruptible, recut
 from ablate.data.split import position, text_key
@@ -113,14 +114,15 @@ def test_a_tokenizer_is_its_state(made):
 
 @pytest.fixture
 def long(tmp_path, monkeypatch):
-    """A text that is kept on disk, and the number of times that it was tokenized."""
+    """The keys of a text that is kept on disk, and an entry for each time that it is tokenized."""
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(text, "KEPT", 100)
     (tmp_path / "a.txt").write_text(prose(1))
+    options = {"path": str(tmp_path / "a.txt"), "tokenizer": "byte", "seq_len": 8, "batch_size": 2}
     calls = []
     original = text.Text.divided
     monkeypatch.setattr(text.Text, "divided", lambda *args: calls.append(1) or original(*args))
-    return tmp_path / "a.txt", calls
+    return options, calls
 
 
 def listed(data, split):
@@ -129,8 +131,7 @@ def listed(data, split):
 
 @pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe"])
 def test_tokens_are_made_once_for_all_runs_and_equal_those_in_memory(long, tokenizer, monkeypatch):
-    path, calls = long
-    options = {"path": str(path), "tokenizer": tokenizer, "seq_len": 8, "batch_size": 2}
+    options, calls = long[0] | {"tokenizer": tokenizer}, long[1]
     one, two = (ready("text", seed=seed, **options) for seed in range(2))
     assert len(calls) == 1
     monkeypatch.setattr(text, "KEPT", 10**9)
@@ -138,19 +139,17 @@ def test_tokens_are_made_once_for_all_runs_and_equal_those_in_memory(long, token
     for split in ("train", "val"):
         assert listed(one, split) == listed(two, split) == three.tokens[split].tolist()
         assert one.per_token(split)["char"] == three.per_token(split)["char"]
-        every = Request(0, torch.arange(one.length(split)))
-        kept, whole = (data.splits[split][every] for data in (one, three))
+        kept, whole = (everything(data, split) for data in (one, three))
         assert all(kept[name].equal(whole[name]) for name in ("tokens", "targets"))
     assert three.tokens["train"].dtype == torch.uint16
-    path.write_text(prose(2))
+    Path(options["path"]).write_text(prose(2))
     monkeypatch.setattr(text, "KEPT", 100)
     assert listed(ready("text", **options), "val") != listed(one, "val")
     assert len(calls) == 3
 
 
 def test_damaged_tokens_are_made_again(long, tmp_path):
-    path, calls = long
-    options = {"path": str(path), "tokenizer": "byte", "seq_len": 8, "batch_size": 2}
+    options, calls = long
     one = ready("text", **options)
     (file,) = (tmp_path / "cache" / "tokens").glob("*/val-00000.bin")
     expected = listed(one, "val")
@@ -165,22 +164,20 @@ def test_damaged_tokens_are_made_again(long, tmp_path):
     assert len(calls) == 3
 
 
-def test_a_folder_that_cannot_be_written_is_named_and_the_run_goes_on(long, monkeypatch, capsys):
-    path, _ = long
-    monkeypatch.setenv("ABLATE_CACHE", "/proc/none")
-    data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
-    assert len(data.tokens["train"]) > 1000
-    assert "tokens are kept in memory, and the next run makes them again" in capsys.readouterr().err
-
-
-def test_a_full_disk_under_the_cache_is_named_and_the_run_goes_on(long, monkeypatch, capsys):
-    full = Mock(side_effect=OSError(ENOSPC, "No space left on device", "/cache/x"))
-    monkeypatch.setattr("ablate.data.preparation._write", full)
-    path, _ = long
-    data = ready("text", path=str(path), tokenizer="byte", seq_len=8, batch_size=2)
-    assert len(data.tokens["train"]) > 1000
+@pytest.mark.parametrize("full", [False, True])
+def test_a_cache_that_cannot_be_written_is_named_and_the_run_goes_on(
+    full, long, monkeypatch, capsys
+):
+    if full:
+        failure = Mock(side_effect=OSError(ENOSPC, "No space left on device", "/cache/x"))
+        monkeypatch.setattr("ablate.data.preparation._write", failure)
+    else:
+        monkeypatch.setenv("ABLATE_CACHE", "/proc/none")
+    assert len(ready("text", **long[0]).tokens["train"]) > 1000
     said = capsys.readouterr().err
-    assert "/cache/x: No space left on device; ABLATE_CACHE names another folder" in said
+    assert "tokens are kept in memory, and the next run makes them again" in said
+    reason = "/cache/x: No space left on device; ABLATE_CACHE names another folder"
+    assert (reason if full else "cannot write downloads to /proc/none") in said
 
 
 def test_a_text_continues_after_any_piece():
@@ -242,9 +239,9 @@ def test_blank_lines_may_have_blanks_and_units_of_both_splits_are_counted(tmp_pa
         assert f"300 {unit}s, shuffled; 30 validate (30 of them also train)" in said
 
 
-@pytest.mark.parametrize(("unit", "end"), [("line", "\n"), ("document", "\n\n")])
-def test_every_unit_is_kept_and_has_its_end(unit, end):
-    assert {*Units(b"ab\r\n\nc", unit).pieces(0, 2)} == {f"ab{end}", f"c{end}"}
+def test_every_unit_is_kept_and_has_its_end():
+    for unit, end in (("line", "\n"), ("document", "\n\n")):
+        assert {*Units(b"ab\r\n\nc", unit).pieces(0, 2)} == {f"ab{end}", f"c{end}"}
 
 
 NUMBERS = [f"line {n:04}" for n in range(300)]

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from make_data import make, ready
+from make_data import everything, make, ready
 from refusals import refused
 
 from ablate.data import Request
@@ -32,10 +32,6 @@ def text(tmp_path):
 def text_of(data, split):
     """The text of a split, by its tokens."""
     return data.tokenizer.decode(data.tokens[split].tolist())
-
-
-def everything(data, split):
-    return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,6 @@ MISTAKES = [
     ({"b.jsonl": "[1]"}, [], "b.jsonl: line 1 is not a JSON object"),
     ({"b.jsonl": '{"text": 3}'}, [], "b.jsonl: line 1: the text is int, must be a string"),
     ({"b.jsonl": '{"text": "\\ud800"}'}, [], "b.jsonl: line 1: has half of a surrogate pair"),
-    ({"b.jsonl.gz": "plain"}, [], "b.jsonl.gz: damaged or truncated"),
-    ({"b.jsonl.zst": "plain"}, [], "b.jsonl.zst: cannot be read"),
     ({"B.JSONL.GZ": "plain"}, [], "B.JSONL.GZ: damaged or truncated"),
     ({"B.JSONL.ZST": "plain"}, [], "B.JSONL.ZST: cannot be read"),
     ({"b.parquet": "plain"}, [], "b.parquet: cannot be read as Parquet"),
@@ -371,10 +369,9 @@ def test_a_link_to_nothing_is_one_line(tmp_path):
 
 def test_a_pipe_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with refused("pipe: is neither a file nor a folder"):
-        find([str(tmp_path / "pipe")])
-    with refused("pipe: is neither a file nor a folder"):
-        find([str(tmp_path / "p*")])
+    for name in ("pipe", "p*"):
+        with refused("pipe: is neither a file nor a folder"):
+            find([str(tmp_path / name)])
 
 
 @pytest.mark.parametrize(("library", "write"), [("pyarrow", as_parquet), ("datasets", as_saved)])

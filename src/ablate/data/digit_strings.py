@@ -55,14 +55,6 @@ class Layout(NamedTuple):
     top: Numbers
     left: Numbers
 
-    def paint(self, digits: Pixels, *, count: int, height: int, width: int) -> Pixels:
-        """The images, b y x."""
-        canvas = np.zeros((count, height, width), np.uint8)
-        side = np.arange(SIDE)
-        image, top, left = (n[:, None, None] for n in (self.image, self.top, self.left))
-        canvas[image, top + side[:, None], left + side] = digits[self.digit]
-        return canvas
-
 
 class Captioned(Dataset[Batch]):
     """The images of one split with their captions as batches. values: b c y x, of any type; mean,
@@ -238,11 +230,13 @@ class DigitStrings(Targets):
         return Layout(image, digit, top, before + SIDE * position)
 
     def _paint(self, split: str, source: Source) -> Pixels:
-        digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]
-        height, width = self.size
-        return self.layouts[split].paint(
-            digits, count=self.counts[split], height=height, width=width
-        )
+        """The images, b y x."""
+        digits = source.pixels(np.arange(len(source.labels)))[..., 0]
+        canvas = np.zeros((self.counts[split], *self.size), np.uint8)
+        layout, side = self.layouts[split], np.arange(SIDE)
+        image, top, left = (n[:, None, None] for n in (layout.image, layout.top, layout.left))
+        canvas[image, top + side[:, None], left + side] = digits[layout.digit]
+        return canvas
 
     def _captions(self, split: str, labels: Numbers) -> Sequence[str]:
         """Such as "3 1 4"."""

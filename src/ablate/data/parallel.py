@@ -1,7 +1,7 @@
 """Parallel text in two files, plain or gzip: line n of one is the translation of line n of the
 other."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import source as files
@@ -70,23 +70,6 @@ class Translations(Pairs):
         return Pair(source.lower(), target.lower()) if self.lower else Pair(source, target)
 
 
-class Files(NamedTuple):
-    """Two files, and the prefix of `source` and `target` in the config keys that name them."""
-
-    prefix: str
-    source: str
-    target: str
-
-    def pairs(self) -> list[Pair]:
-        keys = f"data.{self.prefix}source", f"data.{self.prefix}target"
-        return aligned(
-            lines(self.source, keys[0]),
-            lines(self.target, keys[1]),
-            f"{keys[0]}={self.source}",
-            f"{keys[1]}={self.target}",
-        )
-
-
 class Parallel(Translations):
     """source, target: the training files. val_*, test_*: files, or null.
 
@@ -110,13 +93,9 @@ class Parallel(Translations):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.files = {"train": Files("", source, target)}
-        for split, pair in {
-            "val": (val_source, val_target),
-            "test": (test_source, test_target),
-        }.items():
-            if (files := _given(f"{split}_", *pair)) is not None:
-                self.files[split] = files
+        self.files = {"train": Pair(source, target)}  # their names, by split
+        self._give("val", val_source, val_target)
+        self._give("test", test_source, test_target)
         self.shares = {
             "val": self._taken("val", val_fraction, VALIDATION),
             "test": self._taken("test", test_fraction, 0.0),
@@ -126,6 +105,15 @@ class Parallel(Translations):
                 f"data.val_fraction={self.shares['val']} and "
                 f"data.test_fraction={self.shares['test']} leave nothing to train on"
             )
+
+    def _give(self, split: str, source: str | None, target: str | None) -> None:
+        """Use the files of a split, both or neither."""
+        if source is not None and target is not None:
+            self.files[split] = Pair(source, target)
+        elif target is not None:
+            raise UserError(f"data.{split}_target={target}: requires data.{split}_source")
+        elif source is not None:
+            raise UserError(f"data.{split}_source={source}: requires data.{split}_target")
 
     def _taken(self, split: str, share: float | None, default: float) -> float:
         """The share of the training files that goes to a split."""
@@ -138,10 +126,7 @@ class Parallel(Translations):
         return share
 
     def read(self) -> dict[str, list[Pair]]:
-        read = {
-            split: [self.learned(pair) for pair in files.pairs()]
-            for split, files in self.files.items()
-        }
+        read = {split: [self.learned(pair) for pair in self._lines(split)] for split in self.files}
         everything = read["train"]
         if self.whole and len(self.files) == 1:
             self.lines = {"val": list(range(len(everything)))}
@@ -149,6 +134,12 @@ class Parallel(Translations):
         self.lines = self._divided(everything)
         read |= {s: [everything[line] for line in lines] for s, lines in self.lines.items()}
         return {split: read[split] for split in ("train", "val", "test") if split in read}
+
+    def _lines(self, split: str) -> list[Pair]:
+        prefix = "" if split == "train" else f"{split}_"
+        keys = f"data.{prefix}source", f"data.{prefix}target"
+        names = [f"{key}={path}" for key, path in zip(keys, self.files[split], strict=True)]
+        return aligned(*map(lines, self.files[split], keys), *names)
 
     def load(self) -> None:
         super().load()
@@ -199,14 +190,3 @@ def lines(path: str, key: str) -> list[str]:
 
 def split_lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
-
-
-def _given(prefix: str, source: str | None, target: str | None) -> Files | None:
-    """The files of a split, both or neither."""
-    if source is None and target is None:
-        return None
-    if source is None:
-        raise UserError(f"data.{prefix}target={target}: requires data.{prefix}source")
-    if target is None:
-        raise UserError(f"data.{prefix}source={source}: requires data.{prefix}target")
-    return Files(prefix, source, target)
