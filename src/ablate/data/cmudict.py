@@ -7,9 +7,8 @@ as in `aalen(2)`; the digits of vowels are their stress; # starts a comment.
 """
 
 import re
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from ablate.config.rules import Count
 from ablate.data import source
 from ablate.data.pair_tokenizer import Characters, PairTokenizer, Words
 from ablate.data.pairs import Pair, Pairs
@@ -25,11 +24,7 @@ ENTRY = re.compile(r"(?P<word>[^\s(]+)(?:\((?P<variant>\d+)\))?\s+(?P<phonemes>[
 
 
 class CMUDict(Pairs):
-    """Split by a hash of the word, so that its pronunciations stay together.
-
-    root: a folder with cmudict.dict; null downloads it. stress: whether vowels keep their digit.
-    variants: the first pronunciation of a word, or all, each a pair.
-    """
+    """Split by a hash of the word, so that its pronunciations stay together."""
 
     item: str | None = "phoneme"
     joint: ClassVar[bool] = False  # source and target have no vocabulary in common
@@ -40,11 +35,9 @@ class CMUDict(Pairs):
         root: str | None,
         stress: bool,
         variants: Literal["first", "all"],
-        max_length: Count | None,
-        batch_size: Count,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
+        super().__init__(**options)
         self.root, self.stress = root, stress
         self.variants = variants
 

@@ -9,13 +9,14 @@ are sampled with equal probability, and no text twice.
 
 from collections.abc import Sequence
 from datetime import MAXYEAR, date
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.config.rules import Count, Int, ListOf, Seed
+from ablate.config.rules import Int, ListOf
 from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, find_forms
+from ablate.data.generated import Generated
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
@@ -24,12 +25,9 @@ from ablate.random.seeding import derive
 TARGET = {"year": range(0, 4), "month": range(5, 7), "day": range(8, 10)}  # in 2015-03-03
 
 
-class Dates(Pairs):
-    """locales: Babel's names, as in fr_FR. styles: full, long, medium, short.
-
-    years: the first and the last.
-    data_seed: draws the texts of each split. The split of a date depends only on the date, so that
-    no date of validation or test is trained on, in any language.
+class Dates(Generated, Pairs):
+    """The split of a date depends only on the date, so that training has no date of validation or
+    test in any language.
     """
 
     joint: ClassVar[bool] = False  # source and target have separate vocabularies
@@ -40,14 +38,9 @@ class Dates(Pairs):
         locales: Sequence[str],
         styles: Sequence[Literal["full", "long", "medium", "short"]],
         years: Annotated[Sequence[int], ListOf(Int(1), length=2)],
-        train_examples: Count,
-        val_examples: Count,
-        test_examples: Count,
-        batch_size: Count,
-        data_seed: Seed,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed)
+        super().__init__(**options)
         self.locales = _without_duplicates("locales", locales)
         for name in self.locales:
             check_locale(name)
@@ -58,8 +51,6 @@ class Dates(Pairs):
                 f"data.years=[{self.first_year}, {self.last_year}]: must be the first year and the"
                 f" last, which is at most {MAXYEAR}"
             )
-        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.data_seed = data_seed
 
     def read(self) -> dict[str, list[Pair]]:
         first = date(self.first_year, 1, 1).toordinal()

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.rules import PIXELS, Count, Int, Seed
+from ablate.config.rules import PIXELS, Count, Int
 from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import SIDE, Digits
+from ablate.data.generated import Generated
 from ablate.data.images import Arrays, Source, statistics
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
@@ -77,10 +78,8 @@ class Captioned(Dataset[Batch]):
         }
 
 
-class DigitStrings(Targets):
-    """height, width: pixels of an image. min_digits, max_digits: in an image, sampled uniformly.
-
-    data_seed: draws digits and positions of all splits, which do not depend on the seed of the run.
+class DigitStrings(Generated, Targets):
+    """min_digits, max_digits: the number of digits is sampled uniformly between them.
     mean, std: of the training images, between black 0 and white 1.
     """
 
@@ -98,14 +97,9 @@ class DigitStrings(Targets):
         width: Annotated[int, Int(SIDE, PIXELS)],
         min_digits: Count,
         max_digits: Count,
-        train_examples: Count,
-        val_examples: Count,
-        test_examples: Count,
-        batch_size: Count,
-        data_seed: Seed,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed)
+        super().__init__(**options)
         self.size = height, width
         self.least = min_digits
         self.most = max_digits
@@ -116,9 +110,7 @@ class DigitStrings(Targets):
                 f"data.max_digits={max_digits}: side by side they need {max_digits * SIDE} pixels,"
                 f" and data.width={width}"
             )
-        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.data_seed = data_seed
-        self.digits = Digits(batch_size=1, seed=seed)
+        self.digits = Digits(batch_size=1, seed=self.seed)
 
     def load(self) -> None:
         height, width = self.size

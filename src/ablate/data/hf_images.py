@@ -36,8 +36,7 @@ class Rows(Encoded):
 
 
 class HFImages(EncodedImages):
-    """root: a folder of save_to_disk, a folder or file of Parquet, or hf:NAME or hf:NAME:CONFIG of
-    the Hub. image, label: columns; labels may also be numbers or strings.
+    """label: a column of classes, numbers or strings.
 
     The splits are those of the data set. Without a validation split, one in twelve training images
     of each class validates, chosen by a hash of the row's number.

@@ -43,13 +43,8 @@ class Encoded:
 
 
 class EncodedImages(Images):
-    """size: pixels per side of the scaled and cropped images. background: the color behind
-    transparent pixels, white or black; null rejects an image that has some. workers: null is one
-    less than the threads of the run, at most 8.
-
-    Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the
-    split.
-    """
+    """Mean and standard deviation are those of at most 1,000 training images, evenly spaced over
+    the split."""
 
     def __init__(
         self,
@@ -73,7 +68,7 @@ class EncodedImages(Images):
 
 
 class ImageFolder(EncodedImages):
-    """root: the folder."""
+    """Images of files, in a folder for each class."""
 
     def __init__(self, *, root: str, **options: Any) -> None:
         super().__init__(**options)

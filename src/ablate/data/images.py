@@ -106,12 +106,8 @@ class Normalized(Dataset[Batch]):
 class Images(Data):
     """Base of the image sets: a subclass reads the splits and names the classes.
 
-    train_examples: number of training images, None: all; a smaller number is a subset of a larger.
-    flip: mirrors half of the training images.
-    randaugment: timm's policy string for training images, or null.
-    erasing: probability that a rectangle of a training image becomes noise.
-    repeats: copies of each training image in a batch (Hoffer et al. 2019, 1901.09335).
-    workers: processes that prepare batches; affects only the speed. null: as many as are useful.
+    train_examples: a smaller number is a subset of a larger. flip, randaugment, erasing: see
+    ablate.data.augment. repeats: Hoffer et al. 2019, 1901.09335. workers: affects only the speed.
     """
 
     kind: ClassVar[str] = "images"

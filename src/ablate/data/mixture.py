@@ -60,10 +60,7 @@ class Joined(Dataset[Batch]):
 
 
 class Mixture(Tokens):
-    """root: the shards of each source, by its name, as for `Tokens`; all have one tokenizer.
-    weights: of the sources, in any unit; their shares of the examples of every step. phases: other
-    weights from a step on. A source without a weight is only measured.
-    Other keys: as in `Tokens`, for every source. An epoch has as many windows as fit into all
+    """A source without a weight is only measured. An epoch has as many windows as fit into all
     training tokens; a source whose weight is above its share of them repeats.
     """
 

@@ -32,10 +32,8 @@ SHA256 = {  # of the files at URL
 
 
 class Multi30k(Translations):
-    """pair: the source language and the target language, of de, en and fr.
-
-    root: a folder with the files of FILES and SHA256, gzip or plain; null downloads them. The test
-    split is test 2016 (Flickr).
+    """root: a folder with the files of FILES and SHA256, gzip or plain. The test split is test 2016
+    (Flickr).
     """
 
     def __init__(

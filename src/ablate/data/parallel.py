@@ -14,12 +14,7 @@ VALIDATION = 0.05  # share of the training files, if no validation data is given
 
 
 class Translations(Pairs):
-    """Base of data sets of sentence pairs: their tokenizers.
-
-    tokenizer: char, word or bpe. vocab_size: of bpe, with the special tokens; null for the default
-    of data/tokenizer.py. min_count: words with fewer occurrences in training are unknown.
-    joint: one tokenizer for both sides, built from both. lower: lower-case everything.
-    """
+    """Base of data sets of sentence pairs: their tokenizers."""
 
     for_training: ClassVar[tuple[str, ...]] = (
         *Pairs.for_training,
@@ -34,11 +29,9 @@ class Translations(Pairs):
         min_count: Count,
         joint: bool,
         lower: bool,
-        max_length: Count | None,
-        batch_size: Count,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
+        super().__init__(**options)
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.min_count = min_count
@@ -71,12 +64,9 @@ class Translations(Pairs):
 
 
 class Parallel(Translations):
-    """source, target: the training files. val_*, test_*: files, or null.
-
-    val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
-    that the same sentence, as `text_key` compares, is never in two splits. null if files are given;
-    a message then counts their sentences that are also in training. By default 1 line in 20 is for
-    validation; without a test file or share, no test split.
+    """val_fraction, test_fraction: chosen by a hash of each source so that the same sentence, as
+    `text_key` compares, is never in two splits. null if files are given; a message then counts
+    their sentences that are also in training.
     """
 
     def __init__(

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
-from ablate.data import IGNORED, Data, digest
+from ablate.config.rules import TOKENS, Count, Int, refusal
+from ablate.data import IGNORED, digest
+from ablate.data.generated import Generated
 from ablate.data.interface import Sizes
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
@@ -45,11 +46,9 @@ class Sequences(Dataset[Batch]):
         return {name: tensor[request.indices] for name, tensor in self.tensors.items()}
 
 
-class Recall(Data):
+class Recall(Generated):
     """vocab_size: filler 0, keys below vocab_size // 2, values from there on.
-
     pairs: numbers of key-value pairs; each sequence has one of them, all equally often.
-    data_seed: seed of the three splits, which do not depend on the seed of the run.
     """
 
     kind: ClassVar[str] = "recall"
@@ -61,19 +60,12 @@ class Recall(Data):
         vocab_size: Annotated[int, Int(4, TOKENS)],
         seq_len: Count,
         pairs: Sequence[Count],
-        train_examples: Count,
-        val_examples: Count,
-        test_examples: Count,
-        batch_size: Count,
-        data_seed: Seed,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed)
+        super().__init__(**options)
         self.vocab_size = vocab_size
         self.seq_len = seq_len
-        self.data_seed = data_seed
         self.pairs = self._pairs(pairs)
-        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         enough = Int(len(self.pairs))
         for split, count in self.counts.items():
             if not enough.allows(count):

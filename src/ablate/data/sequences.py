@@ -7,11 +7,12 @@ scripts/generate_reverse_task.py): validation and test include lengths that trai
 """
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ablate.config.rules import TOKENS, Count, Int, Seed
+from ablate.config.rules import TOKENS, Count, Int
+from ablate.data.generated import Generated
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError
@@ -19,12 +20,8 @@ from ablate.machine import memory
 from ablate.random.seeding import derive
 
 
-class Sequences(Pairs):
-    """Lengths and numbers are sampled uniformly.
-
-    symbols: the numbers are 0 to symbols - 1. data_seed: seed of the three splits, which do not
-    depend on the seed of the run.
-    """
+class Sequences(Generated, Pairs):
+    """Lengths and numbers are sampled uniformly; the three splits depend on `data_seed` only."""
 
     joint: ClassVar[bool] = True  # one vocabulary for source and target
     for_training: ClassVar[tuple[str, ...]] = ("train_examples", "max_train_length")
@@ -36,14 +33,9 @@ class Sequences(Pairs):
         min_length: Count,
         max_train_length: Count,
         test_max_length: Count,
-        train_examples: Count,
-        val_examples: Count,
-        test_examples: Count,
-        batch_size: Count,
-        data_seed: Seed,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed)
+        super().__init__(**options)
         self.symbols = symbols
         self.min_length = min_length
         self.longest = {
@@ -56,8 +48,6 @@ class Sequences(Pairs):
                 f"data.min_length={min_length}: is above data.max_train_length={max_train_length} "
                 f"or data.test_max_length={test_max_length}"
             )
-        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.data_seed = data_seed
 
     @abstractmethod
     def sources(self, numbers: list[int]) -> list[int]:

@@ -281,14 +281,9 @@ class Divided(TextSource):
 class TextData(TokenData):
     """Base of the texts: a subclass reads the text.
 
-    tokenizer: char, byte or bpe, made only from the training split; or hf:NAME_OR_PATH or
-    tiktoken:NAME.
-    vocab_size: of bpe, null for 1024 or as many as the training text has; must be null for the
-    others, whose vocabulary is fixed.
-    seq_len: tokens of a window.
+    vocab_size: must be null for a tokenizer whose vocabulary is fixed.
     val_fraction: share of the characters, or of the units, taken from the end, for validation.
-    unit: line or document (between blank lines): these are shuffled first, in one order for every
-    seed, and none is divided; null: the text as it is.
+    unit: lines or documents are shuffled first, in one order for every seed, and none is divided.
     """
 
     dividing: ClassVar[tuple[str, ...]] = (*Data.dividing, "unit")
@@ -412,12 +407,10 @@ def _require_plain(path: str, start: str) -> None:
 
 
 class Text(TextData):
-    """A text, plain or gzip; or documents (ablate.data.documents): the share `val_fraction` of
-    them, chosen by a hash of each, validates.
+    """A text, plain or gzip; or documents (ablate.data.documents): those of a folder, a pattern of
+    names, several paths, JSON lines, Parquet or a file of zstd.
 
-    path: a file, or an http(s) URL that is downloaded once; or a folder, a pattern of names or
-    several of these, with documents. JSON lines, Parquet and files of zstd have documents.
-    sha256: of one text before decompression; null accepts any.
+    sha256: of one text before decompression.
     """
 
     def __init__(self, *, path: str | list[str], sha256: str | None, **options: Any) -> None:

@@ -78,11 +78,8 @@ class Labeled(Dataset[Batch]):
 
 
 class TextFiles(Tokenized):
-    """root: the folder or the table, or null for the chapters of Python's help.
-    tokenizer, vocab_size: as in ablate.data.text, made only from the training texts.
-    seq_len: the most tokens of a text; longer ones are truncated, with a warning.
-    train_examples: number of training texts whose classes are used, None: all; a smaller number is
-    a subset of a larger. The tokenizer is trained on all of them.
+    """seq_len: the most tokens of a text; longer ones are truncated, with a warning.
+    train_examples: a smaller number is a subset of a larger; the tokenizer is trained on all texts.
     """
 
     kind: ClassVar[str] = "texts with classes"

@@ -21,18 +21,12 @@ from ablate.errors import UserError, suggest
 
 
 class Tokens(TokenData):
-    """root: a folder of `python -m ablate.prepare`; or one, a file or a pattern, with shards of
-    another program (ablate.data.foreign).
-    tokenizer: hf:NAME_OR_PATH, tiktoken:NAME or byte, of shards of another program; null: that of
-    the shards, or the text is their numbers.
-    vocab_size: of shards of another program whose tokenizer is null.
-    val_fraction: share of the tokens, taken from the end, for validation; null if the shards have a
-    validation split.
+    """Shards of `python -m ablate.prepare`, or of other programs (ablate.data.foreign).
+
+    tokenizer, vocab_size: of other programs; without a tokenizer the text is the tokens' numbers.
     documents: how they become rows (ablate.data.document_rows); all but ignore need the index of
-    ablate.prepare. positions: of tokens, in the row or in the document, for encodings that are
-    added to tokens.
-    seq_len, batch_size: as in ablate.data.text. An epoch has as many windows as fit into the
-    training tokens side by side.
+    ablate.prepare. positions: for encodings that are added to tokens.
+    An epoch has as many windows as fit into the training tokens side by side.
     """
 
     conflicts: ClassVar[tuple[Conflict, ...]] = (

@@ -8,7 +8,7 @@ a model on objects that it has never seen.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ablate.config.conflicts import Conflict
-from ablate.config.rules import PIXELS, Count, Int, ListOf, Real, Seed
+from ablate.config.rules import PIXELS, Count, Int, ListOf, Real
 from ablate.data import digest, image_file
 from ablate.data.digits import SIDE, Digits
+from ablate.data.generated import Generated
 from ablate.data.images import Source
 from ablate.errors import UserError
 from ablate.machine import memory
@@ -31,13 +32,10 @@ VISIBLE = 1 / 4  # least share of a digit that is visible when it is an example
 Scale = Annotated[int, Int(1, PIXELS // SIDE)]
 
 
-class OverlappingDigits(Segments):
+class OverlappingDigits(Generated, Segments):
     """size: pixels along a side. scale: how many times the digits are enlarged. min_digits,
     max_digits: in an image, sampled uniformly. dimmest: the brightness of a digit is sampled
     between it and 1. unfamiliar: the digits that training has none of.
-
-    data_seed: draws digits, positions and objects of all splits, which do not depend on the seed of
-    the run.
     """
 
     conflicts = (
@@ -57,14 +55,9 @@ class OverlappingDigits(Segments):
         max_digits: Annotated[int, Int(1, 100)],
         dimmest: Annotated[float, Real(0.05, 1)],
         unfamiliar: Annotated[list[int], ListOf(Int(0, 9), least=0)],
-        train_examples: Count,
-        val_examples: Count,
-        test_examples: Count,
-        batch_size: Count,
-        data_seed: Seed,
-        seed: int,
+        **options: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, seed=seed)
+        super().__init__(**options)
         self.size, self.scale = size, scale
         self.side = scale * SIDE
         if self.side > size:
@@ -80,9 +73,7 @@ class OverlappingDigits(Segments):
         self.unfamiliar_digits = sorted(set(unfamiliar))
         if len(self.unfamiliar_digits) == 10:
             raise UserError("data.unfamiliar: leaves no digit to train on")
-        self.counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.data_seed = data_seed
-        self.digits = Digits(batch_size=1, seed=seed)
+        self.digits = Digits(batch_size=1, seed=self.seed)
 
     @property
     def unfamiliar(self) -> bool:
