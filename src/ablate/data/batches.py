@@ -1,6 +1,6 @@
 """The batches of a data set for training, validation and test."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -26,7 +26,7 @@ class Batches(LightningDataModule):
     one_batch: training uses only the first batch.
     """
 
-    unit: str
+    unit: ClassVar[str]
     splits: dict[str, Dataset[Any]]
 
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers | None = 0) -> None:

@@ -44,7 +44,6 @@ class GeneratedPairs:
     vocab_size: int | None
     seq_len: int
     prompt: int
-    batch_size: int
     temperature: float
     gold: Callable[[str], float]
     counts: Mapping[str, int]
@@ -69,7 +68,7 @@ class GeneratedPairs:
             tokenizer=self.tokenizer_name,
             vocab_size=self.vocab_size,
             seq_len=self.seq_len,
-            batch_size=self.batch_size,
+            batch_size=1,
             val_fraction=0.1,
             seed=0,
         )

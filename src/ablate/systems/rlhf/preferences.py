@@ -199,7 +199,6 @@ class Preferences(Tokenized):
             vocab_size=self.vocab_size,
             seq_len=self.seq_len,
             prompt=self.prompt,
-            batch_size=self.batch_size,
             temperature=self.temperature,
             gold=self.gold,
             counts={**COUNTS, **self.limits},
