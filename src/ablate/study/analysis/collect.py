@@ -4,6 +4,7 @@ A run's folder that is half written, foreign or gone is not an error: it is a ru
 and `StudyRun.detail` describes it. Curves are read on demand.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -62,10 +63,6 @@ class SeedInBlock(NamedTuple):
 Seed: TypeAlias = int | SeedInBlock  # of a study: all of one kind
 
 
-def _number(seed: Seed) -> int:
-    return seed.seed if isinstance(seed, SeedInBlock) else seed
-
-
 @dataclass(frozen=True)
 class StudyRun(Folder):
     """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
@@ -120,8 +117,10 @@ class Study:
 
     def planned(self, arm: str) -> list[int]:
         """The seeds planned for an arm, in every block: with looks a decided one has fewer."""
-        lost = {_number(seed) for seed in {*self.seeds} - {*self.seeds_of(arm)}}
-        return [seed for seed in self.plan["seeds"] if seed not in lost]
+        if not self.looks:
+            return [*self.plan["seeds"]]
+        planned = Counter(run.seed for run in self.runs_of(arm).values())
+        return [s for s in self.plan["seeds"] if planned[s] == max(1, len(self.blocks))]
 
     def seeds_of(self, arm: str) -> list[Seed]:
         """The planned seeds of an arm: with looks a decided one has fewer than others."""
@@ -207,8 +206,9 @@ class Study:
         A seed may do alike in all blocks, so that its runs do not count as several seeds.
         """
         found: dict[int, list[float]] = {}
-        for key in (values := self.values(arm, metric)):
-            found.setdefault(_number(key), []).append(values[key])
+        runs = self.runs_of(arm)
+        for key, value in self.values(arm, metric).items():
+            found.setdefault(runs[key].seed, []).append(value)
         count = len(self.plan.get("blocks", {"of": "1"})["of"])
         return {seed: fmean(each) for seed, each in found.items() if len(each) == count}
 

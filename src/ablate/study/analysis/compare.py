@@ -8,7 +8,7 @@ is applied to its p values separately.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, log
 from typing import Any
@@ -134,9 +134,13 @@ class Comparison:
     pairs: Pairs
     difference: float  # mean of arm minus baseline, in units of the metric
     interval: Interval | None  # at the level of the arm's test
-    size: float | None  # the difference in standard deviations between the seeds of an arm
     tests: Tests
     verdict: Verdict
+
+    @property
+    def size(self) -> float | None:
+        """The difference in standard deviations between the seeds of an arm."""
+        return self.difference / self.verdict.spread if self.verdict.spread else None
 
     @property
     def look(self) -> Look | None:
@@ -164,7 +168,7 @@ class Comparisons:
     summaries: dict[str, Summary]  # of every arm, the baseline included
     arms: tuple[Comparison, ...]
     warnings: tuple[str, ...]
-    noise: Noise | None = field(default=None)
+    noise: Noise
 
     def of(self, arm: str) -> Comparison | None:
         """None for the baseline and for an arm that was not compared."""
@@ -196,26 +200,20 @@ def compare(
     of_chosen = {arm: values[arm] for arm in (baseline, *(each.arm for each in chosen))}
     noise = Noise.of(of_chosen, baseline, known)
     summaries = {arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()}
-    fewest = fewest_seeds(noise)
     judged: list[tuple[Pairs, Tests, Look | None]]
     if looks:
         judged = [*at_looks(of_chosen, tuple(looks), baseline, margin).values()]
     else:
-        tests = decide(chosen, noise, margin=margin, fewest=fewest)
+        tests = decide(chosen, noise, margin=margin)
         judged = [(*each, None) for each in zip(chosen, tests, strict=True)]
     spread = _between_seeds([*summaries.values()])
     arms = tuple(_comparison(*each, mode, margin, len(chosen), spread, noise) for each in judged)
     warnings = [each.words() for each in chosen]
     if arms:
-        least = min(each.n for each in arms)
-        few = f"{counted(least, 'seed')}: a verdict needs {fewest}" if least < fewest else ""
-        warnings += [*_assumed(noise), *_noisy(noise), few]
+        warnings += [*_assumed(noise), *_noisy(noise)]
+        if (least := min(each.n for each in arms)) < noise.fewest:
+            warnings.append(f"{counted(least, 'seed')}: a verdict needs {noise.fewest}")
     return Comparisons(summaries, arms, tuple(dict.fromkeys(filter(None, warnings))), noise)
-
-
-def fewest_seeds(noise: Noise) -> int:
-    """The seeds that a verdict needs."""
-    return FEWEST_KNOWN if noise.known.df else FEWEST
 
 
 def _pairs_at_looks(values: Values, baseline: str) -> list[Pairs]:
@@ -262,7 +260,6 @@ def decide(
     noise: Noise,
     *,
     margin: float | None = None,
-    fewest: int = FEWEST,
     steps: Sequence[float] | None = None,
     equal_steps: Sequence[float] | None = None,
 ) -> list[Tests]:
@@ -277,7 +274,7 @@ def decide(
 
     def tested(p: Callable[[Error, float], float]) -> list[float]:
         return [
-            p(of_arm, float(each.differences.mean())) if len(each.seeds) >= fewest else 1.0
+            p(of_arm, float(each.differences.mean())) if len(each.seeds) >= noise.fewest else 1.0
             for each, of_arm in zip(paired, errors, strict=True)
         ]
 
@@ -355,7 +352,7 @@ def _comparison(
     if interval is not None and mode == "max":
         of_loss = Interval(-interval.high, -interval.low)
     kind = NONE
-    if n < fewest_seeds(noise):
+    if n < noise.fewest:
         kind = FEW
     elif tests.equivalent:  # first: differences within the margin do not matter
         kind = EQUIVALENT
@@ -374,8 +371,7 @@ def _comparison(
         spread=spread,
         look=look,
     )
-    size = difference / spread if spread else None
-    return Comparison(paired, difference, interval, size, tests, verdict)
+    return Comparison(paired, difference, interval, tests, verdict)
 
 
 def seeds_needed(effect: float, found: Error, family: int) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ablate.errors import UserError
 from ablate.study.analysis import stats
-from ablate.study.analysis.collect import SeedInBlock, Study, StudyRun
+from ablate.study.analysis.collect import Study, StudyRun
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ def over_examples(
             mine, its = (read[_key(run)] for run in runs)
             if mine.shape != its.shape:
                 raise UserError(f"{arm.name} was measured on other examples")
-            number = seed.seed if isinstance(seed, SeedInBlock) else seed
-            pairs.setdefault(number, []).append(mine - its)
+            pairs.setdefault(runs[0].seed, []).append(mine - its)
         if not pairs:
             continue
         if len({len(each) for of_seed in pairs.values() for each in of_seed}) > 1:

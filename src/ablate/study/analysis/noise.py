@@ -131,6 +131,11 @@ class Noise:
         few = self.seeds < FEWEST
         return self.assumed if few and self.agreement > LEVEL else Part(0.0, 0)
 
+    @property
+    def fewest(self) -> int:
+        """The seeds that a verdict needs."""
+        return FEWEST_KNOWN if self.known.df else FEWEST
+
     @cached_property
     def seeds(self) -> int:
         return len({seed for own in self.values.values() for seed in own})

@@ -1,6 +1,7 @@
 """Print the tables of the report and the paths of its files."""
 
 import sys
+from typing import Any
 
 from rich.table import Column
 from rich.table import Table as RichTable
@@ -25,7 +26,7 @@ def show(written: WrittenReport) -> None:
     longest = max(len(line.name) for line in content["arms"])
     width = longest if longest <= min(LONGEST_NAME, console.width // 3) else None
 
-    def titled(*columns: Column, **words: str) -> RichTable:
+    def titled(*columns: Column, **words: Any) -> RichTable:
         of_arm = Column("arm", overflow="fold", width=width)
         return RichTable(of_arm, *columns, **words, title_justify="left", caption_justify="left")
 
