@@ -25,7 +25,7 @@ from ablate.study.launch.running import (
     refuse_unfinished,
     refuse_unknown,
 )
-from ablate.study.launch.state import State, state_of
+from ablate.study.launch.state import State
 from ablate.study.numbers import counted
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.blocks import Blocks, with_budgets
@@ -220,7 +220,7 @@ def train(
 ) -> tuple[dict[str, State], Exception | None]:
     """Launch runs. Returns the states of all by folder, and the launcher's exception, if any."""
     trouble = launch(launcher, cells, root, rerun)
-    return {cell.folder: state_of(root / cell.folder, cell.run_id) for cell in cells}, trouble
+    return {cell.folder: cell.state(root) for cell in cells}, trouble
 
 
 def share(

@@ -24,7 +24,7 @@ from ablate.machine.terminal.say import say
 from ablate.run_files import RESULT, write_json
 from ablate.study.launch.locks import RunLock
 from ablate.study.launch.run import ScheduledRun
-from ablate.study.launch.state import State, state, state_alone, state_of
+from ablate.study.launch.state import State, state, state_alone
 from ablate.study.numbers import counted
 from ablate.study.plan.planned_run import PlannedRun
 
@@ -110,7 +110,7 @@ def _record_refusals(
 ) -> None:
     """Write why a run was rejected that a launcher of Hydra's started in this process."""
     for cell, its in zip(cells, returned, strict=False):
-        run_state = state_of(folder / cell.folder, cell.run_id)
+        run_state = cell.state(folder)
         if run_state.name != "missing" or run_state.detail:
             continue
         if isinstance(error := its._return_value, UserError):  # `return_value` prints it
@@ -128,7 +128,7 @@ def selected(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[Plan
     unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
     since = folder / SINCE
     began = since.stat().st_mtime_ns if since.exists() else math.inf
-    states = {name: state_of(folder / name, cell.run_id) for name, cell in once.items()}
+    states = {name: cell.state(folder) for name, cell in once.items()}
     return [
         cell
         for name, cell in once.items()
@@ -140,7 +140,7 @@ def selected(cells: Sequence[PlannedRun], folder: Path, rerun: str) -> list[Plan
 
 def end_rerun(cells: Sequence[PlannedRun], folder: Path) -> None:
     """End a study.rerun=all if these runs are finished: a later one repeats every run."""
-    if all(state_of(folder / cell.folder, cell.run_id).name == "finished" for cell in cells):
+    if all(cell.finished(folder) for cell in cells):
         (folder / SINCE).unlink(missing_ok=True)
 
 

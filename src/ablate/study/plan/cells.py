@@ -111,16 +111,17 @@ def with_baseline_options(
     factors: Sequence[Factor], cfg: DictConfig
 ) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors with the baseline's option first, listed or not, and these options."""
-    own = {f.name: own_option(f, cfg) or _unlisted_option(f, cfg) for f in factors}
+    complete, own = [], {}
     for factor in factors:
-        if own[factor.name] in factor.options and own_option(factor, cfg) is None:
+        listed = own_option(factor, cfg)
+        option = own[factor.name] = listed or _unlisted_option(factor, cfg)
+        if not listed and option in factor.options:
             raise UserError(
-                f"study.factors: {factor.name}: the option {own[factor.name]} has other values than"
-                " the baseline; rename it, or set its values for all arms"
+                f"study.factors: {factor.name}: the option {option} has other values than the"
+                " baseline; rename it, or set its values for all arms"
             )
-    complete = [
-        Factor(f.name, {own[f.name]: f.options.get(own[f.name], ()), **f.options}) for f in factors
-    ]
+        options = {option: factor.options.get(option, ()), **factor.options}
+        complete.append(Factor(factor.name, options))
     return complete, own
 
 

@@ -16,6 +16,7 @@ from ablate.config.overrides import key_of, value_text
 from ablate.config.run_id import IdContent
 from ablate.errors import UserError
 from ablate.machine.redact import redacted, without_credentials
+from ablate.study.launch.state import State, state_of
 
 if TYPE_CHECKING:
     from ablate.training.trunk import SharedSteps
@@ -139,6 +140,13 @@ class PlannedRun:
             "config": config,
         }
         return json.dumps(content)
+
+    def state(self, root: Path) -> State:
+        """root: the folder of the study, as for `job`."""
+        return state_of(root / self.folder, self.run_id)
+
+    def finished(self, root: Path) -> bool:
+        return self.state(root).name == "finished"
 
     def lacks_conditions(self, result: Mapping[str, Any]) -> bool:
         """Whether the result of a finished run lacks a condition of `evaluate`."""

@@ -18,7 +18,6 @@ from ablate.machine.memory import freeze_imports
 from ablate.machine.redact import without_credentials
 from ablate.run_files.records import read_plan
 from ablate.study.analysis import derived, known
-from ablate.study.launch.state import State, state_of
 from ablate.study.metric_words import mode_of
 from ablate.study.plan import planfile
 from ablate.study.plan.blocks import Blocks
@@ -213,9 +212,6 @@ class PlannedStudy:
             return list(cells)
         chosen = {arm_named(name, names, "study.arms") for name in only}
         return [cell for cell in cells if cell.arm in {*chosen, self.layout.baseline.name}]
-
-    def state(self, cell: PlannedRun) -> State:
-        return state_of(self.folder / cell.folder, cell.run_id)
 
     def content(self, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the content of plan.json. cells: entries of its runs."""

@@ -15,7 +15,6 @@ from ablate.study.analysis import known
 from ablate.study.analysis.confounding import inestimable, varied
 from ablate.study.launch.estimate import Durations
 from ablate.study.launch.running import selected
-from ablate.study.launch.state import state_of
 from ablate.study.metric_words import best_together, direction
 from ablate.study.numbers import amount, counted, duration, listed, seeds_in_words
 from ablate.study.plan.design import entry_text
@@ -30,12 +29,12 @@ KEYS = 4  # at most so many keys of an arm
 
 def show(study: PlannedStudy, slots: int) -> None:
     """Print the plan. slots: runs at once."""
-    if study.tuning and all(study.state(c).name == "finished" for c in study.trials.cells):
+    if study.tuning and all(cell.finished(study.folder) for cell in study.trials.cells):
         study.trials.choose(study.folder, study.metric)
         study.count_costs()
     layout, metric = study.layout, study.metric
     cells = [*study.trials.cells, *study.chosen(study.counted())]
-    states = {cell.folder: study.state(cell) for cell in cells}
+    states = {cell.folder: cell.state(study.folder) for cell in cells}
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     flops = {composed.name: composed.budget.flops for composed in layout.arms}
@@ -76,7 +75,7 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
     states, arms, flops = {}, {}, {}
     for study in studies:
         for cell in cells[study.block]:
-            states[folder := f"{study.block}/{cell.folder}"] = study.state(cell)
+            states[folder := f"{study.block}/{cell.folder}"] = cell.state(study.folder)
             arms[folder] = f"{cell.arm} {study.block}"
         for composed in study.layout.arms:
             flops[f"{composed.name} {study.block}"] = composed.budget.flops
@@ -117,10 +116,9 @@ def show_rungs(studies: Sequence[PlannedStudy]) -> None:
 
 def say_begin(study: PlannedStudy, cells: Sequence[PlannedRun], *, notes: bool) -> None:
     """Print how many runs there are before they start. cells: with their folders in `root`."""
-    folders = {cell.folder: cell.run_id for cell in cells}
-    states = [state_of(study.root / name, run_id) for name, run_id in folders.items()]
-    finished = sum(each.name == "finished" for each in states)
-    arms, runs = counted(len(study.layout.arms), "arm"), counted(len(folders), "run")
+    once = {cell.folder: cell for cell in cells}
+    finished = sum(cell.finished(study.root) for cell in once.values())
+    arms, runs = counted(len(study.layout.arms), "arm"), counted(len(once), "run")
     say(f"{arms}, {_seeds(study)}: {runs} in {study.folder}, {finished} finished")
     if notes:
         lines = _notes(study)

@@ -18,7 +18,6 @@ from ablate.config.keys import resolved, targets
 from ablate.config.make import make, unwrap_partial
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.study.launch.state import state_of
 from ablate.study.plan.planned_run import PlannedRun
 from ablate.training.trainer import length_of_training
 from ablate.training.trunk import SharedSteps, branch_file
@@ -52,10 +51,10 @@ def with_trunks(
             continue
         steps = {name: _steps(cell, first, sets) for name, cell in group.items()}
         trunk = group[max(group, key=lambda name: steps[name])]
-        longest, ended = steps[trunk.folder], not again and _finished(trunk, root)
+        longest, ended = steps[trunk.folder], not again and trunk.finished(root)
         branches = {}
         for name, cell in group.items():
-            if steps[name] == longest or (not again and _finished(cell, root)):
+            if steps[name] == longest or (not again and cell.finished(root)):
                 continue
             begin, reason = _shared_steps(cell, steps[name], longest)
             if not reason and ended and not branch_file(root / trunk.folder, cell.run_id).exists():
@@ -81,10 +80,6 @@ def with_trunks(
         )
     planned = [replace(cell, shared=shared.get(cell.folder)) for cell in cells]
     return sorted(planned, key=lambda cell: bool(cell.shared and cell.shared.trunk)), lines
-
-
-def _finished(cell: PlannedRun, root: Path) -> bool:
-    return state_of(root / cell.folder, cell.run_id).name == "finished"
 
 
 def _steps(cell: PlannedRun, seed: int, sets: Callable[[DictConfig], Data]) -> int:
