@@ -113,22 +113,25 @@ class Try(NamedTuple):
     step: int | None  # of the last checkpoint
 
 
+def environment(disaster):
+    """The variables of a process that can import `accident`, and meets this one."""
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    return found if disaster == "none" else found | {"ACCIDENT": disaster}
+
+
 def command(line, folder, disaster):
     """Runs it as a terminal does, in a process group of its own.
 
     It has ended when nobody holds its standard error any more: a process left behind is a timeout.
     """
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-    if disaster != "none":
-        environment["ACCIDENT"] = disaster
     process = subprocess.Popen(
         [sys.executable, "-m", "ablate", *line, f"hydra.run.dir={folder}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=environment,
+        env=environment(disaster),
     )
     _, errors = process.communicate(timeout=300)
     result, saved = folder / "result.json", (folder / "checkpoints" / "last.ckpt").exists()
@@ -354,18 +357,13 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 def torchrun(line, folder, *options, disaster="none", nodes=1):
     """The same started by torchrun, an agent for each node: their exit codes, and their errors."""
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-    environment |= OWN_STORE
-    if disaster != "none":
-        environment["ACCIDENT"] = disaster
     agents = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *options,
              *([f"--node-rank={rank}"] if nodes > 1 else []), f"--nproc-per-node={2 // nodes}",
              "-m", "ablate", *line, f"hydra.run.dir={folder}"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, env=environment,
+            start_new_session=True, env=environment(disaster) | OWN_STORE,
         )
         for rank in range(nodes)
     ]  # fmt: skip

@@ -37,8 +37,11 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The title of its figures."""
-        return figure_title(self.config.choices, self.config.seed, self.path)
+        """The title of its figures: model, score, data, seed and folder, in one line."""
+        choices = self.config.choices
+        score = choices.get("model.attention")
+        model = f"{choices.model}, {score} attention" if score else choices.model
+        return f"{model}, on {choices.data}, seed {self.config.seed}: {self.path.resolve().name}"
 
     def show(self, index: int | None = None, folder: str | Path | None = None) -> list[Path]:
         """Draw the attention of every head in a validation example, a PNG for each layer; return
@@ -59,13 +62,6 @@ class Run:
             f"Run({choices.model} on {choices.data}, seed {self.config.seed}, {measured},"
             f" {self.path})"
         )
-
-
-def figure_title(choices: Mapping[str, Any], seed: int, run_dir: Path) -> str:
-    """Model, score, data, seed and folder of a run, in one line."""
-    score = choices.get("model.attention")
-    model = f"{choices['model']}, {score} attention" if score else choices["model"]
-    return f"{model}, on {choices['data']}, seed {seed}: {run_dir.resolve().name}"
 
 
 def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:

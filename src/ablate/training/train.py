@@ -62,7 +62,7 @@ from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.custom_code import custom_code, say_edited
 from ablate.training.leakage import caution
-from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
+from ablate.training.load import Run, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.no_effect import refuse_without_effect
 from ablate.training.parallel import Sharing, require_one_model
@@ -301,11 +301,11 @@ def conclude(run: RunContext, measured: Mapping[str, Any]) -> None:
     cfg = run.composition.cfg
     if wanted := conditions(cfg):
         measure_under(run.result, run.task.eval(), run.data, cfg, wanted, run.run_dir)
-    title = figure_title(cfg.choices, cfg.seed, run.run_dir)
+    measured_run = Run(run.run_dir, cfg, run.result, run.data, run.task)
     run.checkpoints.stop.enter("while its figures were plotted")
-    run.result["artifacts"] = show(run.task, run.run_dir, run.trainer, title)
+    run.result["artifacts"] = show(run.task, run.run_dir, run.trainer, measured_run.title)
     if run.logger and run.logger.log_predictions:
-        write_predictions(Run(run.run_dir, cfg, run.result, run.data, run.task))
+        write_predictions(measured_run)
 
 
 def together(run: RunContext) -> AbstractContextManager[None]:
