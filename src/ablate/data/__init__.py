@@ -51,7 +51,6 @@ class Data(Batches):
 
     kind: ClassVar[str]
     read_as: ClassVar[str]
-    unit: ClassVar[str] = "examples"
     length_key: ClassVar[str] = "seq_len"  # the key with the number of positions of an example
     sizes: Sizes
     sizes_class: ClassVar[type[Sizes]] = Sizes

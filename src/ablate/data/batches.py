@@ -26,7 +26,7 @@ class Batches(LightningDataModule):
     one_batch: training uses only the first batch.
     """
 
-    unit: ClassVar[str]
+    unit: ClassVar[str] = "examples"
     splits: dict[str, Dataset[Any]]
 
     def __init__(self, *, batch_size: Count, seed: int, workers: Workers | None = 0) -> None:

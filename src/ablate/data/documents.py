@@ -132,9 +132,9 @@ class Corpus(TextSource):
         key = split.text_key(head)
         part = of_all or ("val" if split.position(key) < self.val_share else "train")
         numbered = islice(enumerate(chain([head], pieces)), skipped, None)
-        for (at, text), following in pairwise(chain(numbered, [None])):
-            after = (file, number, at + 1) if following else (file, number + 1, 0)
-            yield Piece(part, text, at == 0, following is None, after)
+        for (at, text), (following, _) in pairwise(chain(numbered, [(0, "")])):
+            after = (file, number, following) if following else (file, number + 1, 0)
+            yield Piece(part, text, at == 0, not following, after)
 
     def _documents(self, path: Path, name: str, start: int) -> Iterator[Document]:
         if is_hub(path):

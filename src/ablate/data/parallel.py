@@ -128,8 +128,9 @@ class Parallel(Translations):
     def _lines(self, split: str) -> list[Pair]:
         prefix = "" if split == "train" else f"{split}_"
         keys = f"data.{prefix}source", f"data.{prefix}target"
-        names = [f"{key}={path}" for key, path in zip(keys, self.files[split], strict=True)]
-        return aligned(*map(lines, self.files[split], keys), *names)
+        source, target = self.files[split]
+        read = lines(source, keys[0]), lines(target, keys[1])
+        return aligned(*read, f"{keys[0]}={source}", f"{keys[1]}={target}")
 
     def load(self) -> None:
         super().load()
