@@ -117,9 +117,10 @@ class Repository(ConfigRepository):
 
     def file(self, config_path: str) -> Path:
         """The file of an option; only its name if it is Hydra's, or does not exist."""
-        source = self._find_object_source(config_path, ObjectType.CONFIG)
-        folder = source.path if source is not None and source.scheme() == "file" else ""
-        return Path(folder, f"{config_path.removesuffix('.yaml')}.yaml")
+        name = f"{config_path.removesuffix('.yaml')}.yaml"
+        folders = (source.path for source in self.sources if source.scheme() == "file")
+        files = (os.path.join(folder, name) for folder in folders)
+        return Path(next(filter(os.path.isfile, files), name))
 
 
 @contextmanager
