@@ -156,7 +156,7 @@ class Segmentation(Task):
     def setup(self, stage: str) -> None:
         if stage == "fit" and self.data.unfamiliar:
             loader: Any = self.data.val_dataloader()
-            measured = loader.sampler.order
+            measured = loader.sampler.order.examples
             if loader.dataset.unfamiliar[measured].all():
                 raise UserError(
                     f"trainer.val_examples={len(measured)}: training has no objects of their"
