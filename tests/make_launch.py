@@ -152,6 +152,13 @@ def goes_on(folder: Path) -> bool:
     return "resuming from" in printed(folder)
 
 
+def run_here(run: ScheduledRun, folder: Path, *own: str, without: Sequence[str] = ()) -> None:
+    """The same run by the command line, in another folder and with other overrides."""
+    typed = [text for text in run.planned.overrides if text not in without]
+    line = [sys.executable, "-m", "ablate", *typed, *own, f"hydra.run.dir={folder}"]
+    subprocess.run(line, check=True, capture_output=True, env=environment())
+
+
 def require_as_locally(command: Command, folder: Path, study: Path) -> None:
     """The runs of `study_line` measure what they do where they are trained by the local launcher,
     in the same folders."""

@@ -1,7 +1,5 @@
 """A sweep's file of one's own, and what the command line makes of it, without running anything."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -33,19 +31,17 @@ def tiny_for(study: str, folder: Path, *left_out: str) -> list[str]:
     ]
 
 
-@contextmanager
 def asked(
     folder: Path, study: str, *typed: str, body: str = "", left_out: tuple[str, ...] = ()
-) -> Iterator[tuple[StudyRequest, Composer]]:
+) -> tuple[StudyRequest, Composer]:
     """The question of a sweep on the tiny text, and what composes its arms."""
     _, own, sweep, _ = write_sweep(folder, study, body=body)
     argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
     tree = open_tree(own)
     command = tree.load(argv)
     question = parse_request(command, argv, tree)
-    yield question, Composer(tree, command, question.fixed)
+    return question, Composer(tree, command, question.fixed)
 
 
 def laid_out(folder: Path, study: str, *typed: str, body: str = "") -> Layout:
-    with asked(folder, study, *typed, body=body) as (question, composer):
-        return lay_out(question, composer)
+    return lay_out(*asked(folder, study, *typed, body=body))

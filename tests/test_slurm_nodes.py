@@ -1,15 +1,12 @@
 """One training over two nodes of a real Slurm, which is private to these tests."""
 
 import csv
-import json
 import os
-import subprocess
-import sys
 
 import make_slurm
 import pytest
 import torch
-from make_launch import environment, printed, runs
+from make_launch import environment, printed, run_here, runs
 from make_slurm import submitted
 
 from ablate.run_files.checkpoint_io import read_state
@@ -58,16 +55,8 @@ def test_two_nodes_train_as_one_launch_of_two_processes(slurm, tmp_path, way):
     (run,) = wanted = runs(tmp_path, [0], *WAYS[way], *place)
     (found,) = submitted(wanted, tmp_path)
     assert found.name == "finished", (found, printed(run.folder))
-    hosts = json.loads((run.folder / "result.json").read_text())
-    assert hosts["status"] == "finished"
-    line = [word for word in run.planned.overrides if word not in place]
-    here = ["trainer.accelerator=cpu", "trainer.devices=2", f"hydra.run.dir={tmp_path / 'here'}"]
-    subprocess.run(
-        [sys.executable, "-m", "ablate", *line, *here],
-        check=True,
-        capture_output=True,
-        env=environment(),
-    )
+    here = ["trainer.accelerator=cpu", "trainer.devices=2"]
+    run_here(run, tmp_path / "here", *here, without=place)
     assert curves(run.folder) == curves(tmp_path / "here")
     ours, theirs = weights(run.folder), weights(tmp_path / "here")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -131,8 +131,7 @@ def test_a_part_that_one_model_of_several_lacks_is_illegal_there(tmp_path):
     """Known names in a cell without a sense: a matter of study.on_invalid, not a typing mistake."""
     study = """{design: factorial, on_invalid: skip, factors: {model.norm: [post],
         kind: {gpt: [], rnn: [model=rnn_lm]}}}"""
-    with asked(tmp_path, study, left_out=("model.heads",)) as (question, composer):
-        layout = lay_out(question, composer)
+    layout = lay_out(*asked(tmp_path, study, left_out=("model.heads",)))
     assert names(layout) == ["baseline", "kind=rnn", "model.norm=post"]
     assert "model.norm" in layout.invalid["model.norm=post kind=rnn"]
 

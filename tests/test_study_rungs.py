@@ -108,8 +108,8 @@ OWN = ("model.dim", "model.depth", "model.heads", "optimizer.lr", "trainer.max_s
 
 
 def blocks_of(folder, ladder, *typed, left_out=OWN, study=LADDER):
-    with asked(folder, study % ladder, *typed, left_out=left_out) as (request, composer):
-        return Blocks.of(as_blocks(request, lambda: composer(())))
+    request, composer = asked(folder, study % ladder, *typed, left_out=left_out)
+    return Blocks.of(as_blocks(request, lambda: composer(())))
 
 
 def test_typed_values_take_the_place_of_the_rules(tmp_path):

@@ -1,7 +1,6 @@
 """hydra/launcher=slurm on a real Slurm, private to these tests."""
 
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from make_launch import (
     printed,
     process_of,
     require_as_locally,
+    run_here,
     runs,
     study_line,
     tries,
@@ -74,8 +74,7 @@ def struck(wanted, place, strike, **own):
 def require_straight(run, folder):
     """The run was tried twice, and measures what it does where nothing happens to it."""
     assert tries(run.folder) == 2
-    line = [sys.executable, "-m", "ablate", *run.planned.overrides, f"hydra.run.dir={folder}"]
-    subprocess.run(line, check=True, capture_output=True, env=environment())
+    run_here(run, folder)
     assert metrics(run.folder) == metrics(folder)
 
 
@@ -229,20 +228,20 @@ def trainer(**own):
 
 
 @pytest.mark.parametrize(
-    ("own", "of_trainer", "part"),
+    ("own", "part"),
     [
-        ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
-        ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
-        ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
-        ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
+        ({"tasks_per_node": 2}, "tasks_per_node=2: trainer.devices=1 needs 1"),
+        ({"timeout_min": "soon"}, "hydra.launcher.timeout_min: "),
+        ({"partitoin": "gpu"}, "hydra.launcher.partitoin: "),
+        ({"signal_delay_s": 300, "timeout_min": 5}, "signal_delay_s=300: must be"),
     ],
 )
-def test_settings_are_those_of_hydra_submitit_launcher(own, of_trainer, part):
+def test_settings_are_those_of_hydra_submitit_launcher(own, part):
     """And others are refused."""
     config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
     assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
     with refused(part):
-        executor(settings(**own), trainer(**of_trainer))
+        executor(settings(**own), trainer())
 
 
 @pytest.mark.parametrize(
