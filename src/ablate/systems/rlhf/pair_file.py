@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ablate.data import digest, source
 from ablate.data.split import BOUNDS, text_key, three_way
@@ -86,7 +86,7 @@ def _pair(line: str, where: str) -> Pair:
         read = json.loads(line)
     except ValueError as error:
         raise UserError(f"{where} is not valid JSON ({error})") from None
-    texts = [read.get(name) if isinstance(read, dict) else None for name in Pair._fields]
+    texts: list[Any] = [read.get(name) if isinstance(read, dict) else None for name in Pair._fields]
     if not all(isinstance(text, str) and text for text in texts):
         raise UserError(
             f'{where}: must be {{"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}}, none of them'
