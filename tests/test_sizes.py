@@ -16,7 +16,7 @@ from tiny import overrides
 from torch.utils.data import Dataset
 
 import ablate
-from ablate.data.augment import check as check_policy
+from ablate.data.augment import Augment
 from ablate.data.loader import InOrder, Loader, Stream
 from ablate.errors import RunFailed, unwrap
 from ablate.machine import memory
@@ -87,7 +87,7 @@ def test_values_that_would_be_reduced_in_silence_are_refused():
         "rand-m9-p1.5": "the probability p1.5 is at most 1",
     }.items():
         with refused(line):
-            check_policy(policy, 32)
+            Augment(seed=0, flip=True, randaugment=policy, erasing=0, mean=[128], width=32)
     cfg = ablate.compose("model=bert", "task.mask_rate=1e-9", "data.seq_len=32")
     with refused("task.mask_rate=1e-09: of the 29 tokens ", "masks none"):
         ablate.build(cfg)

@@ -18,10 +18,10 @@ from ablate.training.load import Run, load
 
 def write_predictions(run: Run) -> Path:
     """Predict with the best weights. UserError for a task whose examples have no loss."""
-    data, presenter = run.data, run.task.presenter(run.task)
+    of_test, presenter = run.data.test_dataloader(), run.task.presenter(run.task)
     columns: dict[str, list[float]] = {}
     with torch.no_grad():
-        for batch in data.test_dataloader() if data.has_test else data.val_dataloader():
+        for batch in run.data.val_dataloader() if of_test is None else of_test:
             for name, values in presenter.predictions(batch).items():
                 columns.setdefault(name, []).extend(values.tolist())
     rows = ([n, *row] for n, row in enumerate(zip(*columns.values(), strict=True)))
