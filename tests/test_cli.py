@@ -333,6 +333,8 @@ def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):
 
 def test_a_part_that_cannot_be_imported_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
+        monkeypatch.delitem(sys.modules, name)  # of another test
     says = (
         rf"No module named 'my'\); run the command in the directory that contains my .*{tmp_path}"
     )

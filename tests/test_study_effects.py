@@ -10,6 +10,7 @@ from make_study import arm, make_study
 from scipy import stats
 from statsmodels.stats.anova import AnovaRM
 
+from ablate import load_study
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.confounding import inestimable
 from ablate.study.analysis.crossed import in_short
@@ -190,13 +191,14 @@ def test_a_factorial_study_with_a_cell_left_out_has_its_main_effects(tmp_path):
     # 3 was illegal everywhere.
     factors = {"model.norm": {"pre": [], "post": []}, "model.heads": {"3": [], "2": [], "4": []}}
     plan = {"factors": factors, "own": {"model.norm": "pre", "model.heads": "2"}}
-    study = collect(make_study(tmp_path / "crossed", arms, design="factorial", **plan))
-    found = assemble(study).crossed
+    folder = make_study(tmp_path / "crossed", arms, design="factorial", **plan)
+    found = assemble(collect(folder)).crossed
     norm, heads, both = found.effects
     assert norm.effect == pytest.approx(0.197, abs=0.001)
     assert heads.means.keys() == {("2",), ("4",)}
     assert both.options == (("pre", "post"), ("2", "4"))
     assert found.warnings == ()
+    assert load_study(folder).report["effects"][0].startswith("model.norm: post worse than pre")
 
 
 def test_a_single_factor_has_no_main_effects_beside_its_table(tmp_path):
