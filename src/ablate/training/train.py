@@ -113,7 +113,8 @@ def folder_of(composition: Composition, run_dir: Path | None = None) -> Iterator
             yield folder
         finally:
             logging.root.removeHandler(file)
-            file.close()
+            with unwritable_as_run_failed():  # its last lines
+                file.close()
 
 
 def train(
