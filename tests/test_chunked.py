@@ -9,9 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 from make_model import Each, kernel, normal, part
-from test_kernel import LENGTH, MASKS, B, H, K, assert_as_reference, make, make_pos, make_score
+from test_kernel import (
+    LENGTH,
+    MASKS,
+    B,
+    H,
+    K,
+    assert_as_reference,
+    make,
+    make_pos,
+    make_score,
+    results,
+)
 from torch import Tensor
 from torch.library import opcheck
+from torch.nn.functional import dropout
 from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
@@ -21,6 +33,7 @@ from ablate.kernel.additive_cpu import LIMITS, tanh_sum
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
+from ablate.model.attention.dot import Dot
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -28,6 +41,23 @@ def test_the_size_of_the_chunks_changes_nothing(mask):
     attend = make("additive", "relative", mask, padding="some")
     sizes = (1, 2, LENGTH - 1, LENGTH + 1)
     assert_as_reference(attend, *(kernel("chunked", chunk=n, compile=False) for n in sizes))
+
+
+class Drawing(Dot):
+    """A custom score with torch's dropout."""
+
+    def forward(self, q, k):
+        return dropout(super().forward(q, k))
+
+
+def test_a_custom_score_draws_the_same_numbers_again_in_the_backward_pass():
+    sizes = {"heads": H, "query_dim": K, "key_dim": K, "length": LENGTH}
+    attend = replace(make("dot"), score=Drawing(**sizes))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = results(Reference(), attend)
+        torch.manual_seed(0)
+        assert_close(results(Chunked(chunk=LENGTH, compile=False), attend), expected)
 
 
 def long(length, pos, mask):

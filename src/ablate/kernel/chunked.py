@@ -78,7 +78,8 @@ class Chunked(Kernel):
         # Only for the fused score: with others, which allocate faster, it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
 
-        def context(rows: AttentionInputs) -> Tensor:  # runs again in the backward pass
+        # Runs again in the backward pass, with the random numbers of the device of `_`.
+        def context(rows: AttentionInputs, _: Tensor) -> Tensor:
             assert rows.prepared is not None
             if give_back:
                 trimmer.record(largest)
@@ -93,12 +94,9 @@ class Chunked(Kernel):
             # would keep the key gradients of all chunks until it reached the slices.
             rows = attend.rows(first, min(first + size, attend.queries))
             if again:
-                # Its draws depend only on the positions.
-                outputs.append(
-                    checkpoint(context, rows, use_reentrant=False, preserve_rng_state=False)
-                )
+                outputs.append(checkpoint(context, rows, rows.v, use_reentrant=False))
             else:
-                outputs.append(context(rows))
+                outputs.append(context(rows, rows.v))
         return torch.cat(outputs, dim=2)
 
     def _per_query(self, attend: AttentionInputs, *, fused: bool) -> int:
