@@ -160,8 +160,7 @@ def run_here(run: ScheduledRun, folder: Path, *own: str, without: Sequence[str] 
 
 
 def require_as_locally(command: Command, folder: Path, study: Path) -> None:
-    """The runs of `study_line` measure what they do where they are trained by the local launcher,
-    in the same folders."""
+    """The runs of `study_line` measure what they do by the local launcher, in the same folders."""
     code, said = ended(command(*study_line(folder, "local")))
     assert code == 0, said
     for local, other in zip(paths(folder / "local" / "mine"), paths(study), strict=True):

@@ -12,8 +12,7 @@ from ablate.study.plan.request import StudyRequest, parse_request
 
 
 def write_sweep(folder: Path, study: str, *, body: str = "", name: str = "mine") -> list[str]:
-    """The arguments that choose a sweep with this node `study` (YAML, in braces or lines), in the
-    folder of its name whatever else is typed."""
+    """The arguments that choose a sweep with this node `study` (YAML), in a folder of its name."""
     place = folder / "own" / "sweep"
     place.mkdir(parents=True, exist_ok=True)
     node = yaml.dump({"study": yaml.safe_load(study)}, sort_keys=False)

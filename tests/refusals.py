@@ -18,3 +18,12 @@ def refused(
     line = str(caught.value)
     assert "\n" not in line
     assert [part for part in parts if part not in line] == [], line
+
+
+def refusal(ended: tuple[int, str, str], *parts: str, code: int = 2) -> str:
+    """The same of a command, by its exit code, stdout and stderr; returns the line."""
+    ended_with, out, err = ended
+    assert (ended_with, err.count("\n"), "Traceback" in out) == (code, 1, False), err
+    assert err.startswith("ablate: ")
+    assert [part for part in parts if part not in err] == [], err
+    return err

@@ -1,5 +1,4 @@
-"""The folders of src/ablate have an order, that of the tree in CONTRIBUTING.md, and no import goes
-against it, be it inside a function or for types alone."""
+"""No import goes against the order of folders in CONTRIBUTING.md; what the pages name is there."""
 
 import ast
 import csv
@@ -249,8 +248,7 @@ class Parsed(Exception):
 
 
 def test_every_other_command_is_parsed(monkeypatch):
-    """And every argument is explained, in docs/reference/cli.md, too. One that is cut by the end of
-    a line, or refers to some of its arguments alone, is not parsed."""
+    """And every argument is explained, in docs/reference/cli.md too; cut commands are left out."""
 
     def parse(self, *_):
         ArgumentParser.parse_intermixed_args(self)

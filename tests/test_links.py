@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401
 from make_study import ADDITIVE, BASE, arm, make_study, shifted
-from refusals import refused
+from refusals import refusal, refused
 from ways import WAYS, called
 
 import ablate
@@ -114,9 +114,7 @@ def test_the_command_line_writes_through_no_link(ablate_command, tmp_path, outsi
     for name in ("train.log", "multirun.yaml", "figures"):
         (place / name).symlink_to(outside / "private")
         where = "hydra.sweep.dir" if flags else "hydra.run.dir"
-        code, _, said = ablate_command(f"{where}={place}", *flags)
-        assert (code, said.count("\n")) == (2, 1)
-        assert f"{place / name} is a link to" in said
+        refusal(ablate_command(f"{where}={place}", *flags), f"{place / name} is a link to")
         (place / name).unlink()
 
 

@@ -1,5 +1,4 @@
-"""The mutations of tests/mutations/ still fit the source; whether tests notice them is asked by
-its command (CONTRIBUTING.md)."""
+"""The mutations of tests/mutations/ still fit the source; its command tries them."""
 
 from conftest import AREAS
 from mutations.run import Mutation, mutations

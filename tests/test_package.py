@@ -28,8 +28,7 @@ PACKAGE = Path(ablate.__file__).parent
 
 
 def test_the_functions_stay_whatever_is_imported():
-    """No public name is a submodule too: importing that would put it where the function is. The
-    module judge can be called."""
+    """No public name is a submodule too, but judge, a module that can be called."""
     names = {module.name for module in pkgutil.iter_modules(ablate.__path__)}
     assert names
     assert names & {*ablate.__all__, "__version__"} == {"judge"}

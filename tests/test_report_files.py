@@ -415,8 +415,7 @@ def test_outliers_do_not_flatten_a_chart(values, high):
 @pytest.mark.ci
 @quickly
 def test_an_outlier_is_a_triangle_with_its_number(tmp_path):
-    """In main effects, interactions and costs; the others keep the room, and nothing is said where
-    there is none."""
+    """In main effects, interactions and costs; the others keep the room."""
     arms = {"baseline": arm(BASE, seconds=10), "a=1": arm(shifted(0.05)), "b=1": arm(shifted(0.02)),
             "a=1 b=1": arm(shifted(0.06))}  # fmt: skip
     far = {"a=none": arm(shifted(10)), "a=none b=1": arm(shifted(10.2))}

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from make_study import BASE, arm, make_study
 from make_sweep import tiny_for, write_sweep
+from refusals import refusal
 
 from ablate import load_study
 from ablate.errors import UserError
@@ -33,8 +34,7 @@ SIZES = {"16": 1.0, "32": 2.0, "64": 4.0, "128": 8.0, "256": 16.0}  # training F
 
 
 def blocks(root, gains, *, data=None, claims=(), lacking=(), sd=None):
-    """A study whose arm is `gains` better by block, but for those that lack it; the baseline loses
-    0.2 nats per doubling."""
+    """An arm that is `gains` better by block; the baseline loses 0.2 nats per doubling."""
     made = Blocks("model.dim", dict.fromkeys(gains, ()))
     parts = []
     for name, gain in gains.items():
@@ -59,8 +59,7 @@ def blocks(root, gains, *, data=None, claims=(), lacking=(), sd=None):
 
 
 def test_arms_are_paired_within_block_and_seed(tmp_path):
-    """0.05 nats over blocks that lie 0.4 nats apart: unpaired it would be lost. Runs of a seed that
-    are alike in both blocks are no more evidence than those of one."""
+    """Unpaired, 0.05 nats over blocks 0.4 nats apart would be lost; equal runs add no evidence."""
     found = load_study(blocks(tmp_path / "both", {"16": 0.05, "64": 0.05}))
     own = found.runs[found.runs["arm"] == ROTARY]
     assert {*zip(own["model.dim"], own["seed"], strict=True)} == {
@@ -135,32 +134,21 @@ def test_a_seed_without_a_run_in_one_block_is_compared_in_none(tmp_path):
 def test_claims_are_about_all_blocks_or_one_or_a_trend(tmp_path):
     """The arm is 0.2 better on average, 0.1 in the second block, 0.1 less per doubling."""
     rising = {"16": 0, "64": 2}
-    nodes, verdicts, evidence = zip(
-        ({"direction": "better", "min_effect": 0.05}, "confirmed", f"{len(BASE)} seeds"),
-        (
-            {"direction": "better", "min_effect": 0.15, "block": "64"},
-            "refuted",
-            f"{len(BASE)} seeds",
-        ),
-        ({"direction": "worse", "rising_over": rising}, "confirmed", f"{len(BASE)} seeds"),
-        (
-            {"direction": "worse", "min_effect": 0.11, "rising_over": rising},
-            "refuted",
-            f"{len(BASE)} seeds",
-        ),
-        strict=True,
-    )
+    nodes = [
+        {"direction": "better", "min_effect": 0.05},
+        {"direction": "better", "min_effect": 0.15, "block": "64"},
+        {"direction": "worse", "rising_over": rising},
+        {"direction": "worse", "min_effect": 0.11, "rising_over": rising},
+    ]
     claims = [{"statement": f"{n}.", "arm": ROTARY, **node} for n, node in enumerate(nodes)]
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.1}, claims=claims)
     told = judged_claims(collect(root))[0]
-    assert [entry.verdict for entry in told] == [*verdicts]
-    assert [entry.evidence for entry, said in zip(told, evidence, strict=True)
-            if said not in entry.evidence] == []  # fmt: skip
+    assert [entry.verdict for entry in told] == ["confirmed", "refuted"] * 2
+    assert all(f"{len(BASE)} seeds" in entry.evidence for entry in told)
 
 
 def test_a_ladder_has_slopes_and_speed_ups(tmp_path):
-    """A gain of 0.2 nats is one doubling of the baseline's compute, of which two rungs can tell;
-    other data make no ladder."""
+    """A gain of 0.2 nats is one doubling of the baseline's compute; other data make no ladder."""
     study = collect(blocks(tmp_path / "up", {"64": 0.2, "16": 0.2, "32": 0.1}))
     found = ladder(study, "val/loss", "min")
     assert list(found.compute) == ["16", "32", "64"]
@@ -316,9 +304,8 @@ def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     runs.clear()
     assert ablate_command(*argv)[0] == 0
     assert runs == []  # all of them are finished
-    code, _, err = ablate_command(*argv, "study.blocks=null", "data.seq_len=16")
     says = "belongs to a study with the blocks data.seq_len=16,8; choose"
-    assert (code, says in err) == (2, True), err
+    refusal(ablate_command(*argv, "study.blocks=null", "data.seq_len=16"), says)
     for names, refused in (("32", True), ("8,16", True), ("16,8,32", False)):
         other = Blocks("data.seq_len", dict.fromkeys(names.split(","), ()))
         with pytest.raises(UserError, match=says) if refused else nullcontext():
@@ -342,11 +329,7 @@ def planned(ablate_command, folder, blocks, *typed):
 @pytest.mark.parametrize(
     ("blocks", "typed", "lines"),
     [
-        (
-            "{tokens: [1x, 2x, 4x]}",
-            (),
-            ["ones, equal but for their length (4)", "92 steps", "of 140 (34% fewer)"],
-        ),
+        ("{tokens: [1x, 2x, 4x]}", (), ["for their length (4)", "92 steps", "of 140 (34% fewer)"]),
         ("{trainer.max_steps: [10, 20]}", (), ["but for their length (2)", "44 steps", "of 60"]),
         ("{tokens: [1x, 2x]}", ("schedule=cosine",), [TOO_SHORT]),
         (

@@ -135,8 +135,7 @@ QUICK = [("by", "coin", 5), ("equivalent", "normal", 3), ("interaction", "skewed
     ],
 )
 def test_false_confirmations_and_refutations_stay_at_the_level(kind, shape, seeds):
-    """Where nothing, or exactly what counts, is there: of four claims of a study, on arms whose
-    runs share the noise of a seed."""
+    """Of four claims at their boundary, on arms whose runs share the noise of a seed."""
     rng, wrong = np.random.default_rng(seeds), 0
     said, shift = CLAIMED[kind]
     four = [said] * 2 + [{**said, "arm": "c"}] * 2

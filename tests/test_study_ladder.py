@@ -108,8 +108,7 @@ def test_the_largest_size_is_predicted_by_the_others():
 
 
 def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_path):
-    """Counted by hand: of two differences shown at 1M one is the same at 4M and one is not shown;
-    the signs of three of four agree; of the ten pairs of arms nine have the order of 4M."""
+    """Counted by hand."""
     script = run_path(str(Path(__file__).parents[1] / "benchmarks" / "decisions.py"))
     means = {"1M": [3.0, 2.5, 2.9, 3.4, 3.1], "4M": [2.0, 1.8, 2.01, 2.3, 2.02]}
     verdicts = {

@@ -24,8 +24,7 @@ BETTER = State("finished", result={"metrics": {"val/loss": 1.2}, "wall_seconds":
 
 @pytest.fixture
 def study(tmp_path):
-    """Three runs are finished, in 20 s each, one has failed, one is not begun, and one trains: it
-    has 30 s to go."""
+    """Three runs finished in 20 s each, one failed, one is not begun, one has 30 s to go."""
     dot = arm([1.3, "failed: loss is nan at step 40", "running"])
     made = make_study(tmp_path / "scores", {"baseline": arm([1.5, 1.4, None]), DOT: dot})
     now = {"step": 100, "steps": 400, "rate": 10.0, "pid": 17, "host": "desk"}

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 from make_sweep import tiny_for, write_sweep
-from refusals import refused
+from refusals import refusal, refused
 from tiny import overrides
 
 from ablate.config.overrides import parse_all
@@ -86,7 +86,6 @@ MISTAKES = [
     ("", "study.seeds=1000000000 pos_enc=none,learned", ["1,000,000,000 seeds, and at most"]),
     ("", "optimizer.lr=shuffle(range(0,1,1e-12))", ["names more than 10,000 values"]),
     ("", "model.heads=range(1,5,0)", ["the step of a range must not be 0"]),
-    ("", "seed=0,1 study.name=../../x", ["a folder inside of output_dir, without '..'"]),
     ("", "seed=0,1 study.name=/tmp/x", ["a folder inside of output_dir, without '..'"]),
 ]  # fmt: skip
 # Those that planning leaves to the command; an empty node is none.
@@ -130,20 +129,11 @@ def test_a_mistake_is_found_in_planning(number, sweeps):
             lay_out(part, Composer(tree, command, part.fixed))
 
 
-def refusal(ended):
-    """The one line of a command that was refused."""
-    code, out, err = ended
-    assert (code, err.count("\n"), "Traceback" in out) == (2, 1, False), err
-    assert err.startswith("ablate: ")
-    return err
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(("study", "typed", "parts"), [MISTAKES[0], *OF_THE_COMMAND])
 def test_a_mistake_is_one_line(study, typed, parts, ablate_command, tmp_path):
     planned = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path)] if study else []
-    said = refusal(ablate_command(*planned, *typed.split()))
-    assert [part for part in parts if part not in said] == [], said
+    refusal(ablate_command(*planned, *typed.split()), *parts)
     assert not (tmp_path / "outputs").exists()
 
 
@@ -153,18 +143,16 @@ def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_pa
     argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path), "hydra/launcher=basic"]
     assert ablate_command(*argv)[0] == 0
     before = (plan := tmp_path / "outputs" / "mine" / "plan.json").read_text()
-    said = refusal(ablate_command(*argv, "model.dropout=0.5"))
-    assert "model.dropout=0.1 there and 0.5 here" in said
-    assert "study.name=" in said
-    assert "outputs/mine --baseline ARM" in said
-    said = refusal(ablate_command(*argv, "study.blocks.data.seq_len=[16,8]"))
-    assert "outputs/mine belongs to a study without blocks; choose another study.name=" in said
+    said = ("model.dropout=0.1 there and 0.5 here", "study.name=", "outputs/mine --baseline ARM")
+    refusal(ablate_command(*argv, "model.dropout=0.5"), *said)
+    said = "outputs/mine belongs to a study without blocks; choose another study.name="
+    refusal(ablate_command(*argv, "study.blocks.data.seq_len=[16,8]"), said)
     text = (tmp_path / "tiny.txt").rename(tmp_path / "moved.txt")
     moved = [one.replace("tiny.txt", "moved.txt") for one in argv]
     assert ablate_command(*moved, "study.dry_run=true")[0] == 0  # the same data elsewhere
     text.write_text(text.read_text() + " and more")
-    said = refusal(ablate_command(*moved))
-    assert "outputs/mine belongs to a study of other data: it has changed since" in said
+    said = "outputs/mine belongs to a study of other data: it has changed since"
+    refusal(ablate_command(*moved), said)
     assert plan.read_text() == before
     assert len(runs) == 2
 
@@ -174,15 +162,15 @@ def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeyp
     argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path)]
     outputs, plan = tmp_path / "outputs", tmp_path / "outputs/mine/plan.json"
     outputs.write_text("")
-    assert "output_dir: cannot write" in refusal(ablate_command(*argv))
+    refusal(ablate_command(*argv), "output_dir: cannot write")
     outputs.unlink()
     plan.parent.mkdir(parents=True)
     plan.write_text("{")
-    assert "plan.json cannot be read" in refusal(ablate_command(*argv))
+    refusal(ablate_command(*argv), "plan.json cannot be read")
     plan.unlink()
     full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("ablate.study.plan.planfile.write_json", full)
-    assert "No space left on device" in refusal(ablate_command(*argv))
+    refusal(ablate_command(*argv), "No space left on device")
 
 
 def test_a_default_of_a_study_changes_no_single_run(ablate_command, runs, tmp_path):

@@ -6,7 +6,7 @@ from runpy import run_path
 import numpy as np
 import pytest
 from make_study import ADDITIVE, BASE, arm, make_study
-from refusals import refused
+from refusals import refusal, refused
 from scipy import stats
 from statsmodels.formula.api import ols
 from test_study_stats import LEVEL, assert_within, layout, study
@@ -148,9 +148,7 @@ def test_a_pattern_leaves_out_the_studys_own_file(ran, tmp_path):
     (own / known.NOISE).write_text((folder / known.NOISE).read_text())
     assert command(pattern)[0] == 0
     assert [file["study"] for file in known.files(read_plan(own))] == ["first"]
-    code, _, err = command(f"study.noise={own}")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "is of this study itself" in err
+    refusal(command(f"study.noise={own}"), "is of this study itself")
 
 
 RECIPE = {"data": "text", "model.dim": 16, "steps": 12, "parameters": 3776, "training_flops": 10**7}
@@ -196,13 +194,9 @@ def test_the_command_refuses_noise_that_it_cannot_use(ran, tmp_path):
         (["study.noise=null", "study.effect=0.1"], "study.effect=0.1: needs study.noise=FILE"),
         ([blocks], "study.noise with study.blocks"),
     ]:
-        code, _, err = command(f"study.noise={folder}", *typed)
-        assert (code, err.count("\n")) == (2, 1), err
-        assert says in err
+        refusal(command(f"study.noise={folder}", *typed), says)
     (folder / known.NOISE).write_text("{")
-    code, _, err = command(f"study.noise={folder}")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "noise.json cannot be read" in err
+    refusal(command(f"study.noise={folder}"), "noise.json cannot be read")
     assert not (tmp_path / "outputs" / "next").exists()
 
 

@@ -1,5 +1,4 @@
-"""From a sweep's file to the arms and cells of a plan: designs counted and enumerated by hand, arms
-composed and checked, and the ids of their runs."""
+"""From a sweep's file to the arms and cells of a plan, and the ids of their runs."""
 
 import re
 from itertools import product

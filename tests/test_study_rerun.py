@@ -1,5 +1,4 @@
-"""study.rerun=all does every run once more, whoever else is at it and however often it is killed;
-what it rests on: claims of folders that are moved away."""
+"""study.rerun=all repeats every run once, whoever else is at it and however often it is killed."""
 
 import fcntl
 import json

@@ -1,5 +1,4 @@
-"""The state of a run is what its folder says, whoever looks and from wherever; how it ended is
-written down by its launcher where the run itself could not."""
+"""The state of a run is what its folder says; its launcher records an end that it could not."""
 
 import json
 import os
@@ -132,8 +131,7 @@ def test_a_job_of_slurm_counts_while_squeue_knows_it(folder, squeue):
 
 
 def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder, squeue):
-    """Unless it ended by itself, the job is younger than squeue's answer may be, or there is no
-    answer."""
+    """Unless it ended by itself, the job is younger than squeue's answer, or there is none."""
     lost, own = "job 9 (slurm) was cancelled or lost", {"launcher": "slurm", "job": "9"}
     queue(folder, **own, pid=DEAD)
     assert state(folder) == State("failed", lost)

@@ -137,8 +137,7 @@ def test_the_controller_is_killed_and_started_again(command, here, straight, tmp
 
 @pytest.mark.slow
 def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_path):
-    """One run dies once, one always; one loses a try when the parent of all runs is killed, and is
-    stopped in the next."""
+    """One loses a try when the parent of all runs is killed, and is stopped in the next."""
     dies, stopped = runs(tmp_path, [0, 2], "checkpoint_every=1")
     (lost,) = runs(tmp_path, [1])
     (refused,) = runs(tmp_path, [0], "data.path=nowhere.txt")

@@ -131,8 +131,7 @@ def without(tmp_path: Path) -> Callable[..., Callable[..., str]]:
 def test_the_rest_works_without_a_system(
     system: str, without: Callable[..., Callable[..., str]], tmp_path: Path
 ) -> None:
-    """`--help` lists no option of it, the default trains, every other test file can be imported,
-    and those tests pass that go through all options."""
+    """`--help`, the default training, imports of all tests, and tests of all options."""
     options = [file.stem for file in (PACKAGE / "systems" / system / "conf").glob("model/*.yaml")]
     run = without(system)
     listed = run("-m", "ablate", "--help").partition("  model=")[2].partition("  model.")[0]

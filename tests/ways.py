@@ -20,8 +20,7 @@ from ablate.training.build import build, build_data
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that started from another, with tokens of that one, so that it has every
-    file."""
+    """A finished run that has every file, since it started from another, with tokens of that."""
     folder = tmp_path_factory.mktemp("whole")
     start: tuple[str, ...] = ()
     for _ in range(2):
