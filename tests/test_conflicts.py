@@ -2,7 +2,6 @@
 
 import re
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +17,7 @@ from ablate.config.keys import option_content
 from ablate.config.parts import OURS
 from ablate.config.tree import config_files
 from ablate.errors import UserError
-from ablate.training.preflight import check_devices, check_output
+from ablate.training.preflight import check_devices
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")
 FILES = "model=transformer data=parallel data.source=a data.target=b"
@@ -248,11 +247,7 @@ CPU, TWO_GPUS, APPLE, BOTH = (0, False), (2, False), (0, True), (2, True)
         (TWO_GPUS, "trainer=ddp trainer.devices=3", "trainer.devices=3: this machine has 2 GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[2]", r"=\[2\]: this machine has 2 GPU"),
         (TWO_GPUS, "trainer=gpu trainer.devices=[1,1]", "duplicate device"),
-        (
-            TWO_GPUS,
-            "trainer=ddp trainer.devices=2",
-            "devices=2: hydra.launcher.gpus_per_run=1 shows",
-        ),
+        (TWO_GPUS, "trainer=ddp trainer.devices=2", "hydra.launcher.gpus_per_run=1 shows"),
         (APPLE, "trainer=gpu", ""),
         (APPLE, "trainer=ddp", "trainer.strategy=ddp cannot run on Apple's GPU"),
         (BOTH, "trainer.accelerator=cuda trainer.devices=2", ""),
@@ -265,11 +260,3 @@ def test_devices_are_those_of_the_machine(here, overrides, line, monkeypatch):
     monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: mps))
     with pytest.raises(UserError, match=line) if line else nullcontext():
         check_devices(Composition(compose(*overrides.split())).cfg, int("gpus_per_run" in line))
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    check_output(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"output_dir: cannot write to .*Not a directory"):
-        check_output(tmp_path / "file" / "run")
