@@ -242,39 +242,38 @@ def test_exports_of_wandb(tmp_path):
          "lr": 0.1, "optimizer": row.arm, "seed": row.seed, "val/loss": row.value}
         for row in rows
     )  # fmt: skip
-    shown.to_csv(tmp_path / "export.csv", index=False)
-    assert of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")["sgd"] == "worse"
+
+    def exported(frame):
+        frame.to_csv(tmp_path / "export.csv", index=False)
+        return tmp_path / "export.csv"
+
+    def verdicts(frame):
+        return of(exported(frame), baseline="adamw", metric="val/loss")
+
+    assert verdicts(shown)["sgd"] == "worse"
     crashed = shown.assign(State=["crashed", *shown.State[1:]])
     crashed.loc[0, "val/loss"] = np.nan
-    crashed.to_csv(tmp_path / "export.csv", index=False)
-    verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
-    assert {*verdicts.values()} == {"baseline", "excluded"}
+    assert {*verdicts(crashed).values()} == {"baseline", "excluded"}
     again = pd.concat([crashed, crashed[:1], shown[:1]])  # twice crashed, then finished
     for named in (again, again.assign(arm=again.optimizer)):
-        named.to_csv(tmp_path / "export.csv", index=False)
-        verdicts = of(tmp_path / "export.csv", baseline="adamw", metric="val/loss")
-        assert verdicts["sgd"] == "worse"
+        assert verdicts(named)["sgd"] == "worse"
     crashed["lr"] = "high"  # the one column of numbers is the metric, which the crashed run lacks
-    crashed.drop(columns=["Runtime"]).to_csv(tmp_path / "export.csv", index=False)
-    assert read_results(tmp_path / "export.csv", None).values[-1].metric == "val/loss"
+    alone = read_results(exported(crashed.drop(columns=["Runtime"])), None)
+    assert alone.values[-1].metric == "val/loss"
 
-    shown.assign(Name=[f"sunny-sky-{n}" for n in range(len(rows))]).to_csv(
-        tmp_path / "export.csv", index=False
-    )
+    file = exported(shown.assign(Name=[f"sunny-sky-{n}" for n in range(len(rows))]))
     with pytest.raises(UserError, match=r"every run has another Name; add --arm COLUMN"):
-        read_results(tmp_path / "export.csv", "val/loss")
-    named = read_results(tmp_path / "export.csv", "val/loss", ["optimizer"])
+        read_results(file, "val/loss")
+    named = read_results(file, "val/loss", ["optimizer"])
     assert {value.arm for value in named.values} == {*SHIFTS}
 
     pd.DataFrame(  # of wandb.Api().runs, as the manual of W&B writes it
         {"summary": {"_step": 9, "val": {"loss": row.value}, "bad": float("nan")},
          "config": {"seed": row.seed}, "name": row.arm}
         for row in rows
-    ).to_csv(tmp_path / "project.csv")  # fmt: skip
-    assert (
-        of(tmp_path / "project.csv", baseline="adamw", metric="val.loss", better="lower")["muon"]
-        == "better"
-    )
+    ).to_csv(file := tmp_path / "project.csv")  # fmt: skip
+    found = of(file, baseline="adamw", metric="val.loss", better="lower")
+    assert found["muon"] == "better"
 
 
 def test_results_of_lm_eval(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from make_study import ADDITIVE, arm, make_study
 from refusals import refusal
 from scipy import stats
-from test_study_stats import LEVEL, assert_within
+from test_study_stats import LEVEL, assert_within, study
 from tiny import overrides
 
 from ablate.machine.version import PACKAGE
@@ -28,17 +28,10 @@ pytest_plugins = ["command_line"]
 LOOKS = (3, 4, 6)
 
 
-def study(y, seeds=None):
-    """arm -> seed -> value, of the first seeds of each arm."""
-    counts = seeds or [len(own) for own in y]
-    return {
-        str(n): dict(enumerate(map(float, own[:count])))
-        for n, (own, count) in enumerate(zip(y, counts, strict=True))
-    }
-
-
-def judged(y, **own):
-    return compare(study(y, own.pop("seeds", None)), baseline="0", mode="min", looks=LOOKS, **own)
+def judged(y, seeds=None, **own):
+    """seeds: how many each arm has."""
+    y = y if seeds is None else [arm[:count] for arm, count in zip(y, seeds, strict=True)]
+    return compare(study(y), baseline="0", mode="min", looks=LOOKS, **own)
 
 
 def noisy(effects, seed=3):
@@ -112,8 +105,8 @@ def test_a_stopped_arm_needs_more_seeds_than_the_last_look():
     assert min(filter(None, needed)) > LOOKS[-1]
 
 
-def claimed(claims, y, seeds=None):
-    values = study(y, seeds)
+def claimed(claims, y):
+    values = study(y)
     names = [*values]
     parsed = parse_claims([{"statement": "s", **claim} for claim in claims], names, "0")
 
@@ -198,11 +191,16 @@ def report_of(folder, values, **plan):
     return assemble(collect(made))
 
 
-def test_a_report_says_when_each_arm_was_decided(tmp_path):
+def test_a_report_says_when_each_arm_and_each_claim_was_decided(tmp_path):
     y = FOUR * 0.01 + 1.5
     values = dict(zip(("baseline", ADDITIVE, "pos_enc=none", "pos_enc=alibi"), y, strict=True))
+    claims = [
+        {"claim": {"statement": name, "arm": name, "direction": "worse"},
+         "made": "t", "after": False, "dropped": False}
+        for name in (ADDITIVE, "pos_enc=none", "pos_enc=alibi")
+    ]  # fmt: skip
     values[ADDITIVE], values["pos_enc=none"] = values[ADDITIVE][:3], values["pos_enc=none"][:3]
-    report = report_of(tmp_path / "s", values)
+    report = report_of(tmp_path / "s", values, claims=claims)
     assert not report.objections
     (line,) = [line for line in report.remarks if "seeds_up_to" in line]
     assert line.startswith("Arms are tested at 3, 4 and 6 seeds (study.seeds_up_to);")
@@ -219,7 +217,15 @@ def test_a_report_says_when_each_arm_was_decided(tmp_path):
     }  # fmt: skip
     short = {row.arm.name: row.short_verdict for row in report.others}
     assert short["pos_enc=none"] == "no difference shown (stopped at look 1 of 3)"
+    found = to_json(report)["claims"]
+    assert [each["look"]["outcome"] for each in found] == ["decided", "stopped", "decided"]
+    assert [each["n"] for each in found] == [3, 3, 6]
+    assert "stopped at look 1 of 3; 6 seeds are unlikely to decide it" in report.claims[1].evidence
+    assert not report.going()[1]
     assemble(collect(tmp_path / "s").rebased("pos_enc=none"))
+    first = {name: own[:3] for name, own in values.items()}
+    short = report_of(tmp_path / "t", first, claims=claims)
+    assert short.going() == (1, {(None, "pos_enc=alibi"), (None, "baseline")})
 
 
 def test_a_planned_seed_that_failed_is_missing(tmp_path):
@@ -228,26 +234,6 @@ def test_a_planned_seed_that_failed_is_missing(tmp_path):
     report = report_of(tmp_path / "s", values | {"baseline": y[0][:4]})
     (objection,) = report.objections
     assert (objection.arm, objection.rule, objection.reason) == (ADDITIVE, "seeds", "seed 3 failed")
-
-
-def test_a_report_says_at_which_look_a_claim_was_decided(tmp_path):
-    y = FOUR * 0.01 + 1.5
-    values = dict(zip(("baseline", ADDITIVE, "pos_enc=none", "pos_enc=alibi"), y, strict=True))
-    values[ADDITIVE] = values[ADDITIVE][:3]
-    claims = [
-        {"statement": name, "arm": name, "direction": "worse"}
-        for name in (ADDITIVE, "pos_enc=none", "pos_enc=alibi")
-    ]
-    recorded = [{"claim": c, "made": "t", "after": False, "dropped": False} for c in claims]
-    report = report_of(tmp_path / "s", values, claims=recorded)
-    found = to_json(report)["claims"]
-    assert [each["look"]["outcome"] for each in found] == ["decided", "stopped", "decided"]
-    assert [each["n"] for each in found] == [3, 3, 6]
-    assert "stopped at look 1 of 3; 6 seeds are unlikely to decide it" in report.claims[1].evidence
-    assert not report.going()[1]
-    short = report_of(tmp_path / "t", {name: own[:3] for name, own in values.items()},
-                      claims=recorded)  # fmt: skip
-    assert short.going() == (1, {(None, "pos_enc=alibi"), (None, "baseline")})
 
 
 def test_effects_of_crossed_factors_use_the_seeds_of_the_first_look(tmp_path):

@@ -217,12 +217,11 @@ def test_the_page_on_seeds_has_the_tables_of_the_test_in_use():
 
 def two_seeds(folder, sd, **plan):
     """A study whose additive arm is far worse than the baseline, over two seeds."""
-    y = np.array([[1.5, 1.52], [1.51, 1.525], [1.498, 1.524]])
     arms = {
-        name: arm(list(own))
-        for name, own in zip(("baseline", ADDITIVE, "pos_enc=none"), y, strict=True)
+        "baseline": arm([1.5, 1.52]),
+        ADDITIVE: arm([1.71, 1.725]),
+        "pos_enc=none": arm([1.498, 1.524]),
     }
-    arms[ADDITIVE] = arm(list(y[1] + 0.2))
     claims = [{"claim": {"statement": "Additive is worse.", "arm": ADDITIVE, "direction": "worse"},
                "made": "", "after": False, "dropped": False}]  # fmt: skip
     return assemble(collect(make_study(folder, arms, claims=claims, **assumed(sd, 20), **plan)))
