@@ -57,14 +57,8 @@ def run_of(folder: Path, cfg: DictConfig, overrides: Sequence[str]) -> Scheduled
 
 
 def settings(**own: Any) -> LocalSettings:
-    usual = {
-        "max_parallel_runs": 2,
-        "gpus_per_run": 0,
-        "timeout": None,
-        "retries": 0,
-        "grace_period": 30,
-    }
-    return LocalSettings(**usual | {"fail_fast": False} | own)
+    usual = {"max_parallel_runs": 2, "gpus_per_run": 0, "timeout": None, "retries": 0}
+    return LocalSettings(**usual | {"grace_period": 30, "fail_fast": False} | own)
 
 
 def environment(accident: str = "", **more: str) -> dict[str, str]:

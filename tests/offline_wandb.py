@@ -5,6 +5,7 @@ A header of 7 bytes, then blocks of 32 KiB; each piece has crc uint32, length ui
 """
 
 import json
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ class OfflineRun:
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, value) of a metric."""
         return [(r["trainer/global_step"], r[name]) for r in self.history if name in r]
+
+
+def without_settings(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a person without any setting of W&B."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
+    return kept | {"HOME": str(home)} | more
 
 
 def run_folders(run_dir: Path) -> list[Path]:

@@ -1,15 +1,14 @@
 """The examples of docs/how-to/add-*.md run as they are printed, in a copy of the project."""
 
-import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from make_study import scores
+from tiny import in_a_process
 
 from ablate.study import report
 from ablate.study.report.terminal import show
@@ -72,14 +71,8 @@ def change(section: str, folder: Path) -> None:
 
 
 def python(*arguments: str, folder: Path, source: Path) -> str:
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=own | {"PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-    )
+    own = {"PYTHONPATH": str(source), "PYTEST_ADDOPTS": ""}
+    done = in_a_process(*arguments, folder=folder, limit=3600, **own)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

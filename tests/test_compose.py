@@ -239,17 +239,11 @@ def test_a_composition_is_never_changed(tmp_path):
 def test_the_python_interface_refuses_in_one_line_as_the_command_does():
     cfg = ablate.compose("model=vit")
     cfg.model.dim = 33
-    for call, says in (
-        (lambda: ablate.compose(["model=vit"]), "ablate.compose(['model=vit']): each"),
-        (
-            lambda: ablate.build("model=vit"),
-            "ablate.build('model=vit'): takes the return value of ablate.compose",
-        ),
-        (
-            lambda: ablate.run("model=vit"),
-            "ablate.run('model=vit'): takes the return value of ablate.compose",
-        ),
-        (lambda: ablate.build(cfg), "model.heads=4 does not divide model.dim=33"),
+    for function, given, says in (
+        (ablate.compose, ["model=vit"], "ablate.compose(['model=vit']): each"),
+        (ablate.build, "model=vit", "ablate.build('model=vit'): takes the return value of ablate"),
+        (ablate.run, "model=vit", "ablate.run('model=vit'): takes the return value of ablate"),
+        (ablate.build, cfg, "model.heads=4 does not divide model.dim=33"),
     ):
         with refused(says):
-            call()
+            function(given)

@@ -243,6 +243,13 @@ VARIABLE = re.compile(r"\b(?:ABLATE|WANDB)_[A-Z][A-Z_]+\b")
 FLAGS = (ROOT / "docs/reference/cli.md").read_text().split("## Flags")[1]
 
 
+def require_explained(parser: ArgumentParser) -> None:
+    for action in parser._actions:
+        assert action.help, (parser.prog, action.dest)
+        for flag in set(action.option_strings) - {"-h", "--help"}:
+            assert re.search(rf"`{flag}[` ]", FLAGS), (parser.prog, flag)
+
+
 class Parsed(Exception):
     """The arguments of a command were understood."""
 
@@ -252,9 +259,7 @@ def test_every_other_command_is_parsed(monkeypatch):
 
     def parse(self, *_):
         ArgumentParser.parse_intermixed_args(self)
-        assert all(action.help for action in self._actions), self.prog
-        for flag in self._option_string_actions:
-            assert flag in ("-h", "--help") or re.search(rf"`{flag}[` ]", FLAGS), (self.prog, flag)
+        require_explained(self)
         raise Parsed
 
     monkeypatch.setattr(Arguments, "parse_args", parse)
@@ -274,10 +279,7 @@ def test_every_way_to_generate_is_parsed():
     """By the options of one kind of model; each is explained, in docs/reference/cli.md, too."""
     parsers = [generate.parser_of(kind) for kind in generate.families().values()]
     for parser in parsers:
-        for action in parser._actions:
-            assert action.help, action.dest
-            for flag in action.option_strings:
-                assert flag in ("-h", "--help") or re.search(rf"`{flag}[` ]", FLAGS), flag
+        require_explained(parser)
     typed = set(re.findall(r"python -m ablate\.generate RUN_DIR([^`\n#|]*)", PROMISES))
     assert len(typed) > 5
     for words in map(shlex.split, typed - {" --allow my --seed 1"}):

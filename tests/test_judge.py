@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 from statsmodels.stats.multitest import multipletests
+from tiny import in_a_process
 
 import ablate
 from ablate import judge as module
@@ -108,16 +109,10 @@ def test_a_table_gets_the_files_of_a_report_and_a_frame_the_same_content(
 
 @pytest.mark.ci
 def test_torch_is_not_imported(tmp_path):
-    from tiny import in_a_process
-
     benchmark(seeds=3).to_csv(tmp_path / "results.csv", index=False)
-    code = (
-        "import sys; from ablate.judge import main;"
-        f"sys.argv[1:] = [{str(tmp_path / 'results.csv')!r}, '--baseline', 'adamw', '--better',"
-        " 'lower'];"
-        "main(); print('torch' in sys.modules)"
-    )
-    assert in_a_process("-c", code).stdout.endswith("False\n")
+    code = "import sys; from ablate.judge import main; main(); print('torch' in sys.modules)"
+    typed = ("results.csv", "--baseline", "adamw", "--better", "lower")
+    assert in_a_process("-c", code, *typed, folder=tmp_path).stdout.endswith("False\n")
 
 
 def test_the_module_can_be_called_like_the_function():

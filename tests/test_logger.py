@@ -5,12 +5,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock
 
 import accident
@@ -35,6 +36,8 @@ from ablate.logger.wandb import VARIABLES, WandB
 from ablate.task.causal_lm import CausalLM
 from ablate.task.presenter import Presenter
 from ablate.training.logged_extras import require_extras
+
+TESTS = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])  # for PYTHONPATH
 
 
 def png(folder: Path) -> Path:
@@ -332,10 +335,9 @@ def struck(folder, *typed, by, monkeypatch):
         for each in offline_wandb.run_folders(folder):
             offline_wandb.read(each)
         return typed
-    tests = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     line = ("-m", "ablate", *typed, f"hydra.run.dir={folder}")
     # With W&B's service of its own, as a command has.
-    done = in_a_process(*line, PYTHONPATH=tests, ACCIDENT="die 0 4", WANDB_SERVICE="")
+    done = in_a_process(*line, PYTHONPATH=TESTS, ACCIDENT="die 0 4", WANDB_SERVICE="")
     assert done.returncode == -9, done.stderr
     return typed
 
@@ -461,26 +463,20 @@ CATCHES_UP = SCRIPT.replace("logger.run.log", "logger.catch_up(ROWS, {}) #").rep
 )
 
 
-def clean(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a person without any setting of W&B."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
-    home = {"HOME": str(folder), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-    return kept | home | more
+def unset(folder: Path, *argv: object, **environment: str) -> CompletedProcess[str]:
+    """`python ARGV` in that folder, of a person without any setting of W&B."""
+    around = offline_wandb.without_settings(folder, **environment)
+    with mock.patch.dict(os.environ, around, clear=True):
+        done = in_a_process(*argv, folder=folder, PYTHONPATH=TESTS)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def alone(
     folder: Path, *, environment: dict[str, str], script: str = SCRIPT, **changes: Any
 ) -> tuple[str, str]:
     """A run in a process of its own, without a terminal: where it is, and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder), json.dumps(changes)],
-        env=clean(folder, **environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = unset(folder, "-c", script, folder, json.dumps(changes), **environment)
     return done.stdout.strip(), done.stderr
 
 
@@ -554,15 +550,8 @@ def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
     with running() as server:
         server.sweep = sweep | {"command": [*sweep["command"], *tiny]}
         server.trials = [{"model.attention": score, "seed": 1} for score in (*scores, scores[0])]
-        done = subprocess.run(
-            [sys.executable, "-m", "wandb", "agent", "me/ablate/sweep"],
-            env=clean(tmp_path, PATH=path, **server.environment),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert done.returncode == 0, done.stderr
+        agent = ("-m", "wandb", "agent", "me/ablate/sweep")
+        unset(tmp_path, *agent, PATH=path, **server.environment)
         configs = {name: json.loads(run["config"]) for name, run in server.runs.items()}
         losses = [server.summary(f"trial{n}")["val/loss"] for n in range(3)]
     chosen = [configs[f"trial{n}"]["choices"]["value"]["model.attention"] for n in (2, 1, 0)]

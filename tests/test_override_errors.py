@@ -214,12 +214,8 @@ def test_an_option_of_layers_that_cannot_be_read_is_named(tmp_path):
 def test_links_that_lead_nowhere_or_back_disturb_no_option(tmp_path):
     folder = tmp_path / "model.ffn"
     folder.mkdir()
-    for link, to in (
-        ("lost.yaml", "nothing"),
-        ("loop.yaml", "loop.yaml"),
-        ("up", ".."),
-        ("a", "."),
-    ):
+    links = {"lost.yaml": "nothing", "loop.yaml": "loop.yaml", "up": "..", "a": "."}
+    for link, to in links.items():
         (folder / link).symlink_to(to)
     assert compose("model.ffn=relu", config_dir=tmp_path).choices["model.ffn"] == "relu"
 

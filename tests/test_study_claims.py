@@ -104,9 +104,8 @@ def test_holm_runs_over_the_claims_of_a_study():
     d = np.array([1.0, 2.0, 3.0]) * 0.1 + 0.2  # t = 6.93 of three: p = 0.0202
     values = {"baseline": FLAT[:3], "a": FLAT[:3] + d, "b": [], "c": []}
     assert verdicts([claim()], values, seeds=3) == ["confirmed"]
-    assert (
-        verdicts([claim(statement=f"{n}") for n in range(4)], values, seeds=3) == ["undecided"] * 4
-    )
+    four = [claim(statement=f"{n}") for n in range(4)]
+    assert verdicts(four, values, seeds=3) == ["undecided"] * 4
 
 
 SHAPES = {

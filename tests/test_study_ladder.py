@@ -97,10 +97,8 @@ def test_fewer_than_four_sizes_or_a_flat_loss_have_no_law():
     assert judged(rng, 1.2, sizes=3)[0] is None
     assert judged(rng, 1.2, sizes=4)[0] is not None
     assert predicted(COMPUTE[:4], loss(COMPUTE[:4])) is None
-    assert (
-        effective(COMPUTE, [[1.0, 1.1]] * 5, np.zeros(5), [error(np.array([0.1, -0.1]), None)] * 5)
-        is None
-    )
+    errors = [error(np.array([0.1, -0.1]), None)] * 5
+    assert effective(COMPUTE, [[1.0, 1.1]] * 5, np.zeros(5), errors) is None
 
 
 def test_the_largest_size_is_predicted_by_the_others():

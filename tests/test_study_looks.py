@@ -381,7 +381,6 @@ def test_an_arm_that_fails_gets_no_more_seeds(command, tmp_path, fail, seen):
         ("study.seeds=[0,1,2]", "study.seeds must be a number, the seeds of the first look"),
         ("study.seeds_up_to=few", "study.seeds_up_to=few: must be"),
         ("study.arms=[none]", "study.seeds_up_to=6 with study.arms"),
-        ("seed=0,1,2", "set one of them"),
     ],
 )
 def test_what_looks_exclude_is_refused(command, typed, says):

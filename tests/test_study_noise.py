@@ -32,16 +32,8 @@ def noise_of(report):
 
 def noise_file(**content):
     """The content of noise.json, of three arms with five seeds, each part replaceable."""
-    return {
-        "version": "1",
-        "study": "before",
-        "recipe": {},
-        "data": {},
-        "arms": 3,
-        "seeds": 5,
-        "metrics": {METRIC: {"sd": 0.01, "df": 8}},
-        **content,
-    }
+    usual = {"version": "1", "study": "before", "recipe": {}, "data": {}, "arms": 3, "seeds": 5}
+    return usual | {"metrics": {METRIC: {"sd": 0.01, "df": 8}}} | content
 
 
 def assumed(sd, df):
@@ -157,10 +149,7 @@ RECIPE = {"data": "text", "model.dim": 16, "steps": 12, "parameters": 3776, "tra
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (
-            {"recipe": RECIPE | {"steps": 24}},
-            "is of another recipe: steps=24 there and 12 here; leave",
-        ),
+        ({"recipe": RECIPE | {"steps": 24}}, "is of another recipe: steps=24 there and 12 here"),
         ({"recipe": RECIPE | {"data": "pydoc"}}, "recipe: data=pydoc there and text here"),
         ({"recipe": RECIPE | {"parameters": 4500}}, "parameters=4500 there and 3776 here"),
         ({"recipe": {"data": "text"}}, "model.dim=None there and 16 here"),

@@ -1,7 +1,6 @@
 """What the runs of a study are filed under at W&B."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -48,9 +47,8 @@ def test_long_names_are_shortened_and_stay_apart():
 
 def typed(command, folder, **more):
     """What the command printed; it must succeed."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 600}
-    around = {**kept, "HOME": str(folder), **more}
+    around = offline_wandb.without_settings(folder, **more)
     done = subprocess.run(command, shell=True, env=around, cwd=folder, **pipes)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

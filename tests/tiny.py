@@ -4,7 +4,8 @@ import os
 import random
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess, run
+from subprocess import DEVNULL, CompletedProcess, run
+from typing import Any
 
 import ablate
 
@@ -66,6 +67,6 @@ def in_a_process(
 ) -> CompletedProcess[str]:
     """`python ARGV` in that folder, with the package that is tested. limit: seconds."""
     source = str(Path(ablate.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source} | env
-    line = [sys.executable, *map(str, argv)]
-    return run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit)
+    pipes: Any = {"stdin": DEVNULL, "capture_output": True, "text": True}
+    line, environment = [sys.executable, *map(str, argv)], os.environ | {"PYTHONPATH": source} | env
+    return run(line, cwd=folder, env=environment, timeout=limit, **pipes)
