@@ -120,6 +120,15 @@ def test_a_loss_of_layers_counts_by_the_targets_of_its_batch():
     assert steps.means["balance"] == 2.5
 
 
+@pytest.mark.parametrize(("counts", "mean"), [((0,), 0.0), ((0, 0), 0.0), ((0, 4), 2.0)])
+def test_a_batch_without_targets_adds_nothing(counts, mean):
+    steps = Accumulated(len(counts))
+    for count in counts:
+        share = steps.share(torch.arange(5) < count, 1)
+        steps.add({"loss": 2.0 * torch.tensor(count) / share})
+    assert steps.means["loss"] == mean
+
+
 def test_where_examples_are_shuffled_it_is_the_command_for_the_larger_batch(tmp_path):
     one, other = (
         trained(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -27,11 +28,11 @@ class Accumulated:
     summed: dict[str, Tensor | float] = field(default_factory=dict)  # terms of the loss
     first: Tensor | None = None  # targets of the first batch
     last: Tensor | None = None  # of the last
-    targets: Tensor | float = 0.0  # and of all so far
+    targets: Tensor = field(default_factory=lambda: torch.tensor(0))  # and of all so far
 
     def divisor(self, targets: Tensor) -> Tensor:
-        """The divisor of the summed loss of a batch with this number of targets."""
-        self.first = targets if self.first is None else self.first
+        """The divisor of the summed loss of a batch with this number of targets, which may be 0."""
+        self.first = targets.clamp(min=1) if self.first is None else self.first
         self.last = targets
         self.targets = self.targets + targets
         return self.first
@@ -62,7 +63,9 @@ class Accumulated:
     @property
     def correction(self) -> Tensor | float:
         """The factor for the mean of gradients and of losses, after the last batch."""
-        return 1.0 if self.first is None else self.batches * self.first / self.targets
+        if self.first is None:
+            return 1.0
+        return self.batches * self.first / self.targets.clamp(min=1)
 
     def add(self, terms: Mapping[str, Tensor]) -> None:
         """Add the terms of a batch's loss."""
