@@ -134,6 +134,3 @@ def test_one_class_is_refused_and_so_are_names_that_are_not_utf_8(tmp_path):
         with pytest.raises(UserError, match=r"d\\udcf6gs/.*is not UTF-8; rename it") as caught:
             read()
         str(caught.value).encode()
-
-
-# Graphs

@@ -147,11 +147,6 @@ def test_a_stream_goes_through_the_epochs_and_resumes_anywhere(kind, workers):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_state_is_the_number_of_trained_batches():
-    assert Loader(Numbers(), [], done=lambda: 5).state_dict() == {"batch": 5}
-    assert Loader(Numbers(), []).state_dict() == {"batch": 0}
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_mistake_found_by_a_worker_is_still_one_line_and_ends_it(workers):
     loader = Loader(Broken(), Stream(order("in order")), workers=workers)

@@ -78,12 +78,9 @@ def test_every_key_of_attention_stays_within_documents(own):
     assert_equal(model(own=own))
 
 
-def test_smear_stays_within_documents():
-    assert_equal(model(smear=True))
-
-
-def test_pairs_of_tokens_stay_within_documents():
-    assert_equal(model(bigram=2))
+@pytest.mark.parametrize("reads_pairs", [{"smear": True}, {"bigram": 2}])
+def test_what_reads_the_token_before_stays_within_documents(reads_pairs):
+    assert_equal(model(**reads_pairs))
 
 
 @pytest.mark.ci

@@ -39,15 +39,6 @@ def test_relative_encodings_do_not_know_where_the_text_begins(score, pos_enc):
     assert same == (pos_enc in SHIFT_INVARIANT and score == "scaled_dot")
 
 
-def test_tied_embeddings_are_the_output_map():
-    tied, free = random_gpt(), random_gpt(tie_embeddings=False)
-    text = tokens(2, LENGTH)
-    names = {name for name, _ in tied.named_parameters()}
-    assert {name for name, _ in free.named_parameters()} - names == {"head.weight"}
-    assert_close(tied(text), tied.stack(tied.embedding(text)) @ tied.embedding.weight.T)
-    assert_close(free(text), free.stack(free.embedding(text)) @ free.head.weight.T)
-
-
 def test_smear_adds_the_embedding_of_the_token_before():
     model, text = random_gpt(smear=True, dim=18), tokens(2, LENGTH)
     embedded, (gate, share) = model.embedding(text), (model.smear.gate.weight, model.smear.share)
@@ -125,14 +116,6 @@ def test_what_is_no_weight_matrix_has_its_own_role(changes, names, role):
 def test_without_biases_there_are_none():
     names = [name for name, _ in gpt(bias=False, ffn="swiglu").named_parameters()]
     assert not [name for name in names if "bias" in name]
-
-
-def test_the_class_of_a_text_is_read_at_its_last_token():
-    model = random_parts(gpt(classes=3)).eval()
-    texts = torch.randint(VOCAB, (2, 5), generator=torch.Generator().manual_seed(1))
-    keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    for text, real, found in zip(texts, keep, model(texts, keep), strict=True):
-        assert_close(found, model(text[None, real], real[None, real])[0])
 
 
 def modded_nanogpt(w, text, *, depth, heads):

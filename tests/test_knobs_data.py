@@ -99,10 +99,6 @@ def kind(name):
     return class_attribute(RULES[name]["data._target_"][0], "kind")
 
 
-def with_key(key):
-    return pytest.mark.parametrize("name", [name for name in NAMES if key in keys(name)])
-
-
 SLOW = list_of_systems("SLOW_DATA")
 
 
@@ -211,27 +207,9 @@ def test_a_finished_run_is_measured_with_the_keys_that_change_what_is_measured(n
 
 
 @pytest.mark.ci
-@with_key("workers")
+@pytest.mark.parametrize("name", [name for name in NAMES if "workers" in keys(name)])
 def test_workers_change_nothing(name):
     assert equal(batches(name, flip=True), batches(name, flip=True, workers=1))
-
-
-@with_key("root")
-def test_the_root_is_where_it_is_read(name):
-    before = usual(name)
-    if name == "mixture":  # test_data_mixing.py
-        return
-    Path(FILES[name]["root"]).rename("moved")
-    try:
-        assert equal(batches(name, root="moved"), before)
-    finally:
-        Path("moved").rename(FILES[name]["root"])
-
-
-@with_key("sha256")
-def test_the_checksum_is_compared(name):
-    with pytest.raises(UserError, match="is not the file with"):
-        batches(name, sha256="0" * 64)
 
 
 @pytest.mark.ci

@@ -224,18 +224,7 @@ def test_cosine_is_nanogpts():
         assert ours == pytest.approx(nanogpt(step), rel=1e-12)
 
 
-def test_noam_is_vaswanis_equation_3():
-    dim, warmup = 512, 4000
-    peak = dim**-0.5 * warmup**-0.5
-    for step in (0, 100, 3999, 4000, 50_000):
-        n = step + 1
-        paper = dim**-0.5 * min(n**-0.5, n * warmup**-1.5)
-        assert peak * noam(step, 100_000, warmup=warmup) == pytest.approx(paper, rel=1e-12)
-
-
-def test_linear_and_constant_by_hand():
-    values = [linear(step, 10, warmup=2, floor=0.2) for step in (0, 1, 2, 6, 10)]
-    assert values == pytest.approx([1 / 3, 2 / 3, 1.0, 0.6, 0.2])
+def test_constant_by_hand():
     assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
 
