@@ -8,8 +8,7 @@ from itertools import islice
 from unittest.mock import Mock
 
 import pytest
-from test_figures import built
-from tiny import images, overrides, pairs, write_text
+from tiny import built, images, overrides, pairs, trained, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
@@ -27,9 +26,7 @@ def finished(tmp_path_factory):
 
     @cache
     def made(name):
-        cfg = ablate.compose(*overrides(folder, f"pos_enc={name}"))
-        ablate.run(cfg)
-        return Composition(cfg).folder
+        return trained(*overrides(folder, f"pos_enc={name}"))
 
     return made
 

@@ -8,12 +8,11 @@ import torch
 from make_data import make, ready
 from make_files import FILES
 from make_systems import list_of_systems, rows_of_systems
-from tiny import SMALL, four_steps, overrides, write_text
+from tiny import SMALL, four_steps, overrides, trained, write_text
 from ways import called
 
 import ablate
 from ablate import evaluate, export, generate, show
-from ablate.config.composition import Composition
 from ablate.config.overrides import value_text
 from ablate.errors import UserError
 from ablate.run_files.checkpoint_io import read_plain, write_plain
@@ -24,12 +23,6 @@ TOKENIZERS = [
     pytest.param("byte", marks=pytest.mark.slow),
     pytest.param("bpe", marks=pytest.mark.ci),
 ]
-
-
-def trained(*typed):
-    cfg = ablate.compose(*typed)
-    ablate.run(cfg)
-    return Composition(cfg).folder
 
 
 @pytest.fixture(params=TOKENIZERS)
@@ -142,16 +135,16 @@ def same(one, other):
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("name", ONE_FILE)
 def test_of_another_file_nothing_is_held_back(name):
-    trained = ready(name, **FILES[name])
+    whole = ready(name, **FILES[name])
     data = make(name, **FILES[name])
-    data.measure_as(trained)
-    assert data.fingerprint() == trained.fingerprint()
+    data.measure_as(whole)
+    assert data.fingerprint() == whole.fingerprint()
     data.whole = True
     data.setup()
     assert list(data.splits) == ["val"]
-    counts = {split: trained.length(split) for split in trained.splits}
+    counts = {split: whole.length(split) for split in whole.splits}
     if name == "text":
-        assert len(data.tokens["val"]) == sum(map(len, trained.tokens.values()))
+        assert len(data.tokens["val"]) == sum(map(len, whole.tokens.values()))
     else:
         assert data.length("val") >= sum(counts.values()) > counts["val"]
 

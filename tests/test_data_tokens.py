@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from make_data import make, ready
 from refusals import refused
 from test_prepare import as_lines, corpus
+from tiny import built
 
 import ablate
 from ablate.data.preparation import prepare
@@ -24,7 +25,6 @@ from ablate.data.shards import Shard, Shards, windows
 from ablate.data.text import RandomWindows
 from ablate.task.attention import attention_maps
 from ablate.task.causal_lm import CausalLM
-from ablate.training.build import build, build_data, make_task
 from ablate.training.difference import difference
 
 SMALL = {"seq_len": 8, "batch_size": 4}
@@ -294,12 +294,11 @@ def test_a_damaged_file_of_another_program_is_one_line(write, options, line, tmp
 
 def test_attention_maps_stay_within_documents(shards):
     keys = ["data.seq_len=32", "data.batch_size=4", f"data.root={shards}", "data.documents=mask"]
-    cfg = ablate.compose("data=tokens", *MODEL, *keys)
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
-    row = next(n for n in range(data.length("val")) if data.example(n)["documents"].max() > 1)
-    number = data.example(row)["documents"][0]
-    (one,) = attention_maps(task, data.example(row))
+    task = built("data=tokens", *MODEL, *keys)
+    examples = map(task.data.example, range(task.data.length("val")))
+    example = next(each for each in examples if each["documents"].max() > 1)
+    number = example["documents"][0]
+    (one,) = attention_maps(task, example)
     assert not one.weights[:, number[:, None] != number].any()
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from make_model import random_parts
-from test_figures import built
-from tiny import SMALL, images, overrides
+from tiny import SMALL, built, images, overrides
 from ways import called
 
 import ablate

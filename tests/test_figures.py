@@ -14,7 +14,6 @@ from matplotlib.image import imread
 from torch.testing import assert_close
 from ways import called
 
-import ablate
 from ablate import show
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
@@ -26,7 +25,6 @@ from ablate.model.vit import PatchEmbedding
 from ablate.run_files import write_text
 from ablate.task import attention
 from ablate.task.attention import attention_figures, attention_maps
-from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 VIT = ("model=vit", "model.depth=2", "model.dim=16")
@@ -36,15 +34,9 @@ RNN = ("model=rnn_seq2seq", *DATES)
 TRANSFORMER = ("model=transformer", *DATES, "model.heads=2", "model.encoder.depth=1")
 
 
-def built(*overrides):
-    cfg = ablate.compose(*overrides)
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data))
-
-
 @pytest.fixture
 def gpt(tmp_path):
-    return built(*tiny.overrides(tmp_path, "model.depth=2"))
+    return tiny.built(*tiny.overrides(tmp_path, "model.depth=2"))
 
 
 def pixels(path):
@@ -89,7 +81,7 @@ def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
     lines = ["a   " * 30, "b  " * 40, "cd " * 40, "e    " * 30] * 20
     (tmp_path / "text.txt").write_text("\n".join(lines))
     typed = ("data=text", f"data.path={tmp_path}/text.txt", "data.seq_len=24", "model.dim=16")
-    data = built(*typed).data
+    data = tiny.built(*typed).data
     (best,) = data.drawn(1)
     blanks = [data.example(n)["labels"].count("␣") for n in range(min(64, data.length("val")))]
     assert blanks[best] == min(blanks) < max(blanks)
@@ -97,7 +89,7 @@ def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
 
 @pytest.mark.ci
 def test_several_examples_each_with_its_tokens_and_true_fields(tmp_path, monkeypatch):
-    task, seen = built(*RNN, "model.window=local_p"), []
+    task, seen = tiny.built(*RNN, "model.window=local_p"), []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
     examples = [task.data.example(index) for index in range(6)]
     attention_figures(task, tmp_path, examples=examples, caption="by whom", run="the run")
@@ -128,7 +120,7 @@ def test_runs_side_by_side_have_the_same_colors(tmp_path):
     """Also where no row has a single key, whose softmax is 1: sigmoid gives it less."""
     for normalizer in ("softmax", "sigmoid"):
         typed = f"model.normalizer={normalizer}"
-        task = built(*tiny.overrides(tmp_path, typed))
+        task = tiny.built(*tiny.overrides(tmp_path, typed))
         example = task.data.example()
         maps = attention_maps(task, example)
         figure = task.presenter(task).drawer([example], maps, "")(maps[0], [1])
@@ -139,7 +131,7 @@ def test_runs_side_by_side_have_the_same_colors(tmp_path):
 
 @pytest.mark.ci
 def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
-    task = built(*TRANSFORMER)
+    task = tiny.built(*TRANSFORMER)
     example = task.data.example()
     source, target = example["source_labels"], example["target_labels"]
     read = {
@@ -183,7 +175,7 @@ def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
 
 
 def test_the_image_is_what_a_person_sees():
-    data = built(*VIT).data
+    data = tiny.built(*VIT).data
     shown = unnormalized(data, data.example()["images"][0])
     from sklearn.datasets import load_digits  # takes a second to import
 
@@ -224,7 +216,7 @@ def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize("residual", [False, True])
 def test_gates_are_those_that_torch_hides(residual):
     """With them and the cell's own candidate, the LSTM's formula gives what torch's layer gives."""
-    task = built("model=rnn_lm", "model.depth=2", f"model.residual={residual}", "model.dim=8")
+    task = tiny.built("model=rnn_lm", "model.depth=2", f"model.residual={residual}", "model.dim=8")
     model, tokens = task.model, task.data.example()["tokens"][:, :12]
     x = model.embedding(tokens)
     every = zip(model.recurrent.layers, lstm_gates(model, tokens), strict=True)
@@ -291,7 +283,7 @@ def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins, caplo
 
 @pytest.mark.ci
 def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):
-    task = built(*RNN)
+    task = tiny.built(*RNN)
     path = tmp_path / "figures" / "alignment.png"
     assert show_command(task, "--source", "3 mars 2015") == (0, f"{path}\n", "")
     assert drawn(path)
@@ -319,7 +311,7 @@ GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
     ],
 )
 def test_show_refuses_in_one_line(tmp_path, show_command, overrides, arguments, words):
-    code, _, error = show_command(built(*overrides), *arguments.split())
+    code, _, error = show_command(tiny.built(*overrides), *arguments.split())
     assert (code, error[:8], error.count("\n")) == (2, "ablate: ", 1)
     assert words in error
     assert not list(tmp_path.rglob("*.png"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny
 from make_model import random_parts
-from test_figures import built, drawn
+from test_figures import drawn
 from ways import called
 
 from ablate import generate
@@ -20,7 +20,7 @@ from ablate.task import translate
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     """A model that writes something else for each source."""
-    made = built(*tiny.pairs(tmp_path_factory.mktemp("run"))).eval()
+    made = tiny.built(*tiny.pairs(tmp_path_factory.mktemp("run"))).eval()
     random_parts(made.model, std=1.0)
     return made
 

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import test_figures
 import tiny
 import torch
 from test_commands import call
@@ -12,7 +11,6 @@ from torch.nn import functional as F
 
 import ablate
 from ablate import evaluate, generate
-from ablate.config.composition import Composition
 from ablate.errors import UserError
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -23,15 +21,13 @@ def overrides(folder, *more):
 
 
 def built(folder, *more):
-    return test_figures.built(*overrides(folder, *more)).eval()
+    return tiny.built(*overrides(folder, *more)).eval()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
-    ablate.run(cfg)
-    return Composition(cfg).folder
+    return tiny.trained(*overrides(folder, "pos_enc=learned"))
 
 
 @torch.no_grad()

@@ -10,11 +10,9 @@ from make_model import context, flops, gpt, normal, part, random_parts, transfor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-import ablate
 from ablate.data.pairs import PAD
 from ablate.figures.experts import draw_load
 from ablate.task.experts import expert_loads
-from ablate.training.build import build, build_data, make_task
 
 B, N, D = 3, 5, 6
 TOKENS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -100,11 +98,9 @@ def test_both_stacks_of_a_transformer_have_losses():
 
 
 def test_the_load_counts_the_choices_of_real_tokens_and_is_drawn(tmp_path):
-    cfg = ablate.compose(*tiny.overrides(tmp_path, "model.ffn=moe", "model.ffn.experts=4"))
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = tiny.built(*tiny.overrides(tmp_path, "model.ffn=moe", "model.ffn.experts=4"))
     (load,) = expert_loads(task)
-    batches = list(data.val_dataloader())[:8]
+    batches = list(task.data.val_dataloader())[:8]
     assert float(load.sum()) == 2 * sum(batch["tokens"].numel() for batch in batches)
     shares = load / load.sum()
     texts = [text.get_text() for text in draw_load([shares]).axes[0].texts]

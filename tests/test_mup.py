@@ -13,7 +13,6 @@ import ablate
 from ablate import coordinates
 from ablate.errors import UserError
 from ablate.task.optimizing import optimizer_of
-from ablate.training.build import build, build_data, make_task
 from ablate.training.coordinates import Distances, distances, slopes
 
 WIDTHS, DEPTHS = (32, 64, 128), (2, 4, 8)
@@ -105,10 +104,8 @@ def test_activations_that_do_not_move_have_no_slope() -> None:
 
 def groups(path: Path, *given: str) -> tuple[Any, dict[str, Any]]:
     """The model, and the group of each role in the optimizer."""
-    cfg = ablate.compose(*tiny.overrides(path, *given))
-    data = build_data(cfg)
-    task = make_task(cfg, data, model := build(cfg, data))
-    found, roles = {}, model.roles()
+    task = tiny.built(*tiny.overrides(path, *given))
+    model, found, roles = task.model, {}, task.model.roles()
     for group in optimizer_of(task).param_groups:
         ids = {id(parameter) for parameter in group["params"]}
         (role,) = {roles[name] for name, p in model.named_parameters() if id(p) in ids}

@@ -8,13 +8,13 @@ import pytest
 import torch
 from make_model import gpt, random_parts, tokens
 from test_resume import SHORT, assert_equal, at_step, strike
-from tiny import overrides
+from tiny import built, overrides
 from torch import Tensor
 from torch.testing import assert_close
 
 import ablate
 from ablate.task.optimizing import optimizer_of
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build
 from ablate.training.float8 import Float8, OnCPU
 from ablate.training.load import load
 
@@ -125,9 +125,8 @@ RUN = ("experiment=ngpt", "model.dim=8", "model.depth=2", "model.heads=2")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd", "lion", "cautious"])
 def test_weights_have_length_one_after_every_step(optimizer: str, tmp_path: Path) -> None:
     typed = overrides(tmp_path, *RUN, f"optimizer={optimizer}", "optimizer.lr=0.1")
-    cfg = ablate.compose(*typed)
-    data = build_data(cfg)
-    task = make_task(cfg, data, model := build(cfg, data))
+    task = built(*typed)
+    model = task.model
     assert_unit(model, WEIGHTS)
     rule = optimizer_of(task)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

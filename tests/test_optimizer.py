@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from refusals import refused
 from test_resume import assert_equal, at_step, strike
-from tiny import images, overrides
+from tiny import images, overrides, task_of
 
 import ablate
 from ablate.config.composition import Composition, compose
@@ -23,7 +23,7 @@ from ablate.optimizer.schedule.linear import linear
 from ablate.optimizer.schedule.noam import noam
 from ablate.optimizer.schedule.wsd import wsd
 from ablate.task.optimizing import groups_of
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build, build_data
 from ablate.training.trainer import make_trainer
 
 MIXED = """
@@ -43,9 +43,8 @@ def own(tmp_path: Path) -> Path:
 
 def made(cfg: DictConfig) -> tuple[Any, Any]:
     """The model, and the optimizer of its parameters."""
-    data = build_data(cfg)
-    task = make_task(cfg, data, model := build(cfg, data))
-    return model, task.make_optimizer(groups_of(task))
+    task = task_of(cfg)
+    return task.model, task.make_optimizer(groups_of(task))
 
 
 def test_models_state_the_roles_of_their_parameters(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from make_study import BASE, arm, make_study
-from test_figures import built
 from test_study_blocks import blocks
+from tiny import built
 
 import ablate
 from ablate.errors import UserError

@@ -16,8 +16,7 @@ from make_model import options
 from make_rows import base, option
 from make_systems import list_of_systems
 from refusals import refused
-from test_figures import built
-from tiny import images, overrides, pairs
+from tiny import built, images, overrides, pairs
 
 import ablate
 from ablate.config.composition import Composition
@@ -33,7 +32,7 @@ from ablate.task.accumulation import total
 from ablate.task.causal_lm import CausalLM, ahead
 from ablate.task.classification import Classification
 from ablate.task.measures import names_of_measures
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build, build_data
 from ablate.training.leakage import caution
 from ablate.training.measure import full_pass
 from ablate.training.steps import FiniteLosses
@@ -244,11 +243,9 @@ def test_tokens_ahead_are_of_the_same_document_of_a_packed_row():
 
 def test_tokens_further_ahead_add_half_as_much_each(tmp_path):
     """Up to the end of the row and of a document, whose last position has no target."""
-    cfg = ablate.compose(*overrides(tmp_path, "task.multi_token=3", "model.dropout=0"))
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = built(*overrides(tmp_path, "task.multi_token=3", "model.dropout=0"))
     task.trainer = SimpleNamespace(world_size=1)
-    batch = next(iter(data.train_dataloader()))
+    batch = next(iter(task.data.train_dataloader()))
     batch["targets"] = targets = batch["targets"].clone()  # of the tokens, one position on
     targets[0, 4] = targets[1, 9:] = IGNORED
     scores = task.model(batch["tokens"]).log_softmax(-1)

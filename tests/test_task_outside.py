@@ -9,10 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 from test_add_a_component import FAMILY, SECTIONS, write_package
 from test_resume import assert_equal, strike
-from tiny import SMALL, overrides, pairs
+from tiny import SMALL, overrides, pairs, task_of
 
 import ablate
 from ablate import evaluate, generate, show
@@ -22,7 +23,7 @@ from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.run_files.checkpoint_io import read_state
 from ablate.training.average import Average
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build, build_data
 from ablate.training.custom_code import custom_code
 from ablate.training.leakage import caution, leaks
 from ablate.training.parallel import Sharing
@@ -44,9 +45,7 @@ def composed(own, *more):
 
 
 def built(own):
-    cfg = composed(own)
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data))
+    return task_of(composed(own))
 
 
 @pytest.mark.ci
@@ -335,9 +334,7 @@ def test_a_part_by_which_outputs_read_later_tokens_is_noticed(own, capsys, name,
 
 
 def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
-    cfg = ablate.compose(*pairs(tmp_path, "model=transformer"))
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = tiny.built(*pairs(tmp_path, "model=transformer"))
     assert caution(task, computed=True) is None
     for part in task.model.modules():
         if isinstance(getattr(part, "mask", None), Causal):
@@ -347,18 +344,13 @@ def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("change", [torch.randn_like, lambda x: x * torch.nan])
 def test_outputs_that_are_drawn_or_not_finite_are_no_leakage(tmp_path, change):
-    cfg = ablate.compose(*pairs(tmp_path, "model=transformer"))
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = tiny.built(*pairs(tmp_path, "model=transformer"))
     task.model.register_forward_hook(lambda model, inputs, y: y + change(y))
     assert not leaks(task)
 
 
 def test_a_sequence_of_one_token_cannot_leak(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path), "data.seq_len=1")
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
-    assert not leaks(task)
+    assert not leaks(tiny.built(*overrides(tmp_path), "data.seq_len=1"))
 
 
 def test_an_option_with_the_name_of_one_of_ours_is_refused(own):

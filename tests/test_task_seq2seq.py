@@ -9,8 +9,7 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 from make_model import random_parts
-from test_figures import built
-from tiny import pairs
+from tiny import built, pairs
 from torchmetrics import Metric
 
 import ablate

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
-from tiny import SMALL, overrides
+from tiny import SMALL, overrides, trained
 
 import ablate
 from ablate.config.composition import Composition
@@ -25,9 +25,7 @@ from ablate.training.transfer import describe_transfer, fitting
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished language model."""
-    cfg = ablate.compose(*overrides(tmp_path_factory.mktemp("first")))
-    ablate.run(cfg)
-    return Composition(cfg).folder
+    return trained(*overrides(tmp_path_factory.mktemp("first")))
 
 
 def classes(folder: Path, *more: str) -> list[str]:
@@ -67,26 +65,22 @@ def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Pa
 def test_a_classification_starts_from_a_bert(tmp_path: Path) -> None:
     """Its pooler is loaded, and the segments of its pairs are there."""
     own = ["model=bert", "pos_enc=learned"]
-    cfg = ablate.compose(*overrides(tmp_path), *own, "task.next_sentence=true")
-    ablate.run(cfg)
-    second = ablate.compose(*classes(tmp_path), *own, f"init_from={Composition(cfg).folder}")
+    first = trained(*overrides(tmp_path), *own, "task.next_sentence=true")
+    second = ablate.compose(*classes(tmp_path), *own, f"init_from={first}")
     model = build(second, build_data(second))
     note = model.started_from
     assert note is not None
     assert note["new"] == ["classifier.bias", "classifier.weight"]
     assert all(name.startswith(("head.", "next_sentence.")) for name in note["left"])
-    loaded = weights(Composition(cfg).folder)
+    loaded = weights(first)
     assert all(model.state_dict()[name].equal(loaded[name]) for name in note["loaded"])
     assert ablate.run(second)["status"] == "finished"
 
 
 @pytest.mark.ci
 def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(first, tmp_path):
-    here = tmp_path / "moved"
-    shutil.copytree(first, here)
-    cfg = ablate.compose(*classes(tmp_path), f"init_from={here}")
-    ablate.run(cfg)
-    folder = Composition(cfg).folder  # whose name depends on the weights
+    here = shutil.copytree(first, tmp_path / "moved")
+    folder = trained(*classes(tmp_path), f"init_from={here}")  # whose name depends on the weights
     theirs, saved = (json.loads((one / "result.json").read_text()) for one in (first, folder))
     assert saved["started_from"]["run"] == str(here)
     assert saved["started_from"]["run_id"] == theirs["run_id"]

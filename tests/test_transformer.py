@@ -16,8 +16,7 @@ from make_model import (
     sentences,
     transformer,
 )
-from test_figures import built
-from tiny import pairs
+from tiny import built, pairs
 from torch import nn
 from torch.testing import assert_close
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from subprocess import DEVNULL, CompletedProcess, run
 from typing import Any
 
+from omegaconf import DictConfig
+
 import ablate
+from ablate.training.build import build, build_data, make_task
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "that", "all", "was", "well"]
 
@@ -60,6 +63,21 @@ def images(folder: Path, *more: str) -> list[str]:
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
     return ["model=rnn_seq2seq", *PAIRS, "model.dim=8", *four_steps(folder), *more]
+
+
+def task_of(cfg: DictConfig) -> Any:
+    """The task of a composition, with its data and its model; untrained."""
+    data = build_data(cfg)
+    return make_task(cfg, data, build(cfg, data))
+
+
+def built(*typed: str) -> Any:
+    return task_of(ablate.compose(*typed))
+
+
+def trained(*typed: str) -> Path:
+    """The folder of a finished run."""
+    return Path(ablate.run(ablate.compose(*typed))["folder"])
 
 
 def in_a_process(

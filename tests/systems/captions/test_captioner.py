@@ -9,9 +9,10 @@ import torch
 from make_model import SIZES, normal, random_parts, tiny, tokens
 from PIL import Image
 from systems.captions.rows import captions
-from test_figures import built, drawn
+from test_figures import drawn
 from test_generate import Command
 from test_loop import gradients, looped, two
+from tiny import built
 from torch import nn
 from torch.testing import assert_close
 

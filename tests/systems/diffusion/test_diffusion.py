@@ -11,12 +11,11 @@ import torch
 from make_model import options, part
 from PIL import Image
 from systems.diffusion.rows import drawings
-from test_figures import built
 from test_generate import Command
+from tiny import built, trained
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
-from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
@@ -201,16 +200,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def judge(folder):
     captions = pytest.importorskip("systems.captions.rows").captions
-    cfg = ablate.compose(*captions(folder))
-    ablate.run(cfg)
-    return Composition(cfg).folder
+    return trained(*captions(folder))
 
 
 @pytest.fixture(scope="module")
 def run(folder, judge):
-    cfg = ablate.compose(*drawings(folder, f"task.judge={judge}"))
-    ablate.run(cfg)
-    return ablate.load(Composition(cfg).folder)
+    return ablate.load(trained(*drawings(folder, f"task.judge={judge}")))
 
 
 @pytest.mark.ci

@@ -6,11 +6,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny import four_steps
+from tiny import four_steps, trained
 
 import ablate
 from ablate import evaluate, generate
-from ablate.config.composition import Composition
 from ablate.errors import UserError
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -36,7 +35,7 @@ def finished(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     series = write(folder / "series.csv")
     attention = ["model.attention=additive"] if request.param == "rnn" else []
-    cfg = ablate.compose(
+    run = trained(
         f"model={request.param}_forecaster",
         *(f"data.path={folder / 'series.csv'}", f"data.columns=[{','.join(COLUMNS)}]"),
         *(f"data.window={WINDOW}", f"data.horizon={HORIZON}", f"data.period={PERIOD}"),
@@ -44,8 +43,7 @@ def finished(request, tmp_path_factory):
         *("model.dim=8", "model.depth=1", "trainer.log_every_n_steps=1", *four_steps(folder)),
         *attention,
     )
-    ablate.run(cfg)
-    return series, ablate.load(Composition(cfg).folder)
+    return series, ablate.load(run)
 
 
 def rolled(run, read, steps):

@@ -14,7 +14,7 @@ from make_files import FILES
 from make_model import normal
 from systems.rlhf.rows import KNOBS, write_preferences
 from test_resume import assert_equal, strike
-from tiny import four_steps
+from tiny import four_steps, task_of
 from torch import nn
 
 import ablate
@@ -28,7 +28,6 @@ from ablate.systems.rlhf.policy import leave_one_out
 from ablate.systems.rlhf.preference_rules import RULES
 from ablate.systems.rlhf.rlhf import RLHF, clipped, policy_gradient
 from ablate.systems.rlhf.rollout import Rollout, log_probabilities, of_response, rollout
-from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -46,9 +45,7 @@ def composed(folder, *more, kind="rlhf"):
 
 
 def built(folder, *more, kind="rlhf"):
-    cfg = composed(folder, *more, kind=kind)
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data)).eval()
+    return task_of(composed(folder, *more, kind=kind)).eval()
 
 
 def first(data, count, split="train"):

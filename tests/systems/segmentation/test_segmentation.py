@@ -12,7 +12,7 @@ from conftest import undraw
 from PIL import Image
 from scipy.ndimage import distance_transform_edt
 from systems.segmentation import rows
-from test_figures import built
+from tiny import built
 
 import ablate
 from ablate import generate, show

@@ -14,9 +14,9 @@ from make_data import make, ready
 from refusals import refused
 from systems.speech.rows import speech, write_recordings
 from threadpoolctl import threadpool_limits
+from tiny import trained
 
 import ablate
-from ablate.config.composition import Composition
 from ablate.data.pair_tokenizer import SPECIALS
 from ablate.errors import UserError
 from ablate.systems.speech import espeak, mel, vocoder
@@ -252,11 +252,8 @@ def runs(tmp_path_factory):
     """A recognizer and a speaker that it judges, each trained for four steps."""
     folder = tmp_path_factory.mktemp("speech")
     few = ("data.val_examples=6", "data.test_examples=4")
-    hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition", *few))
-    ablate.run(hears)
-    says = ablate.compose(*speech(folder, f"task.recognizer={Composition(hears).folder}", *few))
-    ablate.run(says)
-    return Composition(hears).folder, Composition(says).folder
+    hears = trained(*speech(folder, "task=seq2seq", "data.direction=recognition", *few))
+    return hears, trained(*speech(folder, f"task.recognizer={hears}", *few))
 
 
 @pytest.mark.ci
