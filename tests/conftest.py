@@ -7,10 +7,11 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -163,6 +164,19 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data is not on this machine: {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints, called with these arguments."""
+    from ways import called
+
+    def of(command: ModuleType, *arguments: object) -> str:
+        capsys.readouterr()
+        called(command.main, *arguments)
+        return capsys.readouterr().out
+
+    return of
 
 
 def undraw(patch: pytest.MonkeyPatch) -> None:

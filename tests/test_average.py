@@ -1,16 +1,14 @@
 """Averages of the weights: what is measured and kept, and what training goes on from."""
 
-import csv
 import json
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from omegaconf import DictConfig
-from test_resume import SHORT, assert_equal, at_step, strike
+from test_resume import SHORT, assert_resumes, at_step, last
 from tiny import overrides as tiny
+from tiny import rows_of
 
 import ablate
 from ablate.errors import UserError
@@ -30,7 +28,7 @@ def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> N
     names = [name for name in of_training[1] if name.startswith("model.")]
     assert names
     assert all(torch.equal(of_training[0][n], of_training[1][n]) for n in names)
-    measured = {int(row["step"]): row["val/loss"] for row in curve(tmp_path / "run")}
+    measured = {int(row["step"]): row["val/loss"] for row in rows_of(tmp_path / "run")}
     assert result["best_step"] < result["steps"]
     assert len({*measured.values()} - {""}) == 4
     assert float(measured[result["best_step"]]) == pytest.approx(result["metrics"]["val/loss"])
@@ -72,23 +70,11 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[DictConfig, Path]:
     return cfg, folder / "whole"
 
 
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def last(folder: Path) -> Any:
-    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
-
-
 @pytest.mark.ci
 def test_a_schedule_free_training_resumes_bit_for_bit(
     free: tuple[DictConfig, Path], tmp_path: Path
 ) -> None:
-    cfg, whole = free
-    assert strike(cfg, tmp_path, **at_step(5)) == -signal.SIGKILL
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, whole)
+    assert_resumes(free, tmp_path, **at_step(5))
 
 
 @pytest.mark.ci

@@ -1,11 +1,10 @@
 """Lightning callbacks of the user: they act, several at once, and a run with them resumes."""
 
 import json
-import signal
 
 import pytest
 from lightning.pytorch.callbacks import Callback
-from test_resume import assert_equal, at_step, result, strike
+from test_resume import assert_resumes, at_step, result
 from tiny import overrides
 
 import ablate
@@ -63,9 +62,7 @@ def test_training_ends_early_and_resumes_with_what_its_callbacks_remember(own, t
     assert "a callback ended the training after step 6 of 12" in "".join(capsys.readouterr())
     nothing_left = {"place": (Curves, "on_train_end")}  # the last validation is behind it
     for name, moment in {"killed": at_step(3), "after": nothing_left}.items():
-        assert strike(cfg, tmp_path / name, **moment) == -signal.SIGKILL
-        ablate.run(cfg, tmp_path / name)
-        assert_equal(tmp_path / name, whole)
+        assert_resumes((cfg, whole), tmp_path / name, **moment)
     seen = [(tmp_path / name / "seen.txt").read_text() for name in ("killed", "whole")]
     assert seen[0] == seen[1]
     assert len(json.loads(seen[0])) == result(whole)["steps"] == 6

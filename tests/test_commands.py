@@ -31,19 +31,12 @@ def finished(tmp_path_factory):
     return made
 
 
-def call(monkeypatch, capsys, command, *arguments):
-    monkeypatch.setattr("sys.argv", ["ablate", *map(str, arguments)])
-    command.main()
-    return capsys.readouterr().out
-
-
 @pytest.fixture
-def measured(monkeypatch, capsys):
+def measured(printed):
     """`python -m ablate.evaluate RUN CHANGES --json`: its rows."""
 
     def rows(run, *changes):
-        capsys.readouterr()
-        out = call(monkeypatch, capsys, evaluate, run, *changes, "--json")
+        out = printed(evaluate, run, *changes, "--json")
         return [json.loads(line) for line in out.splitlines()]
 
     return rows
@@ -104,19 +97,18 @@ def test_evaluate_refuses_what_is_no_value(finished, measured, change, message):
         measured(finished("rotary"), change)
 
 
-def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
+def test_generate_continues_the_prompt(finished, printed):
     arguments = (generate, finished("rotary"), "--prompt", "the cat", "--tokens", 40)
-    capsys.readouterr()
     seeds = ([], [], ["--seed", 1])
-    once, again, other = (call(monkeypatch, capsys, *arguments, *more) for more in seeds)
+    once, again, other = (printed(*arguments, *more) for more in seeds)
     assert once.startswith("the cat")
     assert len(once.rstrip("\n")) == len("the cat") + 40
     assert once == again != other
 
 
-def test_a_stop_shows_what_was_written(finished, monkeypatch, capsys):
+def test_a_stop_shows_what_was_written(finished, monkeypatch, printed, capsys):
     arguments = (generate, finished("rotary"), "--prompt", "the cat", "--tokens", 40)
-    whole = call(monkeypatch, capsys, *arguments)
+    whole = printed(*arguments)
 
     def stopped(*given, **options):
         yield from islice(sample(*given, **options), 9)
@@ -124,21 +116,20 @@ def test_a_stop_shows_what_was_written(finished, monkeypatch, capsys):
 
     monkeypatch.setattr("ablate.task.causal_lm.sample", stopped)
     with pytest.raises(KeyboardInterrupt):
-        call(monkeypatch, capsys, *arguments)
+        printed(*arguments)
     assert capsys.readouterr().out == whole[: len("the cat") + 9] + "\n"
 
 
 @pytest.mark.ci
-def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, monkeypatch, capsys):
+def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, printed):
     """Although the text of this run has no "T"."""
     run = finished("rotary")
     result = json.loads((run / "result.json").read_text()) | {"artifacts": ["sample.txt"]}
     typed, *_ = next_commands(result, run, "ablate.task.causal_lm.CausalLM")
     *start, prompt = shlex.split(typed)
     assert start == ["python", "-m", "ablate.generate", str(run), "--prompt"]
-    capsys.readouterr()  # of the training
     for given in (["--prompt", prompt], []):
-        assert call(monkeypatch, capsys, generate, run, *given).startswith(prompt)
+        assert printed(generate, run, *given).startswith(prompt)
 
 
 @pytest.mark.parametrize(
@@ -153,16 +144,16 @@ def test_the_prompt_that_is_suggested_and_the_default_can_be_encoded(finished, m
         (("--beam", 2, "--top-k", 3), "--beam: .* is a language model, and its options are"),
     ],
 )
-def test_generate_refuses(finished, monkeypatch, capsys, arguments, message):
+def test_generate_refuses(finished, printed, arguments, message):
     with pytest.raises(UserError, match=message):
-        call(monkeypatch, capsys, generate, finished("rotary"), *arguments)
+        printed(generate, finished("rotary"), *arguments)
 
 
-def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, printed):
     run = Mock(task=built(*images(tmp_path)))
     monkeypatch.setattr("ablate.training.load.load", lambda *_, **__: run)
     with pytest.raises(UserError, match="does not support generation"):
-        call(monkeypatch, capsys, generate, tmp_path)
+        printed(generate, tmp_path)
 
 
 @pytest.mark.ci
@@ -205,13 +196,13 @@ def test_diff_says_what_a_change_does(tmp_path):
 
 
 @pytest.mark.ci
-def test_diff_compares_the_folders_of_runs(finished, monkeypatch, capsys):
+def test_diff_compares_the_folders_of_runs(finished, printed):
     run = finished("rotary")
-    out = call(monkeypatch, capsys, diff, run, run)
+    out = printed(diff, run, run)
     assert "No effect: the same parameters" in out
     assert re.search(r"decoding state, bytes per token +│ [1-9]\d+ +│ [1-9]\d+ ", out), out
     with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
-        call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
+        printed(diff, "' seed=1", "seed=2")
     typed = " ".join(overrides(run.parents[2], "pos_enc=none"))
-    out = call(monkeypatch, capsys, diff, run, typed)
+    out = printed(diff, run, typed)
     assert re.search(r"pos_enc +│ rotary +│ none ", out), out

@@ -20,7 +20,7 @@ import yaml
 from make_logger import CONFIG, RESULT, ROOT, make
 from matplotlib.image import imsave
 from omegaconf import OmegaConf
-from tiny import SMALL, images, in_a_process, overrides
+from tiny import SMALL, images, in_a_process, overrides, rows_of
 from wandb_server import KEY, running
 from ways import called
 
@@ -254,8 +254,7 @@ STEPS = ("trainer.max_steps=6", "trainer.val_check_interval=3", "trainer.log_eve
 
 def logged(folder, name):
     """Of metrics.csv, as the series of W&B."""
-    with (folder / "metrics.csv").open() as file:
-        return [(int(r["step"]), float(r[name])) for r in csv.DictReader(file) if r[name]]
+    return [(int(row["step"]), float(row[name])) for row in rows_of(folder) if row[name]]
 
 
 @pytest.fixture(scope="module")

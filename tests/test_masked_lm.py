@@ -2,11 +2,11 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 import tiny
 import torch
-from test_commands import call
 from torch.nn import functional as F
 
 import ablate
@@ -85,10 +85,9 @@ def test_measures_are_those_of_the_whole_split(tmp_path):
 
 
 @pytest.mark.ci
-def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, monkeypatch, capsys):
+def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, printed):
     trained = json.loads((finished / "result.json").read_text())["metrics"]
-    out = call(monkeypatch, capsys, evaluate, finished, "--json")
-    assert json.loads(out) == pytest.approx(trained, abs=1e-6)
+    assert json.loads(printed(evaluate, finished, "--json")) == pytest.approx(trained, abs=1e-6)
     names = ("loss", "perplexity", "accuracy", "next_accuracy")
     assert set(trained) == {f"val/{name}" for name in names}
     other = tmp_path / "other.txt"
@@ -100,10 +99,8 @@ def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, mo
 
 
 @pytest.mark.ci
-def test_generate_fills_in(finished, monkeypatch, capsys):
-    def written(*arguments):
-        return call(monkeypatch, capsys, generate, finished, *arguments)
-
+def test_generate_fills_in(finished, printed):
+    written = partial(printed, generate, finished)
     prompt = "the c[MASK]t s[MASK][MASK]"
     filled = written("--prompt", prompt)
     assert filled == written("--prompt", prompt)

@@ -2,6 +2,7 @@
 the factors of rates, decay and scores."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,10 @@ def test_at_the_size_itself_nothing_changes(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_the_command_prints_the_slopes_and_draws_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Callable[..., str]
 ) -> None:
     more = ("model.dim=8,16", "model.base_dim=8", "--steps", "2", "--out", str(tmp_path / "c.png"))
-    monkeypatch.setattr("sys.argv", ["coordinates", *tiny.overrides(tmp_path), *more])
-    coordinates.main()
-    out = capsys.readouterr().out
+    out = printed(coordinates, *tiny.overrides(tmp_path), *more)
     cfg = [ablate.compose(*tiny.overrides(tmp_path, f"model.dim={n}", more[1])) for n in (8, 16)]
     for kind, each in slopes((8, 16), [distances(one, 2) for one in cfg]).items():
         (line,) = [line for line in out.splitlines() if kind in line]
@@ -86,12 +85,9 @@ def test_the_command_prints_the_slopes_and_draws_them(
         ("model.dim=8,16 model.base_dim=8 optimizer=sgd", "muP is defined here for"),
     ],
 )
-def test_what_has_no_slope_is_refused(
-    words: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["coordinates", *words.split()])
+def test_what_has_no_slope_is_refused(words: str, says: str, printed: Callable[..., str]) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
-        coordinates.main()
+        printed(coordinates, *words.split())
 
 
 def test_activations_that_do_not_move_have_no_slope() -> None:

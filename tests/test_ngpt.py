@@ -1,13 +1,12 @@
 """nGPT: against its equations, written out; weights of length 1 after every step."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from make_model import gpt, random_parts, tokens
-from test_resume import SHORT, assert_equal, at_step, strike
+from test_resume import SHORT, assert_resumes, at_step
 from tiny import built, overrides
 from torch import Tensor
 from torch.testing import assert_close
@@ -161,6 +160,4 @@ def test_maps_in_float8_are_normalized_as_well() -> None:
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *RUN, *SHORT))
     ablate.run(cfg, tmp_path / "whole")
-    assert strike(cfg, tmp_path / "killed", **at_step(5)) == -signal.SIGKILL
-    ablate.run(cfg, tmp_path / "killed")
-    assert_equal(tmp_path / "killed", tmp_path / "whole")
+    assert_resumes((cfg, tmp_path / "whole"), tmp_path / "killed", **at_step(5))

@@ -121,6 +121,12 @@ def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL
     return process.exitcode
 
 
+def assert_resumes(whole, folder, **moment):
+    """Killed at that moment, the run ends as the one that is never stopped."""
+    assert strike(whole[0], folder, **moment) == -signal.SIGKILL
+    goes_on(whole, folder)
+
+
 def at_step(step):
     """The place of a training step, and when it is that one; counted from 0."""
     return {"place": (CausalLM, "losses"), "when": lambda task, *_: task.global_step == step}

@@ -1,10 +1,8 @@
 """A model and its task from a custom folder: docs/how-to/add-a-model-and-task.md."""
 
-import csv
 import importlib
 import json
 import re
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +10,7 @@ import pytest
 import tiny
 import torch
 from test_add_a_component import FAMILY, SECTIONS, write_package
-from test_resume import assert_equal, strike
+from test_resume import assert_resumes
 from tiny import SMALL, overrides, pairs, task_of
 
 import ablate
@@ -49,14 +47,14 @@ def built(own):
 
 
 @pytest.mark.ci
-def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch, capsys):
+def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, printed, capsys):
     from my.task import Denoising
 
     cfg, whole, killed = composed(own), tmp_path / "whole", tmp_path / "killed"
     result = ablate.run(cfg, whole)
     assert result["status"] == "finished"
     assert result["artifacts"] == ["figures/drawn.png"]
-    for row in csv.DictReader((whole / "metrics.csv").open()):
+    for row in tiny.rows_of(whole):
         terms = float(row["train/noise"]) + float(row["train/pull"])
         assert float(row["train/loss"]) == pytest.approx(terms, rel=1e-5)
     state = read_state(whole / "checkpoints/last.ckpt")
@@ -65,16 +63,11 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
         assert torch.equal(last[f"reference.{name}"], start)
         assert not torch.equal(last[f"model.{name}"], average[f"module.{name}"])
     place = {"place": (Denoising, "losses"), "when": lambda task, *_: task.global_step == 7}
-    assert strike(cfg, killed, **place) == -signal.SIGKILL
-    ablate.run(cfg, killed)
-    assert_equal(killed, whole)
+    assert_resumes((cfg, whole), killed, **place)
     assert (killed / "figures/drawn.png").read_bytes() == (whole / "figures/drawn.png").read_bytes()
 
     def call(command, *arguments):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["ablate", str(whole), "--allow", "my", *arguments])
-        command.main()
-        return capsys.readouterr().out
+        return printed(command, whole, "--allow", "my", *arguments)
 
     show_result(result, whole, cfg)
     assert f"python -m ablate.generate {whole} --allow my --seed 1\n" in capsys.readouterr().out

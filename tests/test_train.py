@@ -1,6 +1,5 @@
 """A run from the composed config to the files it leaves."""
 
-import csv
 import json
 import math
 import sys
@@ -12,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from refusals import refused
-from tiny import SMALL, images, overrides
+from tiny import SMALL, images, overrides, rows_of
 
 import ablate
 from ablate.cli.job import process_seconds
@@ -46,11 +45,6 @@ def finished(tmp_path_factory):
         patch.setenv("WANDB_API_KEY", "a-secret-that-must-not-be-written")
         result = ablate.run(cfg)
     return cfg, Composition(cfg).folder, result
-
-
-def rows_of(folder):
-    with open(folder / "metrics.csv") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_run_leaves_what_the_contract_says(finished):

@@ -1,5 +1,6 @@
 """A run that takes a second: the smallest of everything, on a text made here."""
 
+import csv
 import os
 import random
 import sys
@@ -78,6 +79,12 @@ def built(*typed: str) -> Any:
 def trained(*typed: str) -> Path:
     """The folder of a finished run."""
     return Path(ablate.run(ablate.compose(*typed))["folder"])
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """Of metrics.csv."""
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 def in_a_process(

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import signal
 from itertools import product
 
 import pytest
@@ -13,7 +12,7 @@ from make_data import make, ready
 from make_files import FILES
 from make_model import normal
 from systems.rlhf.rows import KNOBS, write_preferences
-from test_resume import assert_equal, strike
+from test_resume import assert_resumes
 from tiny import four_steps, task_of
 from torch import nn
 
@@ -406,12 +405,9 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeyp
 @pytest.mark.usefixtures("no_figures")
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     cfg = composed(tmp_path, "task.algorithm=ppo")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ablate.run(cfg, whole)
+    ablate.run(cfg, tmp_path / "whole")
     place = {"place": (RLHF, "losses"), "when": lambda task, *_: task.global_step == 3}
-    assert strike(cfg, killed, **place) == -signal.SIGKILL
-    ablate.run(cfg, killed)
-    assert_equal(killed, whole)
+    assert_resumes((cfg, tmp_path / "whole"), tmp_path / "killed", **place)
 
 
 def learned(folder, *more, kind):
@@ -445,7 +441,7 @@ def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
 
 
 @pytest.mark.ci
-def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
+def test_the_three_phases(tmp_path, runs, printed):
     start = (f"data.policy_run={runs['first']}", f"init_from={runs['first']}")
     folder, reward = tmp_path / "run", runs["reward"]
     result = ablate.run(composed(tmp_path, *start, f"task.reward={reward}"), folder)
@@ -457,27 +453,21 @@ def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
     assert all(torch.equal(before[k], v) for k, v in run.task.reference.state_dict().items())
     assert not all(torch.equal(before[k], v) for k, v in run.model.state_dict().items())
 
-    def call(command, *arguments):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["ablate", *map(str, arguments)])
-        command.main()
-        return capsys.readouterr().out
-
-    assert json.loads(call(evaluate, folder, "--json")) == pytest.approx(result["metrics"])
-    written = call(generate, folder, "--prompt", "abc", "--tokens", 5)
+    assert json.loads(printed(evaluate, folder, "--json")) == pytest.approx(result["metrics"])
+    written = printed(generate, folder, "--prompt", "abc", "--tokens", 5)
     assert written.startswith("abc")
-    score, text = call(generate, reward, "--prompt", "abc").split("\t")
+    score, text = printed(generate, reward, "--prompt", "abc").split("\t")
     scorer = ablate.load(reward).task
     assert float(score) == pytest.approx(
         scorer.presenter(scorer).scored(scorer.data.from_text("abc")), abs=1e-4
     )
     assert text == "abc\n"
     for arguments in ([folder], [reward, "--text", "abc"]):
-        assert "attention_layer_01.png" in call(show, *arguments)
+        assert "attention_layer_01.png" in printed(show, *arguments)
     for path in runs.values():
         path.rename(path.with_suffix(".moved"))
     try:  # what it writes needs no other run
-        assert call(generate, folder, "--prompt", "abc", "--tokens", 5) == written
+        assert printed(generate, folder, "--prompt", "abc", "--tokens", 5) == written
     finally:
         for path in runs.values():
             path.with_suffix(".moved").rename(path)

@@ -166,15 +166,12 @@ def test_measures_are_means_over_the_examples(finished):
 
 
 @pytest.mark.ci
-def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
+def test_generate_writes_masks(finished, tmp_path, printed):
     own = str(tmp_path / "own.png")
     Image.fromarray((np.arange(600) % 256).astype(np.uint8).reshape(20, 30)).save(own)
 
     def call(*arguments, command=generate):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["ablate", str(finished), *arguments])
-        command.main()
-        return capsys.readouterr().out.splitlines()
+        return printed(command, finished, *arguments).splitlines()
 
     *said, path = call("--index", "1")
     assert len(said) == 3
