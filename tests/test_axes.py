@@ -6,7 +6,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import make_files
 import pytest
 import torch
 from make_axes import AXES, MODELS
@@ -23,11 +22,6 @@ ELSEWHERE = {"model.cross_attention"}  # its options are those of model.attentio
 # Groups whose options are another question, machine or view, in one row each or none.
 WHOLE = {"model", "data", "task", "optimizer", "schedule", "kernel", "trainer"}
 UNSEEN = {"callbacks", "debug", "experiment", "hydra", "logger", "sweep"}
-
-
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_files.write(tmp_path, monkeypatch)
 
 
 def rows() -> dict[str, list[str]]:
@@ -75,6 +69,7 @@ ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "p
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize(
     ("model", "group"),
     [
@@ -85,7 +80,7 @@ ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "p
         ("resnet", "model.gate"),
     ],
 )
-def test_options_share_their_initial_values(model: str, group: str, files: None) -> None:
+def test_options_share_their_initial_values(model: str, group: str) -> None:
     """But for the pairs named above, which docs/reference/side-effects.md tells apart."""
     found, data = {}, build_data(base(model))
     always = ALWAYS.get(group, {"pos_enc": "none"})

@@ -8,6 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
+from refusals import refused
 
 from ablate.data import image_file
 from ablate.errors import UserError
@@ -143,12 +144,8 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path):
     ids=["32 bits", "floats", "pages", "no PNG", "Lab"],
 )
 def test_what_nothing_explains_is_refused(tmp_path, content, line):
-    with pytest.raises(UserError) as caught:
+    with refused(str(tmp_path / "it"), line):
         read(tmp_path, content)
-    said = str(caught.value)
-    assert str(tmp_path / "it") in said
-    assert line in said
-    assert "\n" not in said
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow says what is wrong with a tag

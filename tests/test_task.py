@@ -6,7 +6,6 @@ import math
 from itertools import product
 from types import SimpleNamespace
 
-import make_files
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -74,8 +73,8 @@ OTHERS = {"vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", *list_of_system
 
 @pytest.mark.ci
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - OTHERS))
-def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, monkeypatch):
-    make_files.write(tmp_path, monkeypatch)
+@pytest.mark.usefixtures("small_files")
+def test_the_names_of_all_measures_are_known_before_training(model, tmp_path):
     cfg = base(model)
     data = build_data(cfg)
     network = build(cfg, data)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from refusals import refused
 from test_add_a_component import FAMILY, SECTIONS, write_package
 from test_resume import assert_resumes
 from tiny import SMALL, overrides, pairs, task_of
@@ -128,9 +129,8 @@ def test_a_class_without_the_base_of_its_group_is_refused(own, key, base):
     option.write_text("_target_: my.plain.Plain\n_partial_: true\n")
     layers = ["model.layers.attention=[plain,dot]", "model.depth=2"]
     typed = layers if "layers" in key else [f"{key}._target_=my.plain.Plain"]
-    with pytest.raises(UserError) as refused:
+    with refused(f"_target_=my.plain.Plain: must be a subclass of {base}"):
         ablate.compose(*typed, config_dir=own)
-    assert f"_target_=my.plain.Plain: must be a subclass of {base}" in str(refused.value)
 
 
 PARTS = """
@@ -260,10 +260,8 @@ def task(name):
     ],
 )  # fmt: skip
 def test_a_mistake_in_an_own_part_is_one_line(own, slot, text, line):
-    with pytest.raises(UserError) as refused:
+    with refused(line):
         ablate.run(own_part(own, slot, text))
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.ci

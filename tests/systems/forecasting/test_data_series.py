@@ -5,11 +5,10 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 import torch
-from make_data import make, ready
+from make_data import everything, make, ready
 from refusals import refused
 
 import ablate
-from ablate.data.loader import Request
 from ablate.errors import UserError
 
 COUNT = 60
@@ -34,10 +33,6 @@ def series(tmp_path):
 def counting(series):
     """A series whose values are their places, 0, 1, 2 .., and its negative in another column."""
     return series(PLACES, -PLACES)
-
-
-def everything(data, split):
-    return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
 def places(data, values):

@@ -11,6 +11,7 @@ from conftest import undraw
 from make_data import make, ready
 from make_files import FILES
 from make_model import normal
+from refusals import refused
 from systems.rlhf.rows import KNOBS, write_preferences
 from test_resume import assert_resumes
 from tiny import four_steps, task_of
@@ -197,46 +198,32 @@ def test_a_wrong_file_is_refused(tmp_path, line, says):
 
 @pytest.mark.ci
 def test_wrong_runs_are_refused(tmp_path, runs):
-    with pytest.raises(UserError, match="is not a language model trained on text"):
-        ready("preferences", **FILES["preferences"] | {"policy_run": str(runs["reward"])}).example()
-    with pytest.raises(UserError, match="reads at most 12 tokens"):
-        ready("preferences", policy_run=str(runs["first"]))
-    with pytest.raises(UserError, match=r"set data\.tokenizer=char"):
-        ready(
-            "preferences",
-            **FILES["preferences"] | {"policy_run": str(runs["first"]), "tokenizer": "byte"},
-        )
-    with pytest.raises(UserError, match=r"vocab_size=9: .*set data\.vocab_size=null"):
-        ready(
-            "preferences",
-            **FILES["preferences"] | {"policy_run": str(runs["first"]), "vocab_size": 9},
-        )
-    with pytest.raises(UserError, match="is not a run directory with weights"):
-        make("preferences", policy_run=str(tmp_path)).fingerprint()
-    task = built(tmp_path, f"task.reward={runs['first']}")
-    with pytest.raises(UserError, match="is not a run of task=reward"):
-        task.scorer  # noqa: B018
-    for change, part in (
-        ("data.prompt=5", "4 tokens of a prompt"),
-        ("data.seq_len=13", "8 tokens of"),
+    given = FILES["preferences"] | {"policy_run": str(runs["first"])}
+    for changes, says in (
+        ({"policy_run": str(runs["reward"])}, "is not a language model trained on text"),
+        ({"seq_len": 16}, "reads at most 12 tokens"),
+        ({"tokenizer": "byte"}, "set data.tokenizer=char"),
+        ({"vocab_size": 9}, "set data.vocab_size=null"),
     ):
-        with pytest.raises(UserError, match=f"reads at most {part}"):
-            built(tmp_path, f"task.reward={runs['reward']}", change).scorer  # noqa: B018
+        with refused(says):
+            ready("preferences", **given | changes).example()
+    with refused("is not a run directory with weights"):
+        make("preferences", policy_run=str(tmp_path)).fingerprint()
+    for run, change, says in (
+        ("first", (), "is not a run of task=reward"),
+        ("reward", ("data.prompt=5",), "reads at most 4 tokens of a prompt"),
+        ("reward", ("data.seq_len=13",), "reads at most 8 tokens of"),
+    ):
+        with refused(says):
+            built(tmp_path, f"task.reward={runs[run]}", *change).scorer  # noqa: B018
 
 
 def test_the_clipped_surrogate_is_that_of_the_paper():
     """Schulman et al. 2017, equation 7."""
-    new, old, advantages = (
-        -normal(5, 6, seed=1).abs(),
-        -normal(5, 6, seed=2).abs(),
-        normal(5, seed=3),
-    )
-    terms = 0.0
+    new, old = (-normal(5, 6, seed=seed).abs() for seed in (1, 2))
+    terms, advantages = 0.0, normal(5, seed=3)
     for row, token in product(range(5), range(6)):
-        ratio, advantage = (
-            math.exp(float(new[row, token] - old[row, token])),
-            float(advantages[row]),
-        )
+        ratio, advantage = math.exp(new[row, token] - old[row, token]), float(advantages[row])
         terms += min(ratio * advantage, min(max(ratio, 1 - 0.2), 1 + 0.2) * advantage)
     assert float(clipped(new, old, advantages, 0.2)) == pytest.approx(-terms / 5)
 
