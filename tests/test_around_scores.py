@@ -1,8 +1,4 @@
-"""Multi-head attention, and what acts around its scores: fewer heads of keys, QK norm, soft caps,
-sinks, gates.
-
-One reference in plain operations on one head at a time has all of them.
-"""
+"""Multi-head attention, and what acts around its scores, against one reference head by head."""
 
 import math
 from itertools import product

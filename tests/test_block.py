@@ -1,5 +1,4 @@
-"""Blocks: torch's encoder layers with copied weights; placements, norms and feed-forward networks
-against their formulas."""
+"""Blocks: torch's encoder layers with copied weights; placements and norms by their formulas."""
 
 import pytest
 import torch

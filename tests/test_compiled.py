@@ -154,10 +154,7 @@ LENGTHS = [
 @pytest.mark.ci
 @pytest.mark.parametrize("parts", LENGTHS)
 def test_other_lengths_are_not_compiled_again(parts, captured):
-    """Two lengths, which make the lengths variables; then any, in both texts.
-
-    A decoder that attends step by step has one version more, for its first step.
-    """
+    """After two, which make the lengths variables; a first step has a version of its own."""
     network, _, _ = made(*parts)
     for part in network.compiles:
         part.compile(fullgraph=True, options={})

@@ -121,10 +121,7 @@ def environment(disaster):
 
 
 def command(line, folder, disaster):
-    """Runs it as a terminal does, in a process group of its own.
-
-    It has ended when nobody holds its standard error any more: a process left behind is a timeout.
-    """
+    """Runs it in a process group of its own, until nobody holds its standard error any more."""
     process = subprocess.Popen(
         [sys.executable, "-m", "ablate", *line, f"hydra.run.dir={folder}"],
         stdout=subprocess.DEVNULL,

@@ -1,5 +1,4 @@
-"""Random numbers of training: of the step, the module and the place, and of nothing else; and
-dropout by them."""
+"""Random numbers of training, and dropout by them: of the step, the module and the place alone."""
 
 import math
 from dataclasses import replace

@@ -1,9 +1,6 @@
-"""A GPU computes what a CPU does: runs of every model, its kernels, compiled.
+"""A GPU computes what a CPU does, up to rounding: runs of every model, its kernels, compiled.
 
 And every part computes where its input is, for which tests/fake_gpu.py needs no GPU.
-
-What CUDA's kernels may differ by is rounding, in float32; dropout is off, since its numbers are
-drawn on the device.
 """
 
 import math
@@ -33,7 +30,7 @@ def measured(folder: Path, typed: list[str], *more: str) -> dict[str, Any]:
     """A whole run's result."""
     typed = [*typed, *STEPS, *more, f"output_dir={folder}"]
     if "dropout" in ablate.compose(*typed).model:
-        typed.append("model.dropout=0")
+        typed.append("model.dropout=0")  # whose numbers are drawn on the device
     cfg = ablate.compose(*typed)
     return ablate.run(cfg, Composition(cfg).folder)
 

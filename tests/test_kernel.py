@@ -1,7 +1,4 @@
-"""Kernels: each computes what the reference computes, in float64, values and gradients, or refuses.
-
-test_chunked.py and test_triton.py have what is theirs alone.
-"""
+"""Kernels: each has the values and gradients of the reference, in float64, or refuses."""
 
 import itertools
 from copy import deepcopy
@@ -141,10 +138,7 @@ def resolved(score, pos):
 
 
 def combined():
-    """Each score and encoding with one mask by default, and all of them in slow tests.
-
-    A bias that reads the query needs a score that does: the rest is refused, test_pairs.py.
-    """
+    """Each score and encoding that can be combined, by default with one mask."""
     pairs = [
         (score, pos)
         for score, pos in itertools.product(SCORES, ENCODINGS)

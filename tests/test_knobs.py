@@ -1,8 +1,4 @@
-"""Every key of a model and of its parts changes what is computed or learned.
-
-The keys come from the composed config, and their other values from the axes and rules, so that a
-new key is tried too.
-"""
+"""Every key of a composed model and of its parts changes what is computed or learned."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,4 @@
-"""Every knob of a data set changes its batches, and the number of workers changes none.
-
-The keys come from the YAML files, so that a new one is tried too.
-"""
+"""Every key in the YAML of a data set changes its batches; the number of workers changes none."""
 
 from functools import cache
 from itertools import islice

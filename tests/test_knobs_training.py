@@ -1,8 +1,4 @@
-"""Every knob of training does something, shown on four steps of a tiny model.
-
-The keys come from the config tree, and their other values from the axes and rules, so that a new
-key is tried too.
-"""
+"""Every key of training in the config tree does something in four steps of a tiny model."""
 
 import os
 from collections.abc import Callable, Iterator

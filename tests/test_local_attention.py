@@ -1,7 +1,4 @@
-"""Attention in a window of an image, with relative positions.
-
-Against loops over rows and columns (Ramachandran et al. 2019, equations 1 and 3).
-"""
+"""Attention in a window of an image, against loops (Ramachandran et al. 2019, equations 1, 3)."""
 
 import math
 from itertools import combinations, product

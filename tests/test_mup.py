@@ -1,5 +1,4 @@
-"""muP over the width and the depth (model.base_dim, model.base_depth): the coordinate check, and
-the factors of rates, decay and scores."""
+"""muP over the width and the depth: the coordinate check; factors of rates, decay and scores."""
 
 import re
 from collections.abc import Callable

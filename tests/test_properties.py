@@ -1,6 +1,4 @@
-"""What models have in common: nothing of the future is seen, padding and the rest of a batch change
-nothing, one token after another is as all at once, evaluation drops nothing, every parameter
-learns."""
+"""What models have in common: causality, padding, caches, and parameters that all learn."""
 
 import itertools
 from functools import partial

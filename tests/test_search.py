@@ -1,5 +1,4 @@
-"""Greedy and beam search of tables of random logits, against a search without any short cut; that
-the states of models follow: test_properties.py."""
+"""Greedy and beam search of tables of random logits, against a search without any short cut."""
 
 from functools import partial
 

@@ -1,7 +1,4 @@
-"""A state whose tensors were written by several processes, a shard each: sealed files side by side.
-
-Processes that write them: tests/test_ddp.py.
-"""
+"""A state whose tensors several processes have written, a shard each; test_ddp.py has processes."""
 
 import os
 from errno import ENOSPC

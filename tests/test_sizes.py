@@ -1,5 +1,4 @@
-"""Sizes and numbers that no machine holds or that mean nothing: one line, before anything is built;
-and what is left when the memory runs out after all."""
+"""Sizes and numbers that cannot be are refused in one line, and so is memory that runs out."""
 
 import os
 import resource

@@ -1,5 +1,4 @@
-"""Transformers of pairs: torch's with copied weights, GPT with a prefix, what is read of a source;
-test_properties.py has the rest."""
+"""Transformers of pairs: torch's with copied weights, GPT with a prefix, reads of the source."""
 
 from functools import partial
 

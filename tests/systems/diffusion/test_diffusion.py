@@ -75,8 +75,7 @@ def test_a_step_of_ddpm_is_bayes_rule():
 
 @pytest.mark.parametrize("noise", options("task.noise"))
 def test_who_knows_the_image_draws_it(noise):
-    """From pure noise, whatever the number of steps; on the way the image has the noise of its
-    time."""
+    """From pure noise; on the way the image has the noise of its time."""
     process = part("task.noise", noise, **({"eta": 0.0} if noise == "ddpm" else {}))
     image, start = torch.full((1, 1, 2, 2), 0.7).double(), torch.randn(1, 1, 2, 2).double()
     levels = process.levels(4)
