@@ -4,6 +4,7 @@ And every part computes where its input is, for which tests/fake_gpu.py needs no
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from make_axes import MODELS
 from make_model import options
-from test_kernel import MASKS, PADDING, make, placed, results
+from test_kernel import MASKS, PADDING, make, results
 from tiny import in_a_process, overrides
 
 import ablate
@@ -97,7 +98,12 @@ def test_a_kernel_trains_as_the_reference(
 def test_the_gradients_of_flex_are_those_of_the_reference(
     bias: str, mask: str, padding: str
 ) -> None:
-    there = placed(make("scaled_dot", bias, mask, padding=padding), torch.float32)
+    attend = make("scaled_dot", bias, mask, padding=padding)
+    q, k, v = (x.detach().cuda().float().requires_grad_() for x in (attend.q, attend.k, attend.v))
+    attend.score.cuda().float()
+    attend.pos.cuda().float()
+    keep = None if attend.keep is None else attend.keep.cuda()
+    there = replace(attend, q=q, k=k, v=v, keep=keep)
     for mine, expected in zip(results(Flex(), there), results(Reference(), there), strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
 

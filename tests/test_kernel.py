@@ -45,7 +45,6 @@ KERNELS: dict[str, Kernel] = {
 # Queries, keys and the position of the first query.
 SHAPES = {"square": (LENGTH, LENGTH, 0), "cached": (3, LENGTH, LENGTH - 3), "cross": (7, 4, 0)}
 PADDING = ("none", "some", "empty rows")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("no_compiler")
 
 
@@ -102,16 +101,6 @@ def keep(padding, keys):
     if padding == "empty rows":
         real[1] = False
     return real
-
-
-def placed(attend: AttentionInputs, dtype: torch.dtype, device: str = DEVICE) -> AttentionInputs:
-    """The same on a device and in a precision."""
-    q, k, v = (
-        x.detach().to(device, dtype).requires_grad_() for x in (attend.q, attend.k, attend.v)
-    )
-    score, pos = attend.score.to(device, dtype), attend.pos.to(device, dtype)
-    keep = None if attend.keep is None else attend.keep.to(device)
-    return replace(attend, q=q, k=k, v=v, score=score, pos=pos, keep=keep)
 
 
 def results(run: Kernel, attend: AttentionInputs) -> list[Tensor]:

@@ -10,19 +10,7 @@ from make_model import kernel, normal, part, random_parts
 from make_study import change
 from omegaconf import OmegaConf
 from test_chunked import cost
-from test_kernel import (
-    DEVICE,
-    MASKS,
-    PADDING,
-    SHAPES,
-    H,
-    K,
-    make,
-    make_pos,
-    make_score,
-    placed,
-    results,
-)
+from test_kernel import MASKS, PADDING, SHAPES, H, K, make, make_pos, make_score, results
 from tiny import in_a_process, overrides
 from torch import Tensor
 from torch.library import opcheck
@@ -41,11 +29,22 @@ from ablate.model.layers.stack import kernels
 pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
 from ablate.kernel import additive_triton
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXACT = torch.float64 if interpreted() else torch.float32
 NEAR = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
 SUMS = ["additive", "additive, hidden", "gat", "gatv2"]
 # rotary turns queries and keys before a kernel meets them, the others are added to embeddings.
 BIASES = ["none", "alibi", "t5", "relative, keys"]
+
+
+def placed(attend, dtype, device=DEVICE):
+    """The same on a device and in a precision."""
+    q, k, v = (
+        x.detach().to(device, dtype).requires_grad_() for x in (attend.q, attend.k, attend.v)
+    )
+    score, pos = attend.score.to(device, dtype), attend.pos.to(device, dtype)
+    keep = None if attend.keep is None else attend.keep.to(device)
+    return replace(attend, q=q, k=k, v=v, score=score, pos=pos, keep=keep)
 
 
 def assert_equal(attend, dtype=EXACT):
