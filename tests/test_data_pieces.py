@@ -320,7 +320,7 @@ def test_files_with_documents_are_prepared_once(tmp_path, monkeypatch, capsys):
     [
         ({"unit": "line"}, "data.unit=line: is of one text"),
         ({"sha256": "0" * 64}, "is of one text, and data.path="),
-        ({"val_fraction": 1e-9}, "none of the documents of data.path="),
+        ({"val_fraction": 1e-9}, "by its hash; set another share, or join the files into one text"),
         ({"path": "none*"}, "none*: no such file or folder"),
         ({"path": ["a", "hf:b"]}, "data.path=['a', 'hf:b']: python -m ablate.prepare reads"),
         ({"path": "b.jsonl"}, "b.jsonl: line 1 has no 'text'"),

@@ -111,6 +111,7 @@ def test_unknown_characters_of_the_validation_split_share_one_token(text):
     assert data.sizes.vocab_size == 6
     assert data.tokenizer.encode("a?!") == [1, 5, 5]
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
+    assert [data.tokenizer.knows(word) for word in ("a", "The ")] == [True, False]
     data = text()  # without need there is none
     assert data.sizes.vocab_size == len(set(POEM))
     with pytest.raises(UserError, match=r"'星' does not occur in the training text"):

@@ -344,6 +344,36 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys, monkeypatch):
     assert out.index("0.25") < out.index("pos_enc=rotary")
 
 
+@pytest.mark.parametrize(
+    ("second", "shown"),
+    [
+        ({}, ()),
+        ({"path": "two"}, ("data.path=one", "data.path=two")),
+        ({"content": "two"}, ("data_fingerprint=one", "data_fingerprint=two")),
+        ({"path": "two", "content": "two"}, ("data.path=one", "data.path=two")),
+        ({"path": "two", "data": "shakespeare"}, ("data=text", "data=shakespeare")),
+    ],
+)
+def test_a_table_of_runs_tells_their_data_apart(second, shown, tmp_path, capsys, monkeypatch):
+    runs = make_study(tmp_path / "runs", {"baseline": arm([2.5]), "a": arm([1.5])})
+    (runs / "plan.json").unlink()
+    usual = {"path": "one", "content": "one", "data": "text"}
+    for run, values in zip(sorted(runs.glob("*/")), (usual, usual | second), strict=True):
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["data"] = {"path": values["path"]}
+        config["choices"] |= {"data": values["data"]}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        provenance = json.loads((run / "provenance.json").read_text())
+        provenance["data_fingerprint"] = values["content"]
+        (run / "provenance.json").write_text(json.dumps(provenance))
+    monkeypatch.setenv("COLUMNS", "200")
+    show_runs(runs)
+    cells = [
+        line.split("│")[2].split() for line in capsys.readouterr().out.splitlines() if "│" in line
+    ]
+    assert sorted(word for words in cells for word in words) == sorted(shown)
+
+
 def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
     (study.parent / "outputs").mkdir()
     study.rename(study.parent / "outputs" / "scores")

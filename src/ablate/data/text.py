@@ -480,7 +480,8 @@ class Text(TextData):
             if split not in made.splits:
                 raise UserError(
                     f"data.val_fraction={self.val_fraction}: none of the documents of {self.where}"
-                    f" is in the {split} split, by its hash"
+                    f" is in the {split} split, by its hash; set another share, or join the files"
+                    " into one text"
                 )
         return made
 

@@ -61,12 +61,11 @@ class Tokenizer(ABC):
         return self.array(text).tolist()
 
     def knows(self, text: str) -> bool:
-        """Whether `encode` takes the text."""
+        """Whether the vocabulary has all of the text."""
         try:
-            self.encode(text)
+            return self.unknown_id not in self.encode(text)
         except UserError:
             return False
-        return True
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str: ...

@@ -10,13 +10,13 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.table import Column, Table
 
-from ablate.config.keys import shown
+from ablate.config.keys import FILES, shown
 from ablate.config.saved import names_file, read_yaml, require_unedited
 from ablate.config.short_name import differing
 from ablate.errors import UserError, suggest
 from ablate.machine.terminal.console import Console
 from ablate.machine.terminal.say import say
-from ablate.run_files import CorruptFile
+from ablate.run_files import CorruptFile, read_mapping
 from ablate.run_files.records import read_result
 from ablate.study.metric_words import mode_of
 from ablate.study.numbers import certain, counted, duration
@@ -25,6 +25,8 @@ CONFIG = "config.yaml"
 # Neither a choice of the model nor of its training.
 BESIDE = ("study.", "output_dir", "logger", "checkpoint_", "debug", "sweep", "experiment")
 FIRST = ("model", "data")  # named above the table if all runs share them
+PATHS = tuple(f"data.{key}" for key in FILES)
+CONTENT = "data_fingerprint"
 
 
 def has_runs(folder: Path) -> bool:
@@ -48,14 +50,15 @@ def show_runs(folder: Path, metric: str | None = None, mode: str | None = None) 
             continue
         if result.get("status") == "finished":
             config["choices"] = config.get("choices") or result["choices"]
-            runs.append((path.name, result, _words(config)))
+            content = {CONTENT: read_mapping(path / "provenance.json").get(CONTENT)}
+            runs.append((path.name, result, _words(config) | content))
     if not runs:
         raise UserError(f"{folder} has no finished run")
     names = {name for _, result, _ in runs for name in result["metrics"]}
     if metric is not None and metric not in names:
         raise UserError(f"--metric {metric}: no run has it{suggest(metric, names)}")
     every = [keys for *_, keys in runs]
-    differ = {k for keys in every for k, v in keys.items() if any(o.get(k) != v for o in every)}
+    differ = {key for keys in every for key in keys if any(_differ(key, keys, o) for o in every)}
     alike = _shown({key: every[0][key] for key in FIRST if key in every[0].keys() - differ})
     table = Table(
         Column("run", overflow="fold"),
@@ -87,13 +90,24 @@ def _words(config: Mapping[str, Any]) -> dict[str, Any]:
     choices = config["choices"]
     # Custom ones have no option's name.
     called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
-    keys = {key: choices.get(key) for key in FIRST} | differing(config) | called
+    files = {key: (config.get("data") or {}).get(key.partition(".")[2]) for key in PATHS}
+    keys = {key: choices.get(key) for key in FIRST} | files | differing(config) | called
     keys["seed"] = config.get("seed")
     return {
         key: value
         for key, value in keys.items()
         if value is not None and not key.startswith(BESIDE)
     }
+
+
+def _differ(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Paths differ among runs of the same kind of data, the content among those that agree in the
+    rest."""
+    if key in PATHS and one.get("data") != other.get("data"):
+        return False
+    if key == CONTENT and {**one, key: None} != {**other, key: None}:
+        return False
+    return one.get(key) != other.get(key)
 
 
 def _shown(keys: Mapping[str, Any]) -> str:
