@@ -15,7 +15,7 @@ import ablate
 from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.model.base import ROLES
-from ablate.optimizer.schedule import warmup_steps
+from ablate.optimizer.schedule import warming_up, warmup_steps
 from ablate.optimizer.schedule.constant import constant
 from ablate.optimizer.schedule.cosine import cosine
 from ablate.optimizer.schedule.linear import linear
@@ -205,6 +205,11 @@ def test_a_role_without_a_rule_is_refused(own: Path, tmp_path: Path) -> None:
 # Learning rates against the published formulas
 
 
+def mine(step, total_steps, *, warmup):
+    """A custom schedule."""
+    return warming_up(step, warmup_steps("mine", warmup, total_steps))
+
+
 def test_cosine_is_nanogpts():
     """nanoGPT's get_lr: warm-up (it + 1) / (warm-up + 1), then a cosine from 1e-3 to 1e-4."""
     peak, low, warmup, total = 1e-3, 1e-4, 100, 2000
@@ -237,6 +242,7 @@ def test_constant_by_hand():
         (noam, "auto", 10000, 400),
         (linear, "auto", 198, 99),
         (cosine, "auto", 1, 0),
+        (mine, "auto", 300, 100),
     ],
 )
 def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(schedule, warmup, total, steps):
@@ -270,6 +276,12 @@ def test_a_number_longer_than_the_training_is_refused_with_the_way_out(capsys):
     epochs = ("trainer.max_steps=-1", "trainer.max_epochs=1", "schedule.warmup=600")
     with pytest.raises(UserError, match=r"schedule\.warmup=600 is longer than the training of \d"):
         told(capsys, *epochs)
+
+
+@pytest.mark.parametrize("warmup", ["null", "[1,2]", "slow"])
+def test_the_warm_up_of_a_custom_schedule_may_be_anything(capsys, warmup):
+    typed = ("schedule=constant", f"schedule._target_={__name__}.mine", f"schedule.warmup={warmup}")
+    assert told(capsys, *typed) == []
 
 
 @pytest.mark.parametrize(("shape", "falling"), [("linear", 0.5), ("sqrt", 1 - 0.5**0.5)])

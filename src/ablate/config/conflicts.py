@@ -91,6 +91,11 @@ TOO_LONG = (
 )
 
 
+def too_long(warmup: object, steps: int) -> bool:
+    """Whether a warm-up is longer than the training; that of a custom schedule may be anything."""
+    return isinstance(warmup, int | float) and 0 < steps < warmup
+
+
 CONFLICTS = [
     # model, task and data
     Conflict(
@@ -144,9 +149,7 @@ CONFLICTS = [
     ),
     Conflict(
         # For training by epochs, training/trainer.py checks this once they are steps.
-        lambda c: (
-            c("schedule.warmup") != "auto" and 0 < c("trainer.max_steps") < c("schedule.warmup")
-        ),
+        lambda c: too_long(c("schedule.warmup"), c("trainer.max_steps")),
         TOO_LONG.format(warmup="{schedule.warmup}", steps="{trainer.max_steps}"),
     ),
     Conflict(

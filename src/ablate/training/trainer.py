@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 import ablate.training.quiet  # noqa: F401
-from ablate.config.conflicts import FLOAT8, TOO_LONG
+from ablate.config.conflicts import FLOAT8, TOO_LONG, too_long
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
@@ -127,7 +127,7 @@ def check_warmup(schedule: DictConfig, steps: int) -> None:
         if usual and (fewer := warmup_steps(name, warmup, steps)) < usual:
             line = f"ablate: warm-up: {fewer} of {steps} steps (schedule.warmup=auto)"
             on_first_process(print)(line)
-    elif warmup > steps:
+    elif too_long(warmup, steps):
         raise UserError(TOO_LONG.format(warmup=warmup, steps=steps))
 
 

@@ -12,6 +12,7 @@ Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
 
 # The value of warmup=auto: this many steps, and at most this share of the training.
 AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400, "wsd": 100}
+CUSTOM_STEPS = 100  # of other schedules
 AUTO_SHARE = 0.5
 
 
@@ -23,7 +24,7 @@ def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
     step), or "auto".
     """
     if warmup == "auto":
-        return min(AUTO_STEPS[schedule], int(AUTO_SHARE * total_steps))
+        return min(AUTO_STEPS.get(schedule, CUSTOM_STEPS), int(AUTO_SHARE * total_steps))
     assert not isinstance(warmup, str)
     return max(1, round(warmup * total_steps)) if 0 < warmup < 1 else int(warmup)
 
