@@ -44,8 +44,8 @@ CHECKED = 50
 Rng = np.random.Generator
 
 
-def times(index: int, factor: float) -> Callable[[Rng, tuple[int, int, int]], np.ndarray]:
-    """Normal noise, of one arm (0: the baseline) so many times as large."""
+def times(index: int | slice, factor: float) -> Callable[[Rng, tuple[int, int, int]], np.ndarray]:
+    """Normal noise, of one arm (0: the baseline) or of several so many times as large."""
 
     def noise(rng: Rng, size: tuple[int, int, int]) -> np.ndarray:
         y = rng.standard_normal(size)
@@ -77,6 +77,7 @@ SHAPES: dict[str, Callable[[Rng, tuple[int, int, int]], np.ndarray]] = {
     "an arm 30 times as noisy": times(1, 30),
     "arms from half to twice as noisy": spread_out,
     "seeds matter more to some arms": interaction,
+    "two arms 6 times as noisy": times(slice(1, 3), 6),
 }
 
 OF_POWER = ("normal", "an arm 30 times as noisy")
