@@ -232,9 +232,10 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_pat
 
 @pytest.mark.ci
 @quick
-def test_accumulated_gradients_resume(tmp_path):
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_accumulated_gradients_resume(tmp_path, precision):
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
-    cfg = ablate.compose(*overrides(tmp_path, *more, ARM))
+    cfg = ablate.compose(*overrides(tmp_path, *more, f"trainer.precision={precision}", ARM))
     ablate.run(cfg, tmp_path / "whole")
     eighth = nth(8)  # the second half of the fourth step
     strike(cfg, tmp_path / "stopped", (CausalLM, "losses"), when=eighth)

@@ -356,6 +356,8 @@ def prepare(
     are the only clock: max_epochs and validation by epoch are converted to steps.
     """
     task = make_task(cfg, data, model)
+    if cfg.trainer.precision == "64-true":
+        task.double()  # Lightning does so only after it restored a checkpoint, and would round it
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every, model=model)
     if averages(task):
         checkpoints.average = Average(task)
