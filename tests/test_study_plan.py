@@ -160,12 +160,16 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
     trial = name(sweep, "trainer.max_steps=10")
     assert trial.startswith("mine-")
     assert trial == name(sweep, "study.seeds=3", "trainer.max_steps=10")
+    assert trial == name(sweep, "trainer.max_steps=20", "trainer.max_steps=10")
     assert trial != name(sweep, "model.dim=64")
     assert name(sweep, "study.match=flops") not in (trial, "mine")  # whose arms are other runs
     assert name(sweep, "trainer.max_steps=10", "study.name=x") == "x"
     commas = name("pos_enc=none,learned", "seed=0,1")
     assert commas == name("pos_enc=none,rotary") != name("pos_enc=none,learned", "model.dim=8")
-    assert commas != name("pos_enc=none,learned", "study.tune.optimizer.lr=[1e-3]")
+    tuned = "study.tune.optimizer.lr=[1e-3]"
+    assert commas != name("pos_enc=none,learned", tuned)
+    both = name("pos_enc=none,learned", tuned, "study.tune.model.dropout=[0,0.1]")
+    assert both != name("pos_enc=none,learned", "study.tune.model.dropout=[0,0.1]")
 
 
 # PlannedRuns

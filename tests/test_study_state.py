@@ -6,7 +6,7 @@ import platform
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from filelock import FileLock
@@ -137,6 +137,9 @@ def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder, squeue):
     assert state(folder) == State("failed", lost)
     write(folder, status="failed", error=STOPPED)
     assert state(folder) == State("failed", f"{lost}; {STOPPED}")
+    later = datetime.now(UTC) + timedelta(hours=1)  # the clock was set back
+    queue(folder, **own, pid=DEAD, time=later.isoformat(timespec="seconds"))
+    assert state(folder).name == "failed"
     queue(folder, **own, pid=DEAD, time=datetime.now(UTC).isoformat(timespec="seconds"))
     assert state(folder).name == "queued"
     write(folder, status="finished")

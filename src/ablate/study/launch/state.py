@@ -116,7 +116,7 @@ def _alive(folder: Path, entry: Mapping[str, Any]) -> bool:
     if outlives_launcher(entry):
         known = slurm_jobs()
         age = datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))
-        return known is None or str(entry["job"]) in known or age.total_seconds() < YOUNG
+        return known is None or str(entry["job"]) in known or abs(age.total_seconds()) < YOUNG
     return held(folder / CLAIM)
 
 

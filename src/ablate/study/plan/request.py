@@ -72,7 +72,8 @@ def parse_request(
     request = replace(_with_looks(ask(node, typed, sweep)), description=description)
     named = any(override.key_or_group == "study.name" for override in overrides)
     own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
-    lines = [override.input_line or "" for override in overrides]
+    own_keys = (override.input_line or "" for override in overrides if override not in typed)
+    lines = [*merged(override.input_line or "" for override in typed), *own_keys]
     others = [text for text in lines if key_of(text).startswith(OTHER_RUNS)]
     changes = [text for text in lines if text in others or not text.startswith(BESIDE)]
     if own and not named and not changes:
