@@ -24,7 +24,7 @@ from ablate.run_files.checkpoint_io import read_state
 from ablate.training.average import Average
 from ablate.training.build import build, build_data
 from ablate.training.custom_code import custom_code
-from ablate.training.leakage import caution, leaks
+from ablate.training.leakage import caution, decodes_otherwise, leaks
 from ablate.training.parallel import Sharing
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -137,6 +137,7 @@ PARTS = """
 import torch
 from ablate.model.attention import Score
 from ablate.model.normalizer import Normalizer
+from ablate.pos_enc.none import NoPosEnc
 from ablate.task.causal_lm import CausalLM
 
 
@@ -185,6 +186,11 @@ class OverQueries(Normalizer):
 class OverKeys(Normalizer):
     def normalize(self, scores, seen, *, training):
         return scores.softmax(-1)
+
+
+class Sums(NoPosEnc):
+    def embed(self, x, start=0):
+        return x.cumsum(1)
 
 
 class OnCPU(Dot):
@@ -324,6 +330,21 @@ def test_a_part_by_which_outputs_read_later_tokens_is_noticed(own, capsys, name,
     assert ("caution" in result) == leaks
 
 
+def test_a_part_without_the_earlier_tokens_in_decoding_is_noticed(own, capsys):
+    ablate.run(own_part(own, "pos_enc", partial("parts.Sums")))
+    assert "decoding: with its cache" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["transformer", "rnn_seq2seq", "gpt_seq2seq"])
+def test_steps_of_a_decoder_with_other_outputs_are_noticed(tmp_path, monkeypatch, model):
+    task = tiny.built(*pairs(tmp_path, f"model={model}"))
+    assert not decodes_otherwise(task)
+    kind = type(task.model)
+    step = kind.step
+    monkeypatch.setattr(kind, "step", lambda *given: 2 * step(*given))
+    assert decodes_otherwise(task)
+
+
 def test_a_decoder_that_reads_later_tokens_is_noticed(tmp_path):
     task = tiny.built(*pairs(tmp_path, "model=transformer"))
     assert caution(task, computed=True) is None
@@ -338,6 +359,7 @@ def test_outputs_that_are_drawn_or_not_finite_are_no_leakage(tmp_path, change):
     task = tiny.built(*pairs(tmp_path, "model=transformer"))
     task.model.register_forward_hook(lambda model, inputs, y: y + change(y))
     assert not leaks(task)
+    assert not decodes_otherwise(task)
 
 
 def test_a_sequence_of_one_token_cannot_leak(tmp_path):

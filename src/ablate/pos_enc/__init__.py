@@ -107,7 +107,8 @@ class PosEnc(nn.Module):
     def embed(
         self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
     ) -> Float[Tensor, "b i {self.dim}"]:
-        """Act on the input of the first layer; token x[:, n] has position start + n."""
+        """Act on the input of the first layer; token x[:, n] has position start + n. In decoding x
+        contains only the new tokens, so each output depends on its token and position alone."""
         return x
 
     def rotate(

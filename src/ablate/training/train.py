@@ -61,7 +61,7 @@ from ablate.training.checkpoint import Checkpoints, keep, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.custom_code import custom_code, say_edited
-from ablate.training.leakage import caution
+from ablate.training.leakage import CACHE, caution, decodes_otherwise
 from ablate.training.load import Run, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.no_effect import refuse_without_effect
@@ -245,8 +245,10 @@ def open_run(
         )
     cache, flops = count_cache(task, counted), count_flops(cfg, task, counted)
     del counted
-    warning = caution(task, computed=bool(custom_code(composition.cfg)))
-    for line in (many_tokens(composition), warning):
+    custom = bool(custom_code(composition.cfg))
+    warning = caution(task, computed=custom)
+    cached = CACHE if custom and not warning and decodes_otherwise(task) else None
+    for line in (many_tokens(composition), warning, cached):
         if line:
             on_first_process(say)(line)
     with (
