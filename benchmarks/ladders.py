@@ -5,7 +5,8 @@ size: simulated ladders without any training.
 
 Writes docs/results/benchmarks/ladders.csv. A loss falls as 1.2 + 0.8 (C / C0)^-0.25 over a factor
 of 27 (four sizes) or 81 (five). Four arms, three seeds; the spread between seeds and the residual
-of a run are assumed to be 0.006 nats each. Columns:
+of a run are assumed to be 0.006 nats each. In other shapes the residual of the arm is four times as
+large, or the loss falls as (C / C0)^-0.1 from the middle of the ladder on. Columns:
 
 - covered: share of sizes whose 95 % interval contains the arm's true multiple of compute
 - growth_covered: the same of the growth of the multiple with size
@@ -22,20 +23,31 @@ from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.scaling_law import effective, predicted
 
 DATA = Path(__file__).parents[1] / "docs" / "results" / "benchmarks" / "ladders.csv"
-FIELDS = ("sizes", "multiple", "growth", "ladders", "covered", "growth_covered", "predicted")
+FIELDS = ("shape", "sizes", "multiple", "growth", "ladders", "covered", "growth_covered")
+FIELDS += ("predicted",)
 SD, SEEDS, ARMS = 0.006, 3, 4
-CASES = ((1.0, 0.0), (1.3, 0.0), (1.3, 0.05), (2.0, -0.1))
+LAW, NOISY, BENT = "power law", "the arm 4 times as noisy", "a bend in the curve"
+CASES = (
+    (LAW, 1.0, 0.0), (LAW, 1.3, 0.0), (LAW, 1.3, 0.05), (LAW, 2.0, -0.1),
+    (NOISY, 1.3, 0.0), (BENT, 1.3, 0.0),
+)  # fmt: skip
 
 
-def loss(compute: np.ndarray) -> np.ndarray:
-    return 1.2 + 0.8 * compute**-0.25
+def loss(compute: np.ndarray, bend: float) -> np.ndarray:
+    """bend: the compute from which it falls more slowly."""
+    return 1.2 + 0.8 * np.minimum(compute, bend) ** -0.25 * np.maximum(compute / bend, 1) ** -0.1
 
 
-def ladder(rng: np.random.Generator, sizes: int, multiple: float, growth: float) -> list[float]:
+def ladder(
+    rng: np.random.Generator, shape: str, sizes: int, multiple: float, growth: float
+) -> list[float]:
     compute = np.geomspace(1, 27 if sizes == 4 else 81, sizes)
-    true = multiple * (compute / np.exp(np.log(compute).mean())) ** growth
-    means = np.stack([loss(compute), *[loss(compute * true)] * (ARMS - 1)])
+    middle = np.exp(np.log(compute).mean())
+    bend = middle if shape == BENT else np.inf
+    true = multiple * (compute / middle) ** growth
+    means = np.stack([loss(compute, bend), *[loss(compute * true, bend)] * (ARMS - 1)])
     shared, own = rng.normal(size=(1, sizes, SEEDS)), rng.normal(size=(ARMS, sizes, SEEDS))
+    own[1] *= 4 if shape == NOISY else 1
     y = means[..., None] + SD * (shared + own)
     errors = []
     for n in range(sizes):
@@ -59,11 +71,14 @@ def main() -> None:
     parser.add_argument("--ladders", type=int, default=2000)
     count, rows = parser.parse_args().ladders, []
     for sizes in (4, 5):
-        for multiple, growth in CASES:
-            rng = np.random.default_rng([sizes, CASES.index((multiple, growth))])
-            shares = np.mean([ladder(rng, sizes, multiple, growth) for _ in range(count)], axis=0)
-            texts = ("" if np.isnan(share) else f"{share:.3f}" for share in shares)
-            rows.append(dict(zip(FIELDS, (sizes, multiple, growth, count, *texts), strict=True)))
+        for number, (shape, multiple, growth) in enumerate(CASES):
+            rng = np.random.default_rng([sizes, number])
+            ladders = [ladder(rng, shape, sizes, multiple, growth) for _ in range(count)]
+            texts = (
+                "" if np.isnan(share) else f"{share:.3f}" for share in np.mean(ladders, axis=0)
+            )
+            row = (shape, sizes, multiple, growth, count, *texts)
+            rows.append(dict(zip(FIELDS, row, strict=True)))
             print(rows[-1], flush=True)
     write(DATA, rows, FIELDS)
 

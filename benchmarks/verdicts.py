@@ -26,7 +26,7 @@ from scipy import stats
 from tables import put, table, write
 
 from ablate.study.analysis.compare import compare
-from ablate.study.analysis.noise import ARM, FAR, Part, level_of_baseline, two_sided
+from ablate.study.analysis.noise import ARM, Part, far, level_of_baseline, two_sided
 from ablate.study.analysis.power import seeds_for, smallest_effect
 from ablate.study.analysis.stats import LEVEL
 from ablate.study.numbers import counted
@@ -131,13 +131,13 @@ def tests(
         own_df, others_df = np.maximum(df - rest_df, 1), np.maximum(rest_df + known_df, 1)
         others = (rest + known * known_df) / others_df
         others = np.where(rest_df + known_df > 0, others, np.inf)  # none to compare with
-        p = stats.f.sf(np.maximum(total - rest, 0) / own_df / others, own_df, others_df)
-        p = np.where(near, p, 0.0)
-        noisiest = np.where(near, p, 2.0).argmin(1)
-        far = p[studies, noisiest] <= FAR
-        if not far.any():
+        ratio = np.maximum(total - rest, 0) / own_df / others
+        p = np.where(near, stats.f.sf(ratio, own_df, others_df), 0.0)
+        noisier = near & (ratio >= far(own_df, others_df))
+        if not noisier.any():
             break
-        near[studies[far], noisiest[far]] = False
+        some, noisiest = noisier.any(1), np.where(noisier, p, 2.0).argmin(1)
+        near[studies[some], noisiest[some]] = False
     near[:, 0] = True
     total, rest, df, rest_df = residuals(y, n, near)
     own_df = df - rest_df[:, :1]

@@ -129,7 +129,7 @@ def test_a_noisy_baseline_is_not_pooled_with_the_arms():
 
 
 def test_an_arm_far_noisier_than_the_others_has_its_own_spread_and_theirs_is_without_it():
-    y = np.random.default_rng(8).normal(size=(6, 4)) * np.array([1, 1, 1, 9, 1, 1])[:, None]
+    y = np.random.default_rng(8).normal(size=(6, 4)) * np.array([1, 1, 1, 40, 1, 1])[:, None]
     noise = Noise.of(study(y), "0")
     assert [*noise.noisy] == ["3"]
     t = scipy_stats.ttest_rel(y[3], y[0])
@@ -143,6 +143,9 @@ def test_an_arm_far_noisier_than_the_others_has_its_own_spread_and_theirs_is_wit
     assert noise.pooled.df == 12
     assert noise.parts({"1": 1.0}) is None  # the seeds do not cancel
     assert noise.parts({"1": 1.0, "3": -1.0}) is None
+    y[3] /= 5
+    noise = Noise.of(study(y), "0")
+    assert ("3" in noise.noisy, noise.far) == (True, frozenset())
 
 
 def test_an_error_is_never_below_the_spread_of_the_differences():

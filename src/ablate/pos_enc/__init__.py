@@ -108,7 +108,7 @@ class PosEnc(nn.Module):
         self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
     ) -> Float[Tensor, "b i {self.dim}"]:
         """Act on the input of the first layer; token x[:, n] has position start + n. In decoding x
-        contains only the new tokens, so each output depends on its token and position alone."""
+        contains only the new tokens, so an output must depend only on its token and position."""
         return x
 
     def rotate(

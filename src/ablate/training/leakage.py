@@ -58,7 +58,8 @@ def leaks(task: Task) -> bool:
 
 @torch.no_grad()
 def decodes_otherwise(task: Task) -> bool:
-    """Whether the outputs token by token, with a cache, differ from those of one pass."""
+    """Whether the outputs token by token, with a cache, differ from those of one pass; False if
+    those of two passes differ."""
     *others, tokens = _example(task)
     with torch.random.fork_rng(devices=[]):
         model = _with_random_weights(task)
@@ -72,7 +73,7 @@ def decodes_otherwise(task: Task) -> bool:
         else:
             return False
         whole, again = (outputs(model(*others, tokens))[0] for _ in range(2))
-    return _differ(whole, torch.stack(steps, 1)) and not _differ(whole, again)  # drawn outputs do
+    return _differ(whole, torch.stack(steps, 1)) and not _differ(whole, again)
 
 
 def _example(task: Task) -> list[Tensor]:
@@ -80,7 +81,7 @@ def _example(task: Task) -> list[Tensor]:
 
 
 def _with_random_weights(task: Task) -> Model:
-    """A copy: initial weights may hide what a part does."""
+    """A copy of the model: initial weights may hide a dependence."""
     model = deepcopy(task.model).eval()
     torch.manual_seed(0)
     for parameter in model.parameters():

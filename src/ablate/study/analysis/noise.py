@@ -12,8 +12,10 @@ Pooling is wrong if arms differ in noise, and is guarded in several ways:
   BASELINE), it has its own variance and the other arms are pooled without it, with the degrees of
   freedom of Satterthwaite 1946, Biometrics Bulletin 2.
 - If another arm's share is too large (F test at ARM), its contrasts have only their own spread.
-- If the share of an arm is far too large (F test at FAR), as of one that diverged, the variance of
-  the others is estimated without it. Such arms are found one by one, the noisiest first.
+- If an arm is so much noisier, as one that diverged, that this test would find another as noisy
+  with a probability of 1 - ARM, the variance of the others is estimated without it. Such arms are
+  found one by one, the noisiest first. The pool without an arm that is less noisy would be too
+  small for another noisy one that the test misses.
 - The error of a contrast is never smaller than that from the spread of its values over the seeds.
 - A known noise is used only with two seeds, and if the study's own does not differ from it (F test
   at LEVEL): more seeds find unequal noise better without it.
@@ -40,7 +42,6 @@ from ablate.study.analysis.stats import LEVEL, Interval
 BASELINE = 0.2
 BASELINE_OF_TWO = 0.1  # with two seeds its own variance has one degree of freedom: little power
 ARM = 0.03
-FAR = 0.001
 FEWEST = 3  # seeds of a verdict
 FEWEST_KNOWN = 2  # with a known noise, which more seeds do without
 EVEN = 1e-9  # weights of a contrast that sum to less cancel
@@ -52,6 +53,24 @@ class Part:
 
     variance: float
     df: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The variance of an arm over that of others, and the degrees of freedom of both."""
+
+    value: float
+    df: float
+    others_df: float
+
+    @property
+    def p(self) -> float:
+        """Of a one-sided F test."""
+        return float(special.fdtrc(self.df, self.others_df, self.value))
+
+    @property
+    def far(self) -> bool:
+        return self.value >= far(self.df, self.others_df)
 
 
 @dataclass(frozen=True)
@@ -150,31 +169,31 @@ class Noise:
     def noisy(self) -> dict[str, float]:
         """The arms with more noise than the others: the ratio of their variances."""
         levels = dict.fromkeys(self.values, ARM) | {self.baseline: level_of_baseline(self.seeds)}
-        return {arm: ratio for arm, (ratio, p) in self._ratios.items() if p <= levels[arm]}
+        return {arm: ratio.value for arm, ratio in self._ratios.items() if ratio.p <= levels[arm]}
 
     @cached_property
     def far(self) -> frozenset[str]:
         """The arms far noisier than the others, such as one that diverged."""
-        return frozenset(arm for arm, (_, p) in self._ratios.items() if p <= FAR)
+        return frozenset(arm for arm, ratio in self._ratios.items() if ratio.far)
 
     @cached_property
-    def _ratios(self) -> dict[str, tuple[float, float]]:
-        """By arm the ratio of its variance to that of the others, and p of a one-sided F test. The
-        others are those that are not far noisier."""
-        far: dict[str, tuple[float, float]] = {}
+    def _ratios(self) -> dict[str, Ratio]:
+        """Of each arm to the others that are not far noisier."""
+        out: dict[str, Ratio] = {}
         while True:
-            arms = [arm for arm in self.values if arm not in far]
+            arms = [arm for arm in self.values if arm not in out]
             total, ratios = self._residual(arms), {}
             for arm in arms:
                 rest = self._residual(other for other in arms if other != arm)
                 own, others = _beyond(total, rest), together(rest, self.known)
                 if own.df and others.df and own.variance:
-                    ratio = own.variance / others.variance if others.variance else inf
-                    ratios[arm] = ratio, float(special.fdtrc(own.df, others.df, ratio))
-            noisiest = min(ratios, key=lambda arm: (ratios[arm][1], -ratios[arm][0]), default=None)
-            if noisiest is None or ratios[noisiest][1] > FAR:
-                return ratios | far
-            far[noisiest] = ratios[noisiest]
+                    value = own.variance / others.variance if others.variance else inf
+                    ratios[arm] = Ratio(value, own.df, others.df)
+            noisier = [arm for arm, ratio in ratios.items() if ratio.far]
+            if not noisier:
+                return ratios | out
+            noisiest = min(noisier, key=lambda arm: (ratios[arm].p, -ratios[arm].value))
+            out[noisiest] = ratios[noisiest]
 
     @cached_property
     def _alike(self) -> list[str]:
@@ -231,6 +250,11 @@ class Noise:
         squares = float((centered**2).sum() - right @ of_seeds)
         rounding = (PRECISION * float(np.abs(y[there]).max())) ** 2 * max(df, 1)
         return Part(squares / df, df) if df and squares > rounding else Part(0.0, df)
+
+
+def far(df: Any, others_df: Any) -> Any:
+    """The least ratio of the variance of an arm far noisier than others."""
+    return special.fdtri(df, others_df, 1 - ARM) / special.fdtri(df, others_df, ARM)
 
 
 def level_of_baseline(seeds: int) -> float:
