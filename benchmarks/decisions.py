@@ -2,8 +2,8 @@
 
     python benchmarks/decisions.py outputs/decisions outputs/ladder outputs/disputes/small_parts
 
-Writes docs/results/decisions.csv and the page decisions.md. A ladder of other sizes is judged
-alike, on a GPU server for instance
+Writes docs/results/decisions.csv and the page decisions.md; studies that are not named keep their
+rows. A ladder of other sizes is judged alike, on a GPU server for instance
 
     python -m ablate sweep=decisions 'study.ladder.sizes=[10M,30M,124M]'
 """
@@ -119,6 +119,8 @@ def markdown(frame: pd.DataFrame) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         raise SystemExit(__doc__)
-    every = pd.DataFrame([row for name in sys.argv[1:] for row in rows(Path(name))])
+    new = pd.DataFrame([row for name in sys.argv[1:] for row in rows(Path(name))])
+    old = pd.read_csv(DATA).fillna({"outcome": ""})
+    every = pd.concat([old[~old.study.isin(new.study)], new], ignore_index=True)
     every.to_csv(DATA, index=False, float_format="%.4f", lineterminator="\n")
     DATA.with_suffix(".md").write_text(page(every))
