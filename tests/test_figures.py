@@ -19,7 +19,7 @@ from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.figures.panels import HIDDEN
 from ablate.figures.patches import draw_patches, spread, unnormalized
-from ablate.figures.save import save
+from ablate.figures.save import save, saved_as
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
 from ablate.run_files import write_text
@@ -183,11 +183,19 @@ def test_the_image_is_what_a_person_sees():
     assert (originals - shown[..., 0]).abs().amax((1, 2)).min() < 1e-5
 
 
+def save_pdf(path):
+    figure = Figure()
+    figure.text(0, 0, "".join(map(chr, range(33, 126))))
+    with saved_as("pdf"):
+        save(figure, path)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize(
     ("name", "write"),
     [
         ("a.png", lambda path: save(Figure(), path)),
+        ("a.pdf", save_pdf),
         ("a.txt", lambda path: write_text(path, "a")),
     ],
 )

@@ -1,7 +1,9 @@
 """Several runs by one command: -m and sweeps, with runs that train nothing, and printed plans."""
 
 import json
+from errno import ENOSPC
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from make_sweep import tiny_for, write_sweep
@@ -102,6 +104,13 @@ def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path
     code, out, err = ablate_command(*typed)
     assert (code, err) == (0, "")
     assert "no report (broken)" in out
+    full = Mock(side_effect=OSError(ENOSPC, "No space left on device", "report.html"))
+    monkeypatch.setattr("ablate.study.report.write", full)
+    code, out, err = ablate_command(*typed)
+    assert (code, err, "Traceback" in out) == (0, "", False)
+    assert (
+        "no report (report.html: cannot be read or written here (No space left on device))" in out
+    )
 
 
 def test_stopping_one_run_stops_the_study(ablate_command, fail, runs, tmp_path):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -52,11 +53,13 @@ def save(figure: Figure, path: Path) -> Path:
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)
             figure.set_layout_engine("none")
+        content = BytesIO()  # on a full disk matplotlib's PDF hides the error by one of its own
         match _format.get():
             case "png":
-                FigureCanvasAgg(figure).print_png(temporary)
+                FigureCanvasAgg(figure).print_png(content)
             case "pdf":
-                FigureCanvasPdf(figure).print_pdf(temporary, metadata={"CreationDate": None})
+                FigureCanvasPdf(figure).print_pdf(content, metadata={"CreationDate": None})
             case "svg":
-                FigureCanvasSVG(figure).print_svg(temporary, metadata={"Date": None})
+                FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
+        temporary.write_bytes(content.getvalue())
     return path

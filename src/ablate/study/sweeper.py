@@ -11,7 +11,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ablate.errors import RunFailed, UserError
+from ablate.errors import RunFailed, UserError, unwrap
 from ablate.logger import refuse_secrets
 from ablate.machine.terminal.pipe import Output
 from ablate.machine.terminal.say import command_line, say
@@ -285,5 +285,7 @@ def report(folder: Path, *, printed: bool = True) -> None:
             show(written)
     except Exception as error:
         again = f"{command_line('ablate.report', folder)} writes it again"
-        known = isinstance(error, UserError)
-        log.warning("ablate: no report (%s); %s", error, again, exc_info=None if known else error)
+        known = unwrap(error)
+        log.warning(
+            "ablate: no report (%s); %s", known or error, again, exc_info=None if known else error
+        )
