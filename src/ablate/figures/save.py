@@ -53,7 +53,7 @@ def save(figure: Figure, path: Path) -> Path:
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)
             figure.set_layout_engine("none")
-        content = BytesIO()  # on a full disk matplotlib's PDF hides the error by one of its own
+        content = BytesIO()  # to a full disk, print_pdf raises an AttributeError
         match _format.get():
             case "png":
                 FigureCanvasAgg(figure).print_png(content)
