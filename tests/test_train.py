@@ -189,6 +189,8 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
     other = ablate.compose(*overrides(folder.parents[2], "seed=1"))
     with pytest.raises(UserError, match=r"run_dir=.*already contains run"):
         ablate.run(other, folder)
+    with refused("data.path=none.txt: no such file"):
+        ablate.run(ablate.compose(*overrides(folder.parents[2], "data.path=none.txt")), folder)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         ablate.load(folder.parent)
 

@@ -166,6 +166,7 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
         if planned not in (None, composition.id):
             raise other_run(composition, run_dir)
         if known not in (None, composition.id):
+            _ = composition.fingerprint  # unreadable data raise another error
             instead = "remove it" if planned else "choose another folder, or none"
             raise UserError(
                 f"run_dir={run_dir} already contains run {known}, which differs from this run"
