@@ -23,8 +23,9 @@ from ablate.study.analysis.noise import Noise, error
 from ablate.study.analysis.scaling_law import effective, predicted
 
 DATA = Path(__file__).parents[1] / "docs" / "results" / "benchmarks" / "ladders.csv"
-FIELDS = ("shape", "sizes", "multiple", "growth", "ladders", "covered", "growth_covered")
-FIELDS += ("predicted",)
+FIELDS = (
+    "shape", "sizes", "multiple", "growth", "ladders", "covered", "growth_covered", "predicted",
+)  # fmt: skip
 SD, SEEDS, ARMS = 0.006, 3, 4
 LAW, NOISY, BENT = "power law", "the arm 4 times as noisy", "a bend in the curve"
 CASES = (
@@ -49,14 +50,20 @@ def ladder(
     shared, own = rng.normal(size=(1, sizes, SEEDS)), rng.normal(size=(ARMS, sizes, SEEDS))
     own[1] *= 4 if shape == NOISY else 1
     y = means[..., None] + SD * (shared + own)
-    errors = []
-    for n in range(sizes):
-        noise = Noise.of({str(arm): dict(enumerate(y[arm, n])) for arm in range(ARMS)}, "0")
-        parts, differences = noise.parts({"1": 1.0, "0": -1.0}), y[1, n] - y[0, n]
-        if parts is not None:
-            differences = np.full(SEEDS, differences.mean())
-        errors.append(error(differences, parts))
-    found = effective(compute.tolist(), y[0].tolist(), (y[1] - y[0]).mean(1), errors)
+    parts = [
+        Noise.of({str(arm): dict(enumerate(y[arm, n])) for arm in range(ARMS)}, "0").parts(
+            {"1": 1.0, "0": -1.0}
+        )
+        for n in range(sizes)
+    ]
+    if None in parts:
+        parts = [None] * sizes
+    differences = y[1] - y[0]
+    errors = [
+        error(own if part is None else np.full(SEEDS, own.mean()), part)
+        for own, part in zip(differences, parts, strict=True)
+    ]
+    found = effective(compute.tolist(), y[0].tolist(), differences.mean(1), errors)
     assert found is not None
     law, ends = predicted(compute.tolist(), y[0].mean(1).tolist()), found.growth_interval
     return [

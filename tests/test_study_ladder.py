@@ -145,20 +145,41 @@ def test_verdicts_at_a_small_size_are_compared_with_those_at_the_largest(tmp_pat
     assert script["outcome"]("worse", "better") == "turns"
 
 
-def test_growth_is_of_the_compute_of_the_arm_itself(monkeypatch):
-    """An arm with the baseline's losses, whose cost grows faster."""
-    times = dict(zip("abcd", (1.0, 2.0, 4.0, 8.0), strict=True))
+TIMES = dict(zip("abcd", (1.0, 2.0, 4.0, 8.0), strict=True))
+
+
+def climbs(monkeypatch, losses, power):
+    """Of a study with these losses by arm, block and seed. power: of an arm's FLOPs over size."""
     rows = [
-        {"arm": arm, "seed": seed, "block": block, "loss": loss(9e12 * n) + 1e-3 * (seed % 2)}
-        for block, n in times.items()
-        for arm, seed in product("xy", range(3))
+        {"arm": arm, "seed": seed, "block": block, "loss": value}
+        for (arm, block, seed), value in losses.items()
     ]
     columns = ["arm", "seed", "block", "loss"]
     read = read_rows([("", row) for row in rows], columns, Path("frame"))
     study = study_of(read, Path(), baseline="x")
-    of = {id(part): n for part, n in zip(study.blocks.values(), times.values(), strict=True)}
-    cost = lambda part, arm: 9e12 * of[id(part)] ** (1.5 if arm == "y" else 1.0)  # noqa: E731
+    of = {id(part): n for part, n in zip(study.blocks.values(), TIMES.values(), strict=True)}
+    cost = lambda part, arm: 9e12 * of[id(part)] ** power(arm)  # noqa: E731
     monkeypatch.setattr(module, "_flops", cost)
-    (climb,) = module.ladder(study, "loss", "min").climbs
+    return module.ladder(study, "loss", "min").climbs
+
+
+def test_growth_is_of_the_compute_of_the_arm_itself(monkeypatch):
+    """An arm with the baseline's losses, whose cost grows faster."""
+    runs = product("xy", TIMES, range(3))
+    losses = {run: loss(9e12 * TIMES[run[1]]) + 1e-3 * (run[2] % 2) for run in runs}
+    (climb,) = climbs(monkeypatch, losses, lambda arm: 1.5 if arm == "y" else 1.0)
     assert climb.growth == pytest.approx(-0.5)
     assert climb.growth_interval.low <= -0.5 <= climb.growth_interval.high
+
+
+def test_an_arm_that_is_noisy_at_one_size_has_its_own_spread_at_all(monkeypatch):
+    rng, used, original = np.random.default_rng(0), [], module._error
+    losses = {
+        (arm, block, seed): loss(9e12 * TIMES[block])
+        + rng.normal() * (1e-2 if (arm, block) == ("y", "a") else 1e-4)
+        for arm, block, seed in product("xvwyz", TIMES, range(3))
+    }
+    keep = lambda own, parts: used.append(parts) or original(own, parts)  # noqa: E731
+    monkeypatch.setattr(module, "_error", keep)
+    climbs(monkeypatch, losses, lambda arm: 1.0)
+    assert [parts is None for parts in used] == [n // 4 == 2 for n in range(16)]

@@ -189,13 +189,15 @@ def _climb(
         ).parts({arm: 1.0, part.baseline.name: -1.0})
         for part in parts.values()
     ]
+    if None in noises:  # an arm that is noisy at a size may be so at others, not found there
+        noises = [None] * len(parts)
     weighted = [
         Part(w**2 * part.variance, part.df)
         for w, found in zip(weights, noises, strict=True)
         for part in found or ()
     ]
     slope = float(slopes.mean())
-    interval = error(slopes, None if None in noises else weighted).interval(slope, LEVEL)
+    interval = error(slopes, weighted or None).interval(slope, LEVEL)
     errors = [_error(own, parts) for own, parts in zip(by_rung.T, noises, strict=True)]
     speedups, law = _speedups(arm, parts, compute, metric, mode, by_rung.mean(0), errors)
     flops = {name: of for name, part in parts.items() if (of := _flops(part, arm))}
