@@ -169,6 +169,15 @@ def test_a_column_with_the_name_of_the_metric_is_the_metric():
         ablate.judge(two, baseline="a")
 
 
+def test_names_of_a_frame_may_be_numbers_and_no_column_is_read_twice():
+    frame = table("arm seed loss", a=[2.0, 2.1, 2.05], b=[1.0, 1.1, 1.06])
+    numbers = frame.assign(arm=frame.arm.map({"a": 64, "b": 128})).rename(columns={"loss": 0})
+    judged = ablate.judge(numbers, baseline=64, better="lower")
+    assert [arm.name for arm in judged.arms] == ["64", "128"]
+    with pytest.raises(UserError, match="the frame: has a column twice"):
+        ablate.judge(pd.concat([frame, 2 * frame[["loss"]]], axis=1), baseline="a")
+
+
 def test_the_direction_of_a_claim_needs_no_better_value():
     frame = table("arm seed reward", a=[1.0, 1.1, 1.05], b=[2.0, 2.1, 2.06])
     claim = {"statement": "More.", "arm": "b", "direction": "higher", "metric": "reward"}

@@ -9,6 +9,7 @@ import yaml
 from make_study import ADDITIVE, BASE, arm, change, make_study, scores, shifted
 from refusals import refused
 
+import ablate
 from ablate import report as command_line
 from ablate.cli.command import command
 from ablate.study.analysis.collect import collect
@@ -380,7 +381,9 @@ def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
     monkeypatch.chdir(study.parent)
     assert ran(monkeypatch, "scores", "--status") == 0
     assert ran(monkeypatch, "scors", "--status") == 2
-    assert "did you mean 'scores'?" in capsys.readouterr().err
+    assert "did you mean 'outputs/scores'?" in capsys.readouterr().err
+    with refused("did you mean 'outputs/scores'?"):
+        ablate.load_study("scores")
 
 
 # Metrics that are read off a run: what it cost, and when it reached a value

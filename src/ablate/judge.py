@@ -32,6 +32,7 @@ from ablate.study.analysis.results import (
     study_of,
 )
 from ablate.study.analysis.rows import Report, assemble
+from ablate.study.numbers import listed
 from ablate.study.report import FOREIGN, write_report
 from ablate.study.report.terminal import show
 from ablate.study.report.to_json import to_json
@@ -89,10 +90,13 @@ def judge(
     """
     if better not in (None, *MODES):
         raise UserError(f"better={better}: must be lower or higher")
+    frame = frame.rename(columns=str)
+    if not frame.columns.is_unique:  # to_dict would keep the last
+        raise UserError(f"{FRAME}: has a column twice: {listed(frame.columns, 12)}")
     rows = [(f"row {n}", cells) for n, cells in enumerate(frame.to_dict("records"))]
-    results = read_rows(rows, [str(name) for name in frame.columns], FRAME, metric)
+    results = read_rows(rows, [*frame.columns], FRAME, metric)
     study = study_of(
-        results, Path(), baseline=baseline, metric=metric, better=better, claims=claims
+        results, Path(), baseline=str(baseline), metric=metric, better=better, claims=claims
     )
     return judged(study, allow)
 

@@ -306,10 +306,9 @@ def not_a_study(folder: Path) -> str:
     if inside := _studies(folder):
         return f"{folder} is not a study's folder: {what}; studies in it: {', '.join(inside)}"
     beside = [*_studies(folder.parent), *_studies(Path("outputs"))]
-    near = {name: path for path in map(Path, beside) for name in (path.name, str(path))}
-    hint = suggest(str(folder), near) or suggest(folder.name, near)
-    if not hint and near:
-        hint = f"; studies nearby: {', '.join(sorted({str(path) for path in near.values()})[:8])}"
+    hint = suggest(str(folder), beside) or suggest(str(Path("outputs", folder.name)), beside)
+    if not hint and beside:
+        hint = f"; studies nearby: {', '.join(sorted({*beside})[:8])}"
     return f"{folder} is not a study's folder: {what}{hint}"
 
 

@@ -36,6 +36,9 @@ def write(run: Run, folder: Path) -> float:
         pad = network.config.pad_token_id = network.config.vocab_size
         network.resize_token_embeddings(pad + 1, mean_resizing=False)
         first = first.where(keep[0], pad)
+    if names := dict(enumerate(run.data.class_names)):
+        network.config.id2label = names
+        network.config.label2id = {name: number for number, name in names.items()}
     network.save_pretrained(folder)
     run.data.save_as_hf(folder)
     read = type(network).from_pretrained(folder).eval()
