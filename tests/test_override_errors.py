@@ -292,3 +292,10 @@ def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:
     assert compose("sweep=mixers", "study.tune.optimizer.lr=[1e-3]").study.tune == {
         "optimizer.lr": [0.001]
     }
+
+
+@pytest.mark.parametrize(
+    "typed", ["study.factors.model.mixer=[none]", "study.factors={model.mixer: [none]}"]
+)
+def test_the_command_reads_factors_of_a_sweep_file(typed: str) -> None:
+    override_errors.refuse_swept(["sweep=mixers", typed], open_tree())

@@ -42,6 +42,10 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         raise UserError(*lines)
 
 
+# Nodes of a study whose keys are keys of the config, which the plan checks.
+FREE = ("study.factors.", "study.blocks.", "study.tune.")
+
+
 def refuse_swept(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for keys with several values that do not exist: else they are composed after
     torch is imported. With several options of a group, each may have other keys."""
@@ -159,7 +163,8 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
             )
         if not tree.chooses(override) and not override.is_add():
             for path in _paths(override.key_or_group, override.value()):
-                yield from _unknown(path, override, base, tree)
+                if not path.startswith(FREE):
+                    yield from _unknown(path, override, base, tree)
 
 
 def _options(override: Override, tree: Tree) -> list[str]:
