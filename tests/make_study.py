@@ -93,7 +93,7 @@ def no_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fonts in PDFs are two thirds of a report's time."""
 
     def written(canvas: object, file: Path, **metadata: object) -> None:
-        file.write_bytes(b"%PDF")
+        file.write(b"%PDF")
 
     canvas = "matplotlib.backends.backend_pdf.FigureCanvasPdf"
     monkeypatch.setattr(f"{canvas}.print_pdf", written)
