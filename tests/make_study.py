@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ arm = MadeArm
 def no_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fonts in PDFs are two thirds of a report's time."""
 
-    def written(canvas: object, file: Path, **metadata: object) -> None:
+    def written(canvas: object, file: BytesIO, **metadata: object) -> None:
         file.write(b"%PDF")
 
     canvas = "matplotlib.backends.backend_pdf.FigureCanvasPdf"
