@@ -19,9 +19,11 @@ from ablate.study.launch import worker
 from ablate.study.launch.worker import read
 from ablate.study.plan.cells import PlannedRuns
 from ablate.study.plan.planned_run import PlannedRun, Resolved
+from ablate.training import build
 from ablate.training.train import train
 
 pytest_plugins = ["command_line"]
+WITH_COUNTS = True
 
 
 @pytest.fixture
@@ -83,3 +85,25 @@ def test_few_functions_are_above_the_trainer(tmp_path, ablate_command, monkeypat
     with pytest.raises(SystemExit):
         worker.main()
     assert found == [["main", "job", "train"], ["main", "train"]]
+
+
+@pytest.mark.ci
+def test_a_run_builds_its_model_three_times(tmp_path, monkeypatch):
+    """On the meta device, to count it; with its values; and with the reference kernel, to compare
+    what it computes with the defaults of its keys."""
+    cfg = ablate.compose(*overrides(tmp_path, "pos_enc=rotary"))
+    built, usual = [], build.make_model
+
+    def counted(made, *arguments):
+        built.append((made.model, made.pos_enc) == (cfg.model, cfg.pos_enc))
+        return usual(made, *arguments)
+
+    def fit(*_, **__):
+        raise UserError("stopped")
+
+    monkeypatch.setattr(build, "make_model", counted)
+    monkeypatch.setattr(L.Trainer, "fit", fit)
+    with pytest.raises(UserError, match="stopped"):
+        ablate.run(cfg)
+    assert built.count(True) == 3
+    assert False in built  # the default of a key that is changed
