@@ -78,6 +78,10 @@ class Chunked(Kernel):
         # Only for the fused score: with others, which allocate faster, it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
 
+        # Custom parts may draw from torch's generator, whose state is kept for each chunk.
+        parts = (attend.score, attend.pos, attend.normalizer)
+        custom = not all(type(part).__module__.startswith("ablate.") for part in parts)
+
         # Runs again in the backward pass, with the random numbers of the device of `_`.
         def context(rows: AttentionInputs, _: Tensor) -> Tensor:
             assert rows.prepared is not None
@@ -94,7 +98,11 @@ class Chunked(Kernel):
             # would keep the key gradients of all chunks until it reached the slices.
             rows = attend.rows(first, min(first + size, attend.queries))
             if again:
-                outputs.append(checkpoint(context, rows, rows.v, use_reentrant=False))
+                outputs.append(
+                    checkpoint(
+                        context, rows, rows.v, use_reentrant=False, preserve_rng_state=custom
+                    )
+                )
             else:
                 outputs.append(context(rows, rows.v))
         return torch.cat(outputs, dim=2)
