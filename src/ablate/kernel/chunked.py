@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ablate.config.parts import OURS
 from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.kernel import AttentionInputs, Kernel, attention_weights, mix
@@ -80,7 +81,7 @@ class Chunked(Kernel):
 
         # Custom parts may draw from torch's generator, whose state is kept for each chunk.
         parts = (attend.score, attend.pos, attend.normalizer)
-        custom = not all(type(part).__module__.startswith("ablate.") for part in parts)
+        custom = not all(type(part).__module__.startswith(OURS) for part in parts)
 
         # Runs again in the backward pass, with the random numbers of the device of `_`.
         def context(rows: AttentionInputs, _: Tensor) -> Tensor:

@@ -77,7 +77,10 @@ def decodes_otherwise(task: Task) -> bool:
 
 
 def _example(task: Task) -> list[Tensor]:
-    return [x[:1] for x in task.inputs(task.prepared(task.data.example()))]
+    """The inputs of the model, in its precision."""
+    dtype = next(task.model.parameters()).dtype
+    inputs = (x[:1] for x in task.inputs(task.prepared(task.data.example())))
+    return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
 def _with_random_weights(task: Task) -> Model:

@@ -26,6 +26,7 @@ from ablate.model.layers.stack import kernels
 from ablate.model.resnet import STRIDE
 from ablate.show import source_example
 from ablate.systems.captions.figures import spread
+from ablate.training.leakage import decodes_otherwise, leaks
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -132,6 +133,12 @@ def test_doubly_stochastic_attention_is_equation_14(task):
     torch.testing.assert_close(added, 0.3 * uneven / counted.sum(), rtol=1e-4, atol=0)
     (learned,) = torch.autograd.grad(added, task.model.decoder.context.score.v)
     assert learned.abs().max() > 0
+
+
+def test_outputs_are_checked_in_the_precision_of_the_model(task):
+    task.double()
+    assert not leaks(task)
+    assert not decodes_otherwise(task)
 
 
 @pytest.mark.ci
